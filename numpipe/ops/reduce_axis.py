@@ -44,8 +44,8 @@ from ..plan.params import CompilerParams
 from .op_outputs import allocated
 from .tiled import dense, reshaped, with_fitting
 
-ENOUGH = 1024
-"""CTAs from which on the axis is not shared: about 8 on each SM"""
+ENOUGH = 2048
+"""CTAs from which on the axis is not shared: about 16 for each SM, a few at a time"""
 FOLDED = 1 << 20
 """bytes from which on rows at no multiple of 16 bytes are read several at a time"""
 BEYOND = 2**31 - 1
@@ -64,8 +64,9 @@ def reducer(
     last: bool = True,
     finish: Function[..., Any] | None = None,
 ) -> Kernel:
-    """Return the kernel of sums ("sum"), maxima ("max"), maxima of absolute values ("top") or
-    indices of maxima ("argmax", the first, where NaN is largest).
+    """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
+    maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
+    where NaN is largest).
 
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
@@ -79,21 +80,18 @@ def reducer(
     """
     shape, axis = ((step, across), 0) if down else ((across, step), 1)
     index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
-    unused = {"places": not again, "found": last or not index}
+    unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    masked = lowest < 0 or each > 1
+    masked, sums = lowest < 0 or each > 1, kind in ("sum", "dot")
 
     @numpipe_kernel(
-        grid=lambda x, parts: (
-            x.shape[0] * cdiv(x.shape[2 - axis], across) * each,
-            parts,
-        ),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=5),
+        compiler_params=CompilerParams(ctas_per_sm=6),
         static_dims=(-1,),
     )
-    def reduce_axis(x, places, y, found, parts, first, scale):
+    def reduce_axis(x, weights, places, y, found, parts, first, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
         block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
@@ -115,15 +113,21 @@ def reducer(
             tiles = loaded(x, start)
             if again:
                 indices = loaded(places, start)
+            if kind == "dot":
+                factors = weights[batch, ds(start - before, length)].astype(np.float32)
+                factors = factors[:, None] if down else factors[None, :]
+                tiles = tiles.astype(np.float32) * factors
+            if sums:
+                # sums of few elements lose fewer digits
+                carried, total = total, full(shape, 0.0, np.float32)
             for k in static_range(0, length, step):
                 place = start + k
                 tile = piece(tiles, ds(k, step)).astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
                 if ends:
-                    tile = np.where(iota(shape, axis) < end - place, tile, lowest)
-                if ends and each > 1:
-                    tile = np.where(iota(shape, axis) >= before - place, tile, lowest)
+                    number = (iota(shape, axis) + (place - before)).astype(np.uint32)
+                    tile = np.where(number < np.uint32(n), tile, lowest)
                 if index:
                     tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
                     higher = np.maximum(total, tile)
@@ -133,7 +137,9 @@ def reducer(
                         equal = bitcast(tile, np.int32) == bitcast(total, np.int32)
                         at = np.where(equal, np.minimum(at, place), at)
                     at = np.where(changed, place, at)
-                total = total + tile if kind == "sum" else np.maximum(total, tile)
+                total = total + tile if sums else np.maximum(total, tile)
+            if sums:
+                total = carried + total
             return total, at
 
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
@@ -143,7 +149,7 @@ def reducer(
                 total, at = combined(total, at, start, True)
             else:
                 total, at = combined(total, at, start, False)
-        result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
+        result = total.sum(axis=axis) if sums else total.max(axis=axis)
         if index:
             if not again:
                 at = np.maximum(at + iota(shape, axis) - before, 0)
@@ -197,12 +203,17 @@ def _part(info: ArrayInfo, axis: int, start: int, stop: int) -> ArrayInfo:
 def _folded(view: ArrayInfo) -> int:
     """Return how many rows of a view are read as one."""
     row = view.shape[2] * view.dtype.itemsize
-    large = view.shape[1] * row >= FOLDED
-    return 16 // math.gcd(row, 16) if large and view.strides[1] == row else 1
+    fold, large = 16 // math.gcd(row, 16), view.shape[1] * row >= FOLDED
+    return fold if large and view.strides[1] == row and view.shape[1] >= fold else 1
 
 
 def schedule(
-    shape: tuple[int, ...], down: bool, itemsize: int, fold: int = 1, again: bool = False
+    shape: tuple[int, ...],
+    down: bool,
+    itemsize: int,
+    fold: int = 1,
+    kind: str = "sum",
+    again: bool = False,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
@@ -210,7 +221,7 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (1024, 1, 8192, 1))
     >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 40, 16), (16, 128, 80, 112))
+    ((8, 256, 40, 32), (16, 128, 80, 112))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil = lambda n, size: -(-n // size)
@@ -221,14 +232,21 @@ def schedule(
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * (3 if itemsize > 2 and not again else 5)
     else:
-        # CTAs with a long row each need no second launch, and are faster than few with 16 rows
-        least = 16 * ENOUGH if n > 4096 else 0
-        across = next((h for h in (16, 8) if others >= max(h * ENOUGH // 2, least)), 1)
-        across = max(across, 8 if n <= 512 else 1)
-        step = 64 if across > 1 else min(1024, 256 * ceil(n, 256))
-        length = min(step * ceil(n, step), step * 16 // itemsize)
-    most = ENOUGH // max(shape[0] * ceil(others, across), 1)
-    parts = 1 if again and n < 512 else min(most, n // length, 512)
+        # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
+        # several rows share weights
+        rows, dot = shape[0] * others, kind == "dot"
+        least = 16 * ENOUGH if n > 4096 and not dot else 0
+        across = next((h for h in (16, 8) if rows >= max(h * ENOUGH // 2, least)), 1)
+        across = max(across, 8 if n <= 512 or (dot and others > 4) else 1)
+        steps = ceil(n, 64 if across > 1 else 1024)
+        # as many steps at once as leave few for the end of the axis
+        at_once = range(min(16 // itemsize, steps), min(10 // itemsize, steps) - 1, -1)
+        count = min(at_once, key=lambda count: ceil(steps, count) * count)
+        step = 1024 if across == 1 else 128 if count == 2 else 64
+        length = count * (1024 if across == 1 else 64)
+    tiles = max(shape[0] * ceil(others, across), 1)
+    most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
+    parts = 1 if again and n < 512 else min(most, n // length, 256)
     return step, across, length, max(parts, 1)
 
 
@@ -240,69 +258,78 @@ def launch_reduction(
     y: ArrayInfo,
     target: str | None,
     stream: Any,
-    scale: float = 1.0,
-    finish: Function[..., Any] | None = None,
-    again: bool = False,
-    places: ArrayInfo | None = None,
+    **options: Any,
 ) -> None:
-    """Reduce an axis of x, or all of x, to y: to indices for "argmax".
-
-    scale, finish  a factor of the result, and a function of a vector of results
-    again, places  whether x has partial results, and their indices
-    """
-    index = kind == "argmax"
+    """Reduce an axis of x, or all of x, to y: to indices for "argmax". `options`: those of
+    `launch_on_view`."""
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
-        (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
-        batch, rows, columns = view.shape
-        size, fold, slots = view.dtype.itemsize, 1 if again else _folded(view), 0
-        whole, pieces = rows // fold * fold, list[Any]()
-        for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
-            shape = batch, (end - begin) // each, each * columns
-            plan = schedule(shape, down, size, each, again)
-            pieces.append((begin, end, each, shape, plan, slots))
-            # all rows are shared by as many CTAs
-            slots = slots + plan[-1] * each if down else pieces[0][4][-1]
-        last, others = slots == 1, columns if down else rows
-        new = lambda dtype: allocated(
-            op, x._replace(dtype=np.dtype(dtype)), (batch, slots, others), stream
-        )
-        made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
-        if index and not last:
-            made["found"] = new(np.int32)
-        for begin, end, each, shape, (step, across, length, parts), slot in pieces:
-            part = _part(view, 1, begin, end)
-            part = strided(part, shape, (part.strides[0], each * part.strides[1], size))
-            more = {}
-            for name, info in made.items():
-                far, near, one = info.strides
-                if down:
-                    own, sizes = _part(info, 1, slot, slot + parts * each), (parts, shape[2], 1)
-                    strides = far, each * near, one, one
-                else:
-                    own, sizes = _part(info, 2, begin, end), (slots, shape[1], each)
-                    strides = far, near, each * one, one
-                more[name] = strided(own, (batch, *sizes), strides)
-            if places is not None:
-                more["places"] = strided(places, view.shape, view.strides)
-            kernel = reducer(
-                kind,
-                down,
-                step,
-                across,
-                length,
-                each,
-                again and index,
-                last,
-                finish if last else None,
-            )
-            scalars = {"parts": parts if down else slots, "first": begin if down else 0}
-            kernel(part, **more, **scalars, scale=scale, target=target, stream=stream)
-        if not last:
-            way = "max" if kind == "top" else kind
-            launch_reduction(
-                op, way, made["y"], 1, y, target, stream, scale, finish, True, made.get("found")
-            )
+        view, down = view_of(arrays["x"], axis)  # type: ignore[misc]
+        launch_on_view(op, kind, view, down, arrays["y"], target, stream, **options)
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
     with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)
+
+
+def launch_on_view(
+    op: str,
+    kind: str,
+    view: ArrayInfo,
+    down: bool,
+    y: ArrayInfo,
+    target: str | None,
+    stream: Any,
+    scale: float = 1.0,
+    finish: Function[..., Any] | None = None,
+    weights: ArrayInfo | None = None,
+    again: bool = False,
+    places: ArrayInfo | None = None,
+) -> None:
+    """Reduce the middle dimension of a view if `down`, else the last one, to y without gaps.
+
+    scale, finish  a factor of the result, and a function of a vector of results
+    weights        for "dot": (batch, elements along the axis)
+    again, places  whether x has partial results, and their indices
+    """
+    index, (batch, rows, columns) = kind == "argmax", view.shape
+    size, slots = view.dtype.itemsize, 0
+    fold = 1 if again or (down and kind == "dot") else _folded(view)
+    whole, pieces = rows // fold * fold, list[Any]()
+    for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
+        shape = batch, (end - begin) // each, each * columns
+        plan = schedule(shape, down, size, each, kind, again)
+        pieces.append((begin, end, each, shape, plan, slots))
+        # all rows are shared by as many CTAs
+        slots = slots + plan[-1] * each if down else pieces[0][4][-1]
+    last, others = slots == 1, columns if down else rows
+    new = lambda dtype: allocated(
+        op, y._replace(dtype=np.dtype(dtype)), (batch, slots, others), stream
+    )
+    made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
+    if index and not last:
+        made["found"] = new(np.int32)
+    inputs = {} if weights is None else {"weights": weights}
+    if places is not None:
+        inputs["places"] = reshaped(places, *view.shape)
+    for begin, end, each, shape, (step, across, length, parts), slot in pieces:
+        part = _part(view, 1, begin, end)
+        part = strided(part, shape, (part.strides[0], each * part.strides[1], size))
+        more = {}
+        for name, info in made.items():
+            far, near, one = info.strides
+            if down:
+                own, sizes = _part(info, 1, slot, slot + parts * each), (parts, shape[2], 1)
+                strides = far, each * near, one, one
+            else:
+                own, sizes = _part(info, 2, begin, end), (slots, shape[1], each)
+                strides = far, near, each * one, one
+            more[name] = strided(own, (batch, *sizes), strides)
+        kernel = reducer(
+            kind, down, step, across, length, each, again and index, last, finish if last else None
+        )
+        scalars = {"parts": parts if down else slots, "first": begin if down else 0}
+        kernel(part, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
+    if not last:
+        way = {"top": "max", "dot": "sum"}.get(kind, kind)
+        options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
+        launch_reduction(op, way, made["y"], 1, y, target, stream, **options)
