@@ -22,6 +22,7 @@ Elements are moved as bits, in units of 8, 16 or 32 (64 as two units), whatever 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -76,6 +77,8 @@ NUMBERS = (
 """scalar parameters of `lanes`, in the order in which `copy_ways` returns them"""
 MOST = 5
 """most dimensions of an array"""
+GROUP = 8
+"""rows of blocks that `copy_turned` walks at a time"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
 
@@ -320,30 +323,25 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
     return copy_lanes  # type: ignore[no-any-return]
 
 
-@functools.cache
-def turned(size: int) -> Kernel:
-    """Return the kernel that transposes blocks of elements of `size` bytes in shared memory."""
-    height, width = 128 // size, 64
-
-    @numpipe_kernel(
-        grid=lambda a: (
-            a.shape[0] * a.shape[1] * cdiv(a.shape[2], height) * cdiv(a.shape[3], width),
-        ),
-        warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=8),
-    )
-    def copy_turned(a, o):  # type: ignore[no-untyped-def]
-        """Copy a (…, N, M) to o (…, M, N)."""
-        block = scratch(SMEM((height, width), a.dtype))
-        wide, high = cdiv(a.shape[3], width), cdiv(a.shape[2], height)
-        number = program_id(0) // wide
-        above, below = number // high // a.shape[1], number // high % a.shape[1]
-        i, j = ds(number % high * height, height), ds(program_id(0) % wide * width, width)
-        block[...] = a[above, below, i, j]
-        meet()
-        o[above, below, j, i] = block.T[...]
-
-    return copy_turned  # type: ignore[no-any-return]
+@numpipe_kernel(
+    grid=lambda a: (math.prod(a.shape[:2]) * cdiv(a.shape[2], 64) * cdiv(a.shape[3], 64),),
+    warp_specialized=False,
+    compiler_params=CompilerParams(ctas_per_sm=8),
+)
+def copy_turned(a, o):  # type: ignore[no-untyped-def]
+    """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
+    block = scratch(SMEM((64, 64), a.dtype))
+    wide, high = cdiv(a.shape[3], 64), cdiv(a.shape[2], 64)
+    matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
+    above, below = matrix // a.shape[1], matrix % a.shape[1]
+    row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
+    i, j = row * 64, ds(column * 64, 64)
+    # tiles of 32 rows, of which a warp loads whole rows
+    upper, lower = a[above, below, ds(i, 32), j], a[above, below, ds(i + 32, 32), j]
+    block[ds(0, 32), :] = upper
+    block[ds(32, 32), :] = lower
+    meet()
+    o[above, below, j, ds(i, 64)] = block.T[...]
 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
@@ -444,7 +442,7 @@ def copy_into(
             )
             by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
         elif piece.way == "turned":
-            turned(piece.size)(*arrays, target=target, stream=stream)
+            copy_turned(*arrays, target=target, stream=stream)
         elif piece.way == "lanes":
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
             high = piece.target.shape[0] >= 64

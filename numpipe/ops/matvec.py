@@ -20,6 +20,7 @@ from .tiled import dense, with_fitting
 
 __all__ = ["matvec"]
 
+
 def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
     size, k = a.dtype.itemsize, a.shape[-1]
     matrices = merged(a)

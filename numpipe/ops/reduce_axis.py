@@ -245,7 +245,7 @@ def schedule(
         step = 1024 if across == 1 else 128 if count == 2 else 64
         length = count * (1024 if across == 1 else 64)
     tiles = max(shape[0] * ceil(others, across), 1)
-    most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
+    most = ceil(ENOUGH, tiles) if down else ENOUGH // 2 // tiles
     parts = 1 if again and n < 512 else min(most, n // length, 256)
     return step, across, length, max(parts, 1)
 
