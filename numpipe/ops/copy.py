@@ -1,8 +1,8 @@
 """``copy(a)``: a contiguous copy of an array with any strides.
 
-The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are three
-kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces, usually
-one):
+The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are
+three kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
+usually one):
 
 =========  =========================================================================================
 `by_tma`   TMA loads blocks of the source in its order and stores them, either unchanged or
@@ -36,7 +36,6 @@ from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
-from ..language.memory.copies import meet
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
@@ -340,7 +339,6 @@ def copy_turned(a, o):  # type: ignore[no-untyped-def]
     upper, lower = a[above, below, ds(i, 32), j], a[above, below, ds(i + 32, 32), j]
     block[ds(0, 32), :] = upper
     block[ds(32, 32), :] = lower
-    meet()
     o[above, below, j, ds(i, 64)] = block.T[...]
 
 

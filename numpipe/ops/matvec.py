@@ -9,8 +9,6 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import numpy as np
-
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, transposed
 from .declaration import op
@@ -75,6 +73,7 @@ def matvec(
     its own order if it is contiguous along k or along m; others are copied first. Raises SpecError
     for shapes or types that do not match, and for an `out` of another shape or type.
 
+    >>> import numpy as np
     >>> matvec(np.ones((2, 3), np.float32), np.arange(3, dtype=np.float32), target="sim")
     array([3., 3.], dtype=float32)
     """

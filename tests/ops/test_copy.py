@@ -206,7 +206,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             keep = _inside(piece)
         else:
             found = low + _places(source)
-            found = found.swapaxes(2, 3) if "t" == piece.way[0] else found
+            found = found.swapaxes(2, 3) if piece.way[0] == "t" else found
             keep = np.ones(found.shape, bool)
             places = places[..., : found.shape[-1]]  # more than that is padding
         assert found.shape == places.shape
