@@ -40,6 +40,7 @@ from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
@@ -76,8 +77,10 @@ NUMBERS = (
 """scalar parameters of `lanes`, in the order in which `copy_ways` returns them"""
 MOST = 5
 """most dimensions of an array"""
-GROUP = 8
-"""rows of blocks that `copy_turned` walks at a time"""
+GROUP = 32
+"""rows of blocks that `turned` walks at a time"""
+SMALL = 1 << 19
+"""elements below which `turned` has smaller blocks, for more CTAs"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
 
@@ -322,24 +325,27 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
     return copy_lanes  # type: ignore[no-any-return]
 
 
-@numpipe_kernel(
-    grid=lambda a: (math.prod(a.shape[:2]) * cdiv(a.shape[2], 64) * cdiv(a.shape[3], 64),),
-    warp_specialized=False,
-    compiler_params=CompilerParams(ctas_per_sm=8),
-)
-def copy_turned(a, o):  # type: ignore[no-untyped-def]
-    """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
-    block = scratch(SMEM((64, 64), a.dtype))
-    wide, high = cdiv(a.shape[3], 64), cdiv(a.shape[2], 64)
-    matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
-    above, below = matrix // a.shape[1], matrix % a.shape[1]
-    row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
-    i, j = row * 64, ds(column * 64, 64)
-    # tiles of 32 rows, of which a warp loads whole rows
-    upper, lower = a[above, below, ds(i, 32), j], a[above, below, ds(i + 32, 32), j]
-    block[ds(0, 32), :] = upper
-    block[ds(32, 32), :] = lower
-    o[above, below, j, ds(i, 64)] = block.T[...]
+@functools.cache
+def turned(height: int) -> Kernel:
+    """Return the kernel that transposes blocks of `height` rows in shared memory."""
+
+    @numpipe_kernel(
+        grid=lambda a: (math.prod(a.shape[:2]) * cdiv(a.shape[2], height) * cdiv(a.shape[3], 64),),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=8),
+    )
+    def copy_turned(a, o):  # type: ignore[no-untyped-def]
+        """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
+        block = scratch(SMEM((height, 64), a.dtype))
+        wide, high = cdiv(a.shape[3], 64), cdiv(a.shape[2], height)
+        matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
+        above, below = matrix // a.shape[1], matrix % a.shape[1]
+        row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
+        i, j = ds(row * height, height), ds(column * 64, 64)
+        block[...] = load_tile(a.at[above, below, i, j], "rows")  # warps load whole rows
+        o[above, below, j, i] = block.T[...]
+
+    return copy_turned  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
@@ -440,7 +446,8 @@ def copy_into(
             )
             by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
         elif piece.way == "turned":
-            copy_turned(*arrays, target=target, stream=stream)
+            small = math.prod(piece.source.shape) < SMALL
+            turned(32 if small else 64)(*arrays, target=target, stream=stream)
         elif piece.way == "lanes":
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
             high = piece.target.shape[0] >= 64

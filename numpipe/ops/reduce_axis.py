@@ -83,12 +83,13 @@ def reducer(
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
     masked, sums = lowest < 0 or each > 1, kind in ("sum", "dot")
+    ctas = (8 if length > 3 * step else 6) - 2 * index if down else 6
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=6),
+        compiler_params=CompilerParams(ctas_per_sm=ctas),
         static_dims=(-1,),
     )
     def reduce_axis(x, weights, places, y, found, parts, first, scale):
@@ -221,16 +222,18 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (1024, 1, 8192, 1))
     >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 40, 32), (16, 128, 80, 112))
+    ((8, 256, 40, 16), (16, 128, 80, 112))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil = lambda n, size: -(-n // size)
     n = max(n, 1)
     if down:
-        across = 32 if again or others <= 32 else 64 * ceil(others, 64 * ceil(others, 256))
+        across = 64 * ceil(others, 64 * ceil(others, 256))
+        across = 16 if again else across if others > 32 else 32
         step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        length = step * (3 if itemsize > 2 and not again else 5)
+        counts = (1, 3) if itemsize > 2 and not again else (1, 3, 5)
+        length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
         # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
         # several rows share weights
@@ -245,7 +248,7 @@ def schedule(
         step = 1024 if across == 1 else 128 if count == 2 else 64
         length = count * (1024 if across == 1 else 64)
     tiles = max(shape[0] * ceil(others, across), 1)
-    most = ceil(ENOUGH, tiles) if down else ENOUGH // 2 // tiles
+    most = ceil(ENOUGH // 2, tiles) if down else ENOUGH // 2 // tiles
     parts = 1 if again and n < 512 else min(most, n // length, 256)
     return step, across, length, max(parts, 1)
 
@@ -293,7 +296,7 @@ def launch_on_view(
     """
     index, (batch, rows, columns) = kind == "argmax", view.shape
     size, slots = view.dtype.itemsize, 0
-    fold = 1 if again or (down and kind == "dot") else _folded(view)
+    fold = 1 if again or (down and (kind == "dot" or size > 2)) else _folded(view)
     whole, pieces = rows // fold * fold, list[Any]()
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
