@@ -12,10 +12,10 @@ False      (1, rows, n)           (1, parts, rows, 1)
 True       (batch, n, columns)    (batch, parts, columns, 1)
 =========  =====================  ===========================
 
-Rows that begin at no multiple of 16 bytes are read several at a time, as one row that does: `fold`
-rows of x are one row of the kernel's x, whose rows are (1, rows / fold, fold n), or (batch, n /
-fold, fold columns). Results are then (1, parts, rows / fold, fold) or (batch, parts, fold columns,
-1). The last rows, fewer than `fold`, are reduced by a launch of their own.
+Two 16-bit rows of odd length are read as one, so that pairs of elements begin at multiples of 4
+bytes: `fold` rows of x are one row of the kernel's x, whose rows are (1, rows / fold, fold n), or
+(batch, n / fold, fold columns). Results are then (1, parts, rows / fold, fold) or (batch, parts,
+fold columns, 1). A last row without another is reduced by a launch of its own.
 """
 
 # tiles in kernels have no types
@@ -47,7 +47,9 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 2048
 """CTAs from which on the axis is not shared: about 16 for each SM, a few at a time"""
 FOLDED = 1 << 20
-"""bytes from which on rows at no multiple of 16 bytes are read several at a time"""
+"""bytes from which on two 16-bit rows of odd length are read as one, in pairs of elements"""
+SHORT = 80
+"""elements of rows of which a tile has all"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -83,7 +85,7 @@ def reducer(
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
     masked, sums = lowest < 0 or each > 1, kind in ("sum", "dot")
-    ctas = (8 if length > 3 * step else 6) - 2 * index if down else 6
+    ctas = (7 if length > 3 * step else 6) - index if down else 6
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
@@ -202,10 +204,11 @@ def _part(info: ArrayInfo, axis: int, start: int, stop: int) -> ArrayInfo:
 
 
 def _folded(view: ArrayInfo) -> int:
-    """Return how many rows of a view are read as one."""
-    row = view.shape[2] * view.dtype.itemsize
-    fold, large = 16 // math.gcd(row, 16), view.shape[1] * row >= FOLDED
-    return fold if large and view.strides[1] == row and view.shape[1] >= fold else 1
+    """Return how many rows of a view are read as one: 2 if every other one begins at an odd
+    multiple of 2 bytes."""
+    _, rows, columns = view.shape
+    row = columns * view.dtype.itemsize
+    return 2 if row % 4 == 2 and view.strides[1] == row and rows * row >= FOLDED else 1
 
 
 def schedule(
@@ -236,20 +239,23 @@ def schedule(
         length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
         # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
-        # several rows share weights
-        rows, dot = shape[0] * others, kind == "dot"
+        # several rows share weights; few lanes share a short row
+        rows, dot, n = shape[0] * others, kind == "dot", n + (fold > 1)
         least = 16 * ENOUGH if n > 4096 and not dot else 0
         across = next((h for h in (16, 8) if rows >= max(h * ENOUGH // 2, least)), 1)
         across = max(across, 8 if n <= 512 or (dot and others > 4) else 1)
-        steps = ceil(n, 64 if across > 1 else 1024)
-        # as many steps at once as leave few for the end of the axis
-        at_once = range(min(16 // itemsize, steps), min(10 // itemsize, steps) - 1, -1)
-        count = min(at_once, key=lambda count: ceil(steps, count) * count)
-        step = 1024 if across == 1 else 128 if count == 2 else 64
-        length = count * (1024 if across == 1 else 64)
+        unit, count = 1024 if across == 1 else 64, 1
+        if n <= SHORT:
+            across, unit = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+        else:
+            # as many steps at once as leave few for the end of the axis
+            most = ceil(n, unit)
+            at_once = range(min(16 // itemsize, most), min(10 // itemsize, most) - 1, -1)
+            count = min(at_once, key=lambda count: ceil(most, count) * count)
+        step, length = 128 if unit * count == 128 else unit, unit * count
     tiles = max(shape[0] * ceil(others, across), 1)
     most = ceil(ENOUGH // 2, tiles) if down else ENOUGH // 2 // tiles
-    parts = 1 if again and n < 512 else min(most, n // length, 256)
+    parts = 1 if again and n < 512 else min(most, n // length)
     return step, across, length, max(parts, 1)
 
 
@@ -296,7 +302,7 @@ def launch_on_view(
     """
     index, (batch, rows, columns) = kind == "argmax", view.shape
     size, slots = view.dtype.itemsize, 0
-    fold = 1 if again or (down and (kind == "dot" or size > 2)) else _folded(view)
+    fold = 1 if down and kind == "dot" else _folded(view)
     whole, pieces = rows // fold * fold, list[Any]()
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
