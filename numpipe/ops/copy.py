@@ -80,7 +80,7 @@ MOST = 5
 GROUP = 32
 """rows of blocks that `turned` walks at a time"""
 SMALL = 1 << 19
-"""elements below which `turned` has smaller blocks, for more CTAs"""
+"""elements below which transposes have small blocks, for more CTAs"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
 
@@ -435,19 +435,19 @@ def copy_into(
             _window(source, piece.source, piece.size),
             _window(result, piece.target, piece.size),
         )
+        small = math.prod(piece.source.shape) < SMALL
         if piece.way == "rows":
             by_tma(config or choose(piece.source.shape[3] * piece.size))(
                 *arrays, target=target, stream=stream
             )
+        elif piece.way == "turned" or (piece.way == "transposed" and small):
+            turned(32 if small else 64)(*arrays, target=target, stream=stream)
         elif piece.way == "transposed":
             stored = (
                 piece.target.shape[3] * piece.size % 16 == 0
                 and launch.tma_addressable(arrays[1]) is None
             )
             by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
-        elif piece.way == "turned":
-            small = math.prod(piece.source.shape) < SMALL
-            turned(32 if small else 64)(*arrays, target=target, stream=stream)
         elif piece.way == "lanes":
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
             high = piece.target.shape[0] >= 64

@@ -44,8 +44,8 @@ from ..plan.params import CompilerParams
 from .op_outputs import allocated
 from .tiled import dense, reshaped, with_fitting
 
-ENOUGH = 2048
-"""CTAs from which on the axis is not shared: about 16 for each SM, a few at a time"""
+ENOUGH = 1584
+"""CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 FOLDED = 1 << 20
 """bytes from which on two 16-bit rows of odd length are read as one, in pairs of elements"""
 SHORT = 80
@@ -85,7 +85,7 @@ def reducer(
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
     masked, sums = lowest < 0 or each > 1, kind in ("sum", "dot")
-    ctas = (7 if length > 3 * step else 6) - index if down else 6
+    ctas = 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
@@ -225,7 +225,7 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (1024, 1, 8192, 1))
     >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 40, 16), (16, 128, 80, 112))
+    ((8, 256, 40, 24), (16, 128, 80, 112))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil = lambda n, size: -(-n // size)
@@ -254,8 +254,7 @@ def schedule(
             count = min(at_once, key=lambda count: ceil(most, count) * count)
         step, length = 128 if unit * count == 128 else unit, unit * count
     tiles = max(shape[0] * ceil(others, across), 1)
-    most = ceil(ENOUGH // 2, tiles) if down else ENOUGH // 2 // tiles
-    parts = 1 if again and n < 512 else min(most, n // length)
+    parts = 1 if again and n < 512 else min(ENOUGH // tiles, n // length)
     return step, across, length, max(parts, 1)
 
 

@@ -368,7 +368,7 @@ def gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
 @pytest.mark.parametrize(
     "shape, strides, offset, ways_of_it, target",
     [
-        ((256, 512), (2, 512), 0, ["tma"], [512, 256, 1, 1]),
+        ((512, 1024), (2, 1024), 0, ["tma"], [1024, 512, 1, 1]),
         ((256, 511), (1024, 2), 0, ["lanes"], [8 * 511, 32]),
         ((257, 511), (1024, 2), 0, ["lanes", "blocks"], [8 * 511, 32]),
         ((256, 512), None, 2, ["lanes"], [4096, 32]),
