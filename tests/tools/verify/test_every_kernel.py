@@ -171,8 +171,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "cumsum_long",
             "gated",
             "gated_gradient",
-            "matvec_columns",
-            "matvec_rows",
             "quantize_tile",
             "reduce_axis",
             "rotate",
