@@ -101,7 +101,6 @@ def reducer(
         # an even column, so that elements are loaded in pairs
         begin = number * n & -2 if each > 1 else 0
         before = number * n - begin
-        end = n + before
 
         def loaded(of, start):
             if down:
@@ -136,9 +135,8 @@ def reducer(
                     higher = np.maximum(total, tile)
                     changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
                     if again:
+                        # both results of two rows are in one step, so that steps are in order
                         place = piece(indices, ds(k, step))
-                        equal = bitcast(tile, np.int32) == bitcast(total, np.int32)
-                        at = np.where(equal, np.minimum(at, place), at)
                     at = np.where(changed, place, at)
                 total = total + tile if sums else np.maximum(total, tile)
             if sums:
@@ -146,9 +144,9 @@ def reducer(
             return total, at
 
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
-        share = cdiv(cdiv(end, length), parts) * length
-        for start in range(part * share, min(part * share + share, end), length):
-            if masked and (start + length > end or (each > 1 and start == 0)):
+        share = cdiv(cdiv(n, length), parts) * length
+        for start in range(part * share, min(part * share + share, n), length):
+            if masked and (start + length > n or (each > 1 and start == 0)):
                 total, at = combined(total, at, start, True)
             else:
                 total, at = combined(total, at, start, False)
