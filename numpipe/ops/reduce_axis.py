@@ -12,10 +12,10 @@ False      (1, rows, n)           (1, parts, rows, 1)
 True       (batch, n, columns)    (batch, parts, columns, 1)
 =========  =====================  ===========================
 
-Two 16-bit rows of odd length are read as one, so that pairs of elements begin at multiples of 4
-bytes: `fold` rows of x are one row of the kernel's x, whose rows are (1, rows / fold, fold n), or
-(batch, n / fold, fold columns). Results are then (1, parts, rows / fold, fold) or (batch, parts,
-fold columns, 1). A last row without another is reduced by a launch of its own.
+Rows that begin at no multiple of 16 bytes are read several at a time, as one row that does, so that
+elements are loaded in pairs: `fold` rows of x are one row of the kernel's x, whose rows are (1, rows
+/ fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows / fold, fold)
+or (batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of their own.
 """
 
 # tiles in kernels have no types
@@ -47,7 +47,7 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 FOLDED = 1 << 20
-"""bytes from which on two 16-bit rows of odd length are read as one, in pairs of elements"""
+"""bytes from which on rows at no multiple of 16 bytes are read several at a time"""
 SHORT = 80
 """elements of rows of which a tile has all"""
 BEYOND = 2**31 - 1
@@ -135,7 +135,7 @@ def reducer(
                     higher = np.maximum(total, tile)
                     changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
                     if again:
-                        # both results of two rows are in one step, so that steps are in order
+                        # all results of a row are in one step, so that steps are in order
                         place = piece(indices, ds(k, step))
                     at = np.where(changed, place, at)
                 total = total + tile if sums else np.maximum(total, tile)
@@ -201,12 +201,14 @@ def _part(info: ArrayInfo, axis: int, start: int, stop: int) -> ArrayInfo:
     )
 
 
-def _folded(view: ArrayInfo) -> int:
-    """Return how many rows of a view are read as one: 2 if every other one begins at an odd
-    multiple of 2 bytes."""
+def _folded(view: ArrayInfo, down: bool) -> int:
+    """Return how many rows of a view are read as one: several where that is faster, of odd length
+    and 16 bits, or long and reduced."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    return 2 if row % 4 == 2 and view.strides[1] == row and rows * row >= FOLDED else 1
+    fold, better = 16 // math.gcd(row, 16), row % 4 > 0 or (columns > SHORT and not down)
+    large = rows >= fold and rows * row >= FOLDED
+    return fold if better and large and view.strides[1] == row else 1
 
 
 def schedule(
@@ -223,7 +225,7 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (1024, 1, 8192, 1))
     >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 40, 24), (16, 128, 80, 112))
+    ((8, 256, 40, 25), (16, 128, 80, 112))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil = lambda n, size: -(-n // size)
@@ -252,7 +254,9 @@ def schedule(
             count = min(at_once, key=lambda count: ceil(most, count) * count)
         step, length = 128 if unit * count == 128 else unit, unit * count
     tiles = max(shape[0] * ceil(others, across), 1)
-    parts = 1 if again and n < 512 else min(ENOUGH // tiles, n // length)
+    # columns are walked faster by more CTAs than run at a time; rows need no second launch
+    most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
+    parts = 1 if again and n < 512 else min(most, n // length)
     return step, across, length, max(parts, 1)
 
 
@@ -299,7 +303,7 @@ def launch_on_view(
     """
     index, (batch, rows, columns) = kind == "argmax", view.shape
     size, slots = view.dtype.itemsize, 0
-    fold = 1 if down and kind == "dot" else _folded(view)
+    fold = 1 if down and kind == "dot" else _folded(view, down)
     whole, pieces = rows // fold * fold, list[Any]()
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
