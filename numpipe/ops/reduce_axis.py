@@ -12,10 +12,11 @@ False      (1, rows, n)           (1, parts, rows, 1)
 True       (batch, n, columns)    (batch, parts, columns, 1)
 =========  =====================  ===========================
 
-Rows that begin at no multiple of 16 bytes are read several at a time, as one row that does, so that
-elements are loaded in pairs: `fold` rows of x are one row of the kernel's x, whose rows are (1, rows
-/ fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows / fold, fold)
-or (batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of their own.
+Rows that begin at no multiple of 16 bytes are read several at a time, as one row that does, so
+that elements are loaded in pairs: `fold` rows of x are one row of the kernel's x, whose rows are
+(1, rows / fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows /
+fold, fold) or (batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of
+their own.
 """
 
 # tiles in kernels have no types
