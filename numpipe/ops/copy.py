@@ -1,12 +1,14 @@
 """``copy(a)``: a contiguous copy of an array with any strides.
 
-The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are two
-kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces, usually
-one):
+The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are
+three kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
+usually one):
 
 =========  =========================================================================================
 `by_tma`   TMA loads blocks of the source in its order and stores them, either unchanged or
            transposed in shared memory
+`turned`   lanes load blocks of the source in its order, transpose them in shared memory, and store
+           whole rows: for transposes of arrays that TMA cannot address
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
            steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
            enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
@@ -20,6 +22,7 @@ Elements are moved as bits, in units of 8, 16 or 32 (64 as two units), whatever 
 from __future__ import annotations
 
 import functools
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,12 +37,15 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
 from ..language.memory.per_lane import lane_index
+from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
-from ..plan.context import axis_index, axis_size
+from ..plan.allocations import SMEM
+from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .copy_ways import Part, ways
@@ -71,6 +77,10 @@ NUMBERS = (
 """scalar parameters of `lanes`, in the order in which `copy_ways` returns them"""
 MOST = 5
 """most dimensions of an array"""
+GROUP = 32
+"""rows of blocks that `turned` walks at a time"""
+SMALL = 1 << 19
+"""elements below which transposes have small blocks, for more CTAs"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
 
@@ -188,16 +198,14 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
 
 
 @functools.cache
-def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = False) -> Kernel:
+def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
     """Return the kernel that gathers elements lane by lane into blocks that TMA stores.
 
-    size        bytes of an element, 2 or 4
-    height      rows of a block of o
-    width       columns of a block
-    dims        dimensions of the source's rows, 1…4; 0 means that rows of a are rows of o, and that
-                rows of b follow, starting at a multiple of `height`
-    along_rows  whether the lanes of a warp walk down a column, for sources in which neighbors in a
-                column are closer than neighbors in a row
+    size    bytes of an element, 2 or 4
+    height  rows of a block of o
+    width   columns of a block
+    dims    dimensions of the source's rows, 1…4; 0 means that rows of a are rows of o, and that
+            rows of b follow, starting at a multiple of `height`
     """
     each = height * width // 128  # elements per lane
     batch = min(each, 8 if dims else 16)  # loads that a lane issues before it waits for one
@@ -259,8 +267,6 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
             lane = lane_index()
 
             def own(n):  # type: ignore[no-untyped-def]  # row and column in the block of the lane's element n
-                if along_rows:
-                    return lane % height, lane // height + n * (128 // height)
                 if width < 128:
                     return lane // width + n * (128 // width), lane % width
                 return n % height, lane + n // height * 128
@@ -317,6 +323,29 @@ def lanes(size: int, height: int, width: int, dims: int = 0, along_rows: bool = 
         )(o)
 
     return copy_lanes  # type: ignore[no-any-return]
+
+
+@functools.cache
+def turned(height: int) -> Kernel:
+    """Return the kernel that transposes blocks of `height` rows in shared memory."""
+
+    @numpipe_kernel(
+        grid=lambda a: (math.prod(a.shape[:2]) * cdiv(a.shape[2], height) * cdiv(a.shape[3], 64),),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=8),
+    )
+    def copy_turned(a, o):  # type: ignore[no-untyped-def]
+        """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
+        block = scratch(SMEM((height, 64), a.dtype))
+        wide, high = cdiv(a.shape[3], 64), cdiv(a.shape[2], height)
+        matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
+        above, below = matrix // a.shape[1], matrix % a.shape[1]
+        row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
+        i, j = ds(row * height, height), ds(column * 64, 64)
+        block[...] = load_tile(a.at[above, below, i, j], "rows")  # warps load whole rows
+        o[above, below, j, i] = block.T[...]
+
+    return copy_turned  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
@@ -406,10 +435,13 @@ def copy_into(
             _window(source, piece.source, piece.size),
             _window(result, piece.target, piece.size),
         )
+        small = math.prod(piece.source.shape) < SMALL
         if piece.way == "rows":
             by_tma(config or choose(piece.source.shape[3] * piece.size))(
                 *arrays, target=target, stream=stream
             )
+        elif piece.way == "turned" or (piece.way == "transposed" and small):
+            turned(32 if small else 64)(*arrays, target=target, stream=stream)
         elif piece.way == "transposed":
             stored = (
                 piece.target.shape[3] * piece.size % 16 == 0
@@ -418,13 +450,9 @@ def copy_into(
             by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
         elif piece.way == "lanes":
             numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
-            along_rows = 0 < abs(numbers["s3"] * numbers["group"]) < abs(numbers["step"])
-            block = (
-                (64, 128 // piece.size)
-                if along_rows or piece.target.shape[0] >= 64
-                else (8, 512 // piece.size)
-            )
-            lanes(piece.size, *block, piece.dims, along_rows)(
+            high = piece.target.shape[0] >= 64
+            block = (64, 128 // piece.size) if high else (8, 512 // piece.size)
+            lanes(piece.size, *block, piece.dims)(
                 arrays[0], *arrays, **numbers, target=target, stream=stream
             )
         else:

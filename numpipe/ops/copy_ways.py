@@ -10,6 +10,8 @@ way           source                        target
 "transposed"  the same, but contiguous      any; by TMA if TMA can store its rows
               along another dimension than
               the target
+"turned"      elements that are closer      any, contiguous along one dimension
+              along another dimension
 "lanes"       any strides, elements of 16   rows packed one after another, the first at a multiple
               or 32 bits                    of 16 bytes
 "blocks"      any                           any
@@ -161,22 +163,14 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         # TMA fills the target's padding with zeros, because the source ends before it
         whole = -(-last.size * size // LINE) * LINE // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
-    turned = next((dim for dim in outer if dim.source == size), None)
-    if (
-        by_tma
-        and size > 1
-        and turned
-        and all(_line(dim.source) for dim in dims if dim is not turned)
-    ):
+    turned = min(outer, key=lambda dim: abs(dim.source), default=last)
+    closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4
+    if size > 1 and last.target == size and closer:
         rest = [dim for dim in outer if dim is not turned]
-        return [
-            Piece(
-                "transposed",
-                size,
-                _views([*rest, last, turned], 4)[0],
-                _views([*rest, turned, last], 4)[1],
-            )
-        ]
+        addressed = by_tma and turned.source == size
+        addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
+        source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
+        return [Piece("transposed" if addressed else "turned", size, source, target)]
     dense = all(one.target == other.size * other.target for one, other in itertools.pairwise(outer))
     if (
         size > 1

@@ -32,8 +32,10 @@ def unit(gelu: bool) -> Function[..., Any]:
         square = x * x
         z = x * (1.5957691216 + 0.0713548163 * square) if gelu else x
         slope = 1.5957691216 + 0.2140644488 * square if gelu else 1.0
-        s = 1.0 / (1.0 + np.exp(-z))
-        return x * s, s + x * s * (1.0 - s) * slope
+        inverse = 1.0 + np.exp(-z)
+        # one rounding less than x * s
+        y, s = x / inverse, 1.0 / inverse
+        return y, s + y * (1.0 - s) * slope
 
     return activated
 

@@ -8,9 +8,15 @@ same order. The size of x's last dimension is a compile-time constant.
 =========  =====================  ===========================
 `down`     x                      y
 =========  =====================  ===========================
-False      (1, rows, n)           (parts, 1, rows, 1)
-True       (batch, n, columns)    (parts, batch, columns, 1)
+False      (1, rows, n)           (1, parts, rows, 1)
+True       (batch, n, columns)    (batch, parts, columns, 1)
 =========  =====================  ===========================
+
+Rows that begin at no multiple of 16 bytes are read several at a time, as one row that does, so
+that elements are loaded in pairs: `fold` rows of x are one row of the kernel's x, whose rows are
+(1, rows / fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows /
+fold, fold) or (batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of
+their own.
 """
 
 # tiles in kernels have no types
@@ -39,8 +45,12 @@ from ..plan.params import CompilerParams
 from .op_outputs import allocated
 from .tiled import dense, reshaped, with_fitting
 
-ENOUGH = 1024
-"""CTAs from which on the axis is not shared: about 8 on each SM"""
+ENOUGH = 1584
+"""CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
+FOLDED = 1 << 20
+"""bytes from which on rows at no multiple of 16 bytes are read several at a time"""
+SHORT = 80
+"""elements of rows of which a tile has all"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -52,88 +62,115 @@ def reducer(
     step: int,
     across: int,
     length: int,
+    fold: int = 1,
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
 ) -> Kernel:
-    """Return the kernel of sums ("sum"), maxima ("max"), maxima of absolute values ("top") or
-    indices of maxima ("argmax", the first, where NaN is largest).
+    """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
+    maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
+    where NaN is largest).
 
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
+    fold    rows of the original array in each row of x
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, applied before it is stored
 
-    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
+    `scale`, a factor of the result.
     """
     shape, axis = ((step, across), 0) if down else ((across, step), 1)
     index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
-    unused = {"places": not again, "found": last or not index}
+    unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
+    each = 1 if down else fold  # results of a row of x
+    masked, sums = lowest < 0 or each > 1, kind in ("sum", "dot")
+    ctas = 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=5),
+        compiler_params=CompilerParams(ctas_per_sm=ctas),
         static_dims=(-1,),
     )
-    def reduce_axis(x, places, y, found, parts, scale):
-        tiles, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
-        batch, part, whole = program_id(0) // tiles, program_id(1), n // length * length
-        own = ds(program_id(0) % tiles * across, across)
-        if down:
-            # without a branch for each tile, the loads of several overlap
-            own = ds(program_id(0) % tiles * across, across, most=max(tiles - 1, 0) * across)
+    def reduce_axis(x, weights, places, y, found, parts, first, scale):
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
+        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+        batch, own = block // blocks, ds(block % blocks * across, across)
+        # an even column, so that elements are loaded in pairs
+        begin = number * n & -2 if each > 1 else 0
+        before = number * n - begin
 
-        def piece(of, start, k, along, tail):
+        def loaded(of, start):
             if down:
-                return of[batch, ds(start + k, step), own]
-            # one load for all pieces
-            if tail:
-                return of[batch, own, ds(start, length)][:, along]
-            return of[batch, own, ds(start, length, most=max(whole - length, 0))][:, along]
+                return of[batch, ds(start, length), own]
+            return of[batch, own, ds(begin + start, length)]
 
-        def combined(total, at, start, tail):
+        def piece(of, along):
+            return of[along, :] if down else of[:, along]
+
+        def combined(total, at, start, ends):
+            # one load for all pieces
+            tiles = loaded(x, start)
+            if again:
+                indices = loaded(places, start)
+            if kind == "dot":
+                factors = weights[batch, ds(start - before, length)].astype(np.float32)
+                factors = factors[:, None] if down else factors[None, :]
+                tiles = tiles.astype(np.float32) * factors
+            if sums:
+                # sums of few elements lose fewer digits
+                carried, total = total, full(shape, 0.0, np.float32)
             for k in static_range(0, length, step):
-                number = start + k
-                tile = piece(x, start, k, ds(k, step), tail).astype(np.float32)
+                place = start + k
+                tile = piece(tiles, ds(k, step)).astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
-                if tail and lowest < 0:
-                    tile = np.where(iota(shape, axis) < n - number, tile, lowest)
+                if ends:
+                    number = (iota(shape, axis) + (place - before)).astype(np.uint32)
+                    tile = np.where(number < np.uint32(n), tile, lowest)
                 if index:
-                    if again:
-                        number = piece(places, start, k, ds(k, step), tail)
                     tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-                    changed = bitcast(np.maximum(total, tile), np.int32) != bitcast(total, np.int32)
-                    at = np.where(changed, number, at)
-                total = total + tile if kind == "sum" else np.maximum(total, tile)
+                    higher = np.maximum(total, tile)
+                    changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
+                    if again:
+                        # all results of a row are in one step, so that steps are in order
+                        place = piece(indices, ds(k, step))
+                    at = np.where(changed, place, at)
+                total = total + tile if sums else np.maximum(total, tile)
+            if sums:
+                total = carried + total
             return total, at
 
         total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
-        each = cdiv(whole // length, parts) * length
-        for start in range(part * each, min(part * each + each, whole), length):
-            total, at = combined(total, at, start, False)
-        if whole < n and part == parts - 1:
-            total, at = combined(total, at, whole, True)
-        result = total.sum(axis=axis) if kind == "sum" else total.max(axis=axis)
+        share = cdiv(cdiv(n, length), parts) * length
+        for start in range(part * share, min(part * share + share, n), length):
+            if masked and (start + length > n or (each > 1 and start == 0)):
+                total, at = combined(total, at, start, True)
+            else:
+                total, at = combined(total, at, start, False)
+        result = total.sum(axis=axis) if sums else total.max(axis=axis)
         if index:
             if not again:
-                at = at + iota(shape, axis)
+                at = np.maximum(at + iota(shape, axis) - before, 0)
+            if down and fold > 1:
+                at = at * fold + (iota(shape, 1) + own.start) // (x.shape[2] // fold)
+            at = at + first
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
             at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
         if index and last:
-            y[part, batch, own, 0] = at
+            y[batch, part, own, number] = at
         else:
             if index:
-                found[part, batch, own, 0] = at
+                found[batch, part, own, number] = at
             if last:
                 result = result * scale
             if finish is not None:
                 result = finish(result)
-            y[part, batch, own, 0] = result
+            y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -155,32 +192,73 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
+def _part(info: ArrayInfo, axis: int, start: int, stop: int) -> ArrayInfo:
+    """Return elements start … stop - 1 along an axis."""
+    where = (slice(None),) * axis + (slice(start, stop),)
+    return info._replace(
+        ptr=info.ptr and info.ptr + start * info.strides[axis],
+        shape=(*info.shape[:axis], stop - start, *info.shape[axis + 1 :]),
+        array=None if info.array is None else info.array[where],
+    )
+
+
+def _folded(view: ArrayInfo, down: bool) -> int:
+    """Return how many rows of a view are read as one: several where that is faster, of odd length
+    and 16 bits, or long and reduced."""
+    _, rows, columns = view.shape
+    row = columns * view.dtype.itemsize
+    fold, better = 16 // math.gcd(row, 16), row % 4 > 0 or (columns > SHORT and not down)
+    large = rows >= fold and rows * row >= FOLDED
+    return fold if better and large and view.strides[1] == row else 1
+
+
 def schedule(
-    shape: tuple[int, ...], down: bool, itemsize: int, again: bool = False
+    shape: tuple[int, ...],
+    down: bool,
+    itemsize: int,
+    fold: int = 1,
+    kind: str = "sum",
+    again: bool = False,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (1024, 1, 8192, 1))
-    >>> schedule((1, 16384, 16384), True, 2)
-    (8, 256, 64, 16)
+    >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
+    ((8, 256, 40, 25), (16, 128, 80, 112))
     """
-    n, others = shape[1:] if down else shape[:0:-1]
+    n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
+    ceil = lambda n, size: -(-n // size)
     n = max(n, 1)
     if down:
-        columns = max(16, 1 << (others - 1).bit_length())
-        across = min(columns, 64 if again else 256, max(64, columns // 16))
-        step = 2048 // across
+        across = 64 * ceil(others, 64 * ceil(others, 256))
+        across = 16 if again else across if others > 32 else 32
+        step = (512 if again else 2048) // across // 8 * 8
+        # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
+        counts = (1, 3) if itemsize > 2 and not again else (1, 3, 5)
+        length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
-        # CTAs with a long row each need no second launch, and are faster than few with 16 rows
-        least = 16 * ENOUGH if n > 4096 else 0
-        across = next((h for h in (16, 8) if others >= max(h * ENOUGH // 2, least)), 1)
-        step = 64 if across > 1 else min(1024, -(-n // 256) * 256)
-    tiles, length = shape[0] * -(-others // across), -(-n // step) * step
-    if not again:
-        length = min(length, step * 16 // itemsize)
-    return step, across, length, max(1, min(ENOUGH // max(tiles, 1), n // (2 * length), 512))
+        # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
+        # several rows share weights; few lanes share a short row
+        rows, dot, n = shape[0] * others, kind == "dot", n + (fold > 1)
+        least = 16 * ENOUGH if n > 4096 and not dot else 0
+        across = next((h for h in (16, 8) if rows >= max(h * ENOUGH // 2, least)), 1)
+        across = max(across, 8 if n <= 512 or (dot and others > 4) else 1)
+        unit, count = 1024 if across == 1 else 64, 1
+        if n <= SHORT:
+            across, unit = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+        else:
+            # as many steps at once as leave few for the end of the axis
+            most = ceil(n, unit)
+            at_once = range(min(16 // itemsize, most), min(10 // itemsize, most) - 1, -1)
+            count = min(at_once, key=lambda count: ceil(most, count) * count)
+        step, length = 128 if unit * count == 128 else unit, unit * count
+    tiles = max(shape[0] * ceil(others, across), 1)
+    # columns are walked faster by more CTAs than run at a time; rows need no second launch
+    most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
+    parts = 1 if again and n < 512 else min(most, n // length)
+    return step, across, length, max(parts, 1)
 
 
 def launch_reduction(
@@ -191,42 +269,78 @@ def launch_reduction(
     y: ArrayInfo,
     target: str | None,
     stream: Any,
-    scale: float = 1.0,
-    finish: Function[..., Any] | None = None,
-    again: bool = False,
-    places: ArrayInfo | None = None,
+    **options: Any,
 ) -> None:
-    """Reduce an axis of x, or all of x, to y: to indices for "argmax".
-
-    scale, finish  a factor of the result, and a function of a vector of results
-    again, places  whether x has partial results, and their indices
-    """
-    index = kind == "argmax"
+    """Reduce an axis of x, or all of x, to y: to indices for "argmax". `options`: those of
+    `launch_on_view`."""
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
-        (view, down), y = view_of(arrays["x"], axis), arrays["y"]  # type: ignore[misc]
-        # a tile of indices takes as many registers as a tile of float32
-        size = x.dtype.itemsize * (1 + index)
-        step, across, length, parts = schedule(view.shape, down, size, again)
-        batch, others, last = view.shape[0], view.shape[1 + down], parts == 1
-        new = lambda dtype: allocated(
-            op, x._replace(dtype=np.dtype(dtype)), (1, parts, batch * others), stream
-        )
-        made = {"y": y if last else new(np.float32)}
-        if index and not last:
-            made["found"] = new(np.int32)
-        more = {name: reshaped(info, parts, batch, others, 1) for name, info in made.items()}
-        if places is not None:
-            more["places"] = strided(places, view.shape, view.strides)
-        kernel = reducer(
-            kind, down, step, across, length, again and index, last, finish if last else None
-        )
-        kernel(view, **more, parts=parts, scale=scale, target=target, stream=stream)
-        if not last:
-            way = "max" if kind == "top" else kind
-            launch_reduction(
-                op, way, made["y"], 1, y, target, stream, scale, finish, True, made.get("found")
-            )
+        view, down = view_of(arrays["x"], axis)  # type: ignore[misc]
+        launch_on_view(op, kind, view, down, arrays["y"], target, stream, **options)
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
     with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)
+
+
+def launch_on_view(
+    op: str,
+    kind: str,
+    view: ArrayInfo,
+    down: bool,
+    y: ArrayInfo,
+    target: str | None,
+    stream: Any,
+    scale: float = 1.0,
+    finish: Function[..., Any] | None = None,
+    weights: ArrayInfo | None = None,
+    again: bool = False,
+    places: ArrayInfo | None = None,
+) -> None:
+    """Reduce the middle dimension of a view if `down`, else the last one, to y without gaps.
+
+    scale, finish  a factor of the result, and a function of a vector of results
+    weights        for "dot": (batch, elements along the axis)
+    again, places  whether x has partial results, and their indices
+    """
+    index, (batch, rows, columns) = kind == "argmax", view.shape
+    size, slots = view.dtype.itemsize, 0
+    fold = 1 if down and kind == "dot" else _folded(view, down)
+    whole, pieces = rows // fold * fold, list[Any]()
+    for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
+        shape = batch, (end - begin) // each, each * columns
+        plan = schedule(shape, down, size, each, kind, again)
+        pieces.append((begin, end, each, shape, plan, slots))
+        # all rows are shared by as many CTAs
+        slots = slots + plan[-1] * each if down else pieces[0][4][-1]
+    last, others = slots == 1, columns if down else rows
+    new = lambda dtype: allocated(
+        op, y._replace(dtype=np.dtype(dtype)), (batch, slots, others), stream
+    )
+    made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
+    if index and not last:
+        made["found"] = new(np.int32)
+    inputs = {} if weights is None else {"weights": weights}
+    if places is not None:
+        inputs["places"] = reshaped(places, *view.shape)
+    for begin, end, each, shape, (step, across, length, parts), slot in pieces:
+        part = _part(view, 1, begin, end)
+        part = strided(part, shape, (part.strides[0], each * part.strides[1], size))
+        more = {}
+        for name, info in made.items():
+            far, near, one = info.strides
+            if down:
+                own, sizes = _part(info, 1, slot, slot + parts * each), (parts, shape[2], 1)
+                strides = far, each * near, one, one
+            else:
+                own, sizes = _part(info, 2, begin, end), (slots, shape[1], each)
+                strides = far, near, each * one, one
+            more[name] = strided(own, (batch, *sizes), strides)
+        kernel = reducer(
+            kind, down, step, across, length, each, again and index, last, finish if last else None
+        )
+        scalars = {"parts": parts if down else slots, "first": begin if down else 0}
+        kernel(part, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
+    if not last:
+        way = {"top": "max", "dot": "sum"}.get(kind, kind)
+        options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
+        launch_reduction(op, way, made["y"], 1, y, target, stream, **options)

@@ -80,7 +80,7 @@ def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
     def launch(x: Any, y: Any, axis: int | None, target: str | None, stream: Any) -> None:
         count = _count(x, axis) if name == "mean" else 1
         scale = 1.0 / count if count else math.nan
-        launch_reduction(name, kind, x, axis, y, target, stream, scale)
+        launch_reduction(name, kind, x, axis, y, target, stream, scale=scale)
 
     def batching(xp: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
         if axis is not None:

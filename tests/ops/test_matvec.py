@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib
 from typing import Any
 
 import ml_dtypes
@@ -11,10 +10,9 @@ import pytest
 
 import numpipe
 from numpipe.compile.build import toolchain
-from numpipe.ops import matvec
+from numpipe.ops import matvec, reduce_axis
 from numpipe.plan.specs import ArrayType
 
-OP = importlib.import_module("numpipe.ops.matvec")
 ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6}
 A, X = np.ones((3, 40), np.float32), np.ones(40, np.float32)
 
@@ -27,35 +25,28 @@ def error(a: np.ndarray, x: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize(
-    "ctas, schedule, dtype",
-    [
-        (1024, (1, 1), np.float16),
-        (6, (16, 1), ml_dtypes.bfloat16),
-        (14, (8, 1), np.float32),
-    ],
+    "enough, dtype", [(2048, np.float16), (1, ml_dtypes.bfloat16), (14, np.float32)]
 )
-def test_results_match_float64(
-    ctas: int, schedule: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(OP, "CTAS", ctas)
+def test_results_match_float64(enough: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduce_axis, "ENOUGH", enough)
+    monkeypatch.setattr(reduce_axis, "FOLDED", 0)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((2, 26, 301)).astype(dtype)
     x = rng.standard_normal((2, 301)).astype(dtype)
-    assert OP.choose(26, 301, 2) == schedule
     assert error(a, x) < ROUNDING[np.dtype(dtype).name]
     across = np.ascontiguousarray(a.swapaxes(1, 2)).swapaxes(1, 2)
     assert error(across, x) < ROUNDING[np.dtype(dtype).name]
     assert error(a[:, ::2, ::3], x[:, ::3]) < ROUNDING[np.dtype(dtype).name]
 
 
-def test_parts_of_long_rows_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_parts_of_long_rows_are_added() -> None:
     rng = np.random.default_rng(0)
     a = rng.standard_normal((2, 18000)).astype(np.float32)
     x = rng.standard_normal(18000).astype(np.float32)
-    assert OP.choose(*a.shape) == (1, 2)
-    assert error(a, x) < 2e-6
+    assert reduce_axis.schedule((1, 2, 18000), False, 4, kind="dot")[-1] == 5
+    assert error(a, x) < 1e-6
     across = rng.standard_normal((300, 20)).astype(np.float32).T
-    assert OP.choose(20, 300, transposed=True)[1] == 2
+    assert reduce_axis.schedule((1, 300, 20), True, 4, kind="dot")[-1] == 1
     assert error(across, x[:300]) < 2e-6
     out = np.zeros(4, np.float32)[::2]
     assert matvec(a, x, out=out, target="sim") is out
@@ -105,7 +96,11 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_the_kernels_keep_their_sums_in_registers() -> None:
-    arrays = [ArrayType(shape, np.float32) for shape in ((1, 512, 512), (1, 512), (1, 1, 512))]
-    for kernel in (OP.along_rows(16, OP.WIDE), OP.along_columns(16)):
-        assert kernel.inspect("gate", *arrays) == ()
-        assert kernel.inspect("resources", *arrays).spill_bytes == 0
+    for down, shape in ((False, (1, 40000, 512)), (True, (1, 512, 512))):
+        kernel = reduce_axis.reducer("dot", down, *reduce_axis.schedule(shape, down, 4)[:3])
+        x, weights, y = (
+            ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down], 1))
+        )
+        arrays = {"weights": weights, "y": y, "parts": 1, "first": 0, "scale": 1.0}
+        assert kernel.inspect("gate", x, **arrays) == ()
+        assert kernel.inspect("resources", x, **arrays).spill_bytes == 0

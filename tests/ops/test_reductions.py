@@ -49,18 +49,24 @@ def test_any_axis_of_any_layout(name: str) -> None:
 
 @pytest.mark.variants(6, thorough=12)
 @pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("shape, axis", [((2, 4000), 1), ((900, 20), 0), ((33, 130), None)])
+@pytest.mark.parametrize(
+    "shape, axis",
+    [((2, 4000), 1), ((11, 301), 1), ((67, 47), 1), ((901, 21), 0), ((33, 130), None)],
+)
 def test_an_axis_is_shared_by_several_ctas(
     name: str, shape: Any, axis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     schedule = reduce_axis.schedule
 
-    def shared(sizes: Any, down: bool, itemsize: int, again: bool) -> Any:
-        step, across, *others = schedule(sizes, down, itemsize, again)
+    def shared(sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool) -> Any:
+        step, across, *others = schedule(sizes, down, size, fold, kind, again)
         return (step, across, *others) if again else (step, across, step, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
+    monkeypatch.setattr(reduce_axis, "FOLDED", 0)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
+    check(name, x, axis, 1e-2)
+    x[1:3], x[-1, 0] = 8, 9  # in rows of two pairs, and in one without another
     check(name, x, axis, 1e-2)
     x[:] = -np.inf if "max" in name else 1
     check(name, x, axis, 1e-2)

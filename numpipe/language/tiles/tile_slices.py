@@ -12,7 +12,7 @@ coalesced (M, N)     64                              the adjacent elements of a 
                                                      128 bytes
 (M, 1), a column     64                              –
 (1, N), a row        –                               8
-rows L (M, N)        all                             2 L
+rows L (M, N)        R, if it is that of the part    2 L
 ===================  ==============================  ===============================================
 
 Starts are compile-time constants, because instructions name their registers. A slice of a vector in
@@ -35,7 +35,7 @@ from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import COLUMN, EITHER, ROW, Form, deferred, expanded_form, layout_of
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
-from .row_layouts import lanes_of, word_of
+from .row_layouts import lanes_of, rows_apart, word_of
 from .tile import Tile, form_of
 
 
@@ -44,8 +44,6 @@ def _steps(form: Form) -> tuple[int, ...]:
     if form.single:
         return (1,) * len(form.shape)
     units = dict(zip(form.record.axes, form.record.units, strict=True))
-    if lanes_of(form.layout) and 0 in units:
-        units[0] = form.shape[0]  # which rows a lane has depends on their number
     return tuple(units.values()) if len(form.shape) == 1 else (units.get(0, 1), units.get(1, 1))
 
 
@@ -79,6 +77,9 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     slices = []
     for axis, (part, size, step) in enumerate(zip(parts, form.shape, _steps(form), strict=True)):
         start, count = _bounds(part, size)
+        lanes = lanes_of(form.layout)
+        if axis == 0 and lanes and rows_apart(count, lanes) != rows_apart(size, lanes):
+            step = size  # the part has a layout of its own
         along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
         if start is None:
             raise SpecError(

@@ -41,7 +41,7 @@ def test_parts_of_coalesced_tiles_and_of_accumulators_are_numpys() -> None:
     assert not coalesced_wrong("sim") and not halves_wrong("sim")
 
 
-@pytest.mark.parametrize("layout", ["accumulator", coalesced(4), coalesced(8)])
+@pytest.mark.parametrize("layout", ["accumulator", coalesced(4), coalesced(8), "rows 32"])
 def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
     form = Form((128, 128), F32, layout)
     result, slices = part_form(form, (Ds(64, 64), Ds(64, 64)))
@@ -50,6 +50,13 @@ def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
         (row + 64, column + 64) for row, column in places(result.shape, layout)
     ]  # type: ignore[operator]
     assert part_form(form, (ALL, ALL))[0] == form
+
+
+def test_a_part_whose_lanes_have_other_rows_is_refused() -> None:
+    form = Form((32, 64), F32, "rows 16")  # a lane has every 8th row, of 8 rows every 4th
+    assert part_form(form, (Ds(16, 16), ALL))[0].shape == (16, 64)
+    with pytest.raises(numpipe.SpecError, match="must be multiples of 32"):
+        part_form(form, (Ds(8, 8), ALL))
 
 
 @compiles
