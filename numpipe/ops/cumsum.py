@@ -4,18 +4,23 @@
 rows          how
 ============  ======================================================================================
 short         a row is in the registers of a warp (`numpipe.rows`)
-long          a row is in the registers of a CTA: 8 parts for each warpgroup, two for each warp. The
-              sums of all parts are exchanged through shared memory once
-longer        a row is cut into tiles, each of which a CTA computes like a long row. It adds the sum
-              of the tiles before its own, whose CTAs still run: `language.grid.chained_sums`
+long          all rows are one array, which is cut into parts of equal length, wherever rows begin.
+              A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
 
-The columns that remain after parts of equal length are scanned by the CTA of the row's last tile.
+The CTAs of long rows exchange the totals of their tiles (`language.grid.round_totals`). All but one
+of the warpgroups add up the parts of the next tile, and then scan those of this one, which TMA has
+loaded. The last one meanwhile determines from sums of parts and totals of tiles the sum that each
+part of the next tile starts from::
+
+    others  | add 1 | scan 0, store | add 2      | scan 1, store | add 3      | …
+    last            | starts of 1                | starts of 2                | …
 """
 
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -24,28 +29,32 @@ from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
-from ..language.grid.chained_sums import launch_number, sum_of_earlier, workspace
+from ..language.grid.round_totals import CTAS, end_launch, launch_number, publish, totals, workspace
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
-from ..language.tiles.elementwise import full, iota
+from ..language.tiles.elementwise import iota
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import axis_index, program_id
+from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import Static
+from ..plan.specs import Static, persistent
 from .declaration import op
 from .over_rows import launch_over_rows
+from .tiled import dense, with_fitting
 
 __all__ = ["cumsum"]
 
 SHORT = 2048
 """most columns of a row in the registers of a warp"""
-PART = 1024
-"""most columns of a part of a row: 64 elements a lane"""
-SUMS = 64
-"""sums of parts that are exchanged, of which those beyond the last part are 0"""
+LONG = 1 << 30
+"""most columns of one of several rows that a launch computes"""
+FAR = LONG + (1 << 24)
+"""The distance from the beginning of a single row is not counted beyond this one."""
+ROWS = 8
+"""parts that a warpgroup has in registers, two for each warp"""
 
 
 @numpipe_rows()
@@ -56,94 +65,190 @@ def cumsum_short(x, y, *, row: Static):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
-def long_rows(wgs: int, chained: bool, ctas: int) -> Kernel:
-    """Return the kernel whose tiles have 8 parts for each of `wgs` warpgroups, for rows of one tile
-    or, if `chained`, of several. An SM has `ctas` warpgroups of it."""
-    height, zeros = 8 * wgs, SUMS // wgs - 8
-
-    def tiles(x: Any) -> Any:
-        return x.shape[0] * cdiv(x.shape[1], height)
+def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
+    """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
+    warpgroups, of which shared memory has `slots`."""
+    parts, chunk = wgs * height, height * length
+    size = parts * length
 
     @numpipe_kernel(
-        grid=lambda x: (tiles(x),),
-        num_compute_wgs=wgs,
+        grid=persistent(),
+        num_compute_wgs=wgs + 1,
         warp_specialized=False,
         static_dims=(-1,),
-        # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas // wgs, unsafe_no_auto_barriers=True),
-        **{"workspace": lambda x: workspace(tiles(x))} if chained else {"without": ("work",)},
+        cooperative=True,
+        # safe: what warpgroups write for others is read after a barrier
+        compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
+        workspace=lambda x: workspace(x.shape[0] // parts + 1),
     )
-    def cumsum_long(x, rest, y, rest_of_y, work):  # type: ignore[no-untyped-def]
-        """Compute the running sums of rows (row, part, column), and of the columns (row, column)
-        that follow the last part."""
-        count, wg = cdiv(x.shape[1], height), axis_index("wg")
-        row, tile = program_id(0) // count, program_id(0) % count
-        i, j = ds(tile * height + wg * 8, 8), ds(0, x.shape[2])
-        sums, written = scratch((SMEM((SUMS,), np.float32), Barrier(num_arrivals=wgs)))
-        parts = x[row, i, j]
-        if rest.shape[1] > 0:
-            every = ds(0, rest.shape[1])
-            if work is None:
-                end = rest[row, every]
-        if work is not None:
-            launch = launch_number(work)
-        sums[ds(wg * 8, 8)] = parts.astype(np.float32).sum(axis=1)
-        sums[ds(height + wg * zeros, zeros)] = full(zeros, 0.0, np.float32)
-        barrier_arrive(written)
-        barrier_wait(written)
-        totals = sums[...]
-        earlier = 0.0
-        if work is not None:
-            earlier = sum_of_earlier(work, launch, totals.sum(), tile)
-        before = iota((8, SUMS), 1) < iota((8, SUMS), 0) + wg * 8
-        start = np.where(before, totals, 0.0).sum(axis=1) + earlier
-        y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
-        if rest.shape[1] > 0 and (tile == count - 1) & (wg == 0):
-            if work is not None:
-                end = rest[row, every]
-            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + (totals.sum() + earlier)
+    def cumsum_long(x, rest, y, rest_of_y, columns, work):  # type: ignore[no-untyped-def]
+        """Compute the running sums of rows of `columns` elements, given as parts (part, element)
+        and the elements after the last part (1, element)."""
+        own, programs, wg = program_id(0), num_programs(0), axis_index("wg")
+        tiles = cdiv(x.shape[0] + (rest.shape[1] > 0), parts)
+        rounds = cdiv(tiles - own, programs)
+        buffer, landed = scratch(
+            (SMEM((wgs * slots, height, length), x.dtype), Barrier(num_barriers=wgs * slots))
+        )
+        sums, added = scratch(
+            (SMEM((2 * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=2))
+        )
+        starts, known = scratch((SMEM((2 * parts,), np.float32), Barrier(num_barriers=2)))
+
+        def after(offset):
+            """How far from the beginning of its row the next round begins, if this one begins at
+            `offset`."""
+            return min(offset + programs * size, FAR) % columns
+
+        def own_offset(offset, distance):
+            return (offset + own * size + distance) % columns
+
+        def in_slot(k):
+            return wg * slots + k % slots
+
+        def load(k):
+            if k < rounds:
+                first = (k * programs + own) * parts + wg * height
+                source = x.at[ds(first, height), ds(0, length)]
+                copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
+
+        def piece(k, i):
+            """Some parts of this warpgroup's."""
+            return buffer.at[in_slot(k), ds(i * ROWS, ROWS), :][...].astype(np.float32)
+
+        def inside(offset, i):
+            """Whether elements of parts belong to the row in which the part begins, and where the
+            next row begins."""
+            begin = own_offset(offset, wg * chunk + i * ROWS * length)
+            end = columns - (begin + iota(ROWS) * length) % columns
+            return iota((ROWS, length), 1) < end[:, None], end
+
+        def rows_meet(offset):
+            return own_offset(offset, wg * chunk) + chunk > columns
+
+        def add(k, offset):
+            """Add up each part, from the last row that begins in it."""
+            if k < rounds:
+                barrier_wait(landed.at[in_slot(k)])
+                for i in range(height // ROWS):
+                    tile = piece(k, i)
+                    if rows_meet(offset):
+                        before, end = inside(offset, i)
+                        tile = np.where(before & (end[:, None] < length), 0.0, tile)
+                    at = ds(k % 2 * parts + wg * height + i * ROWS, ROWS)
+                    sums[at] = tile.sum(axis=1)
+                barrier_arrive(added.at[k % 2])
+
+        def scanned(tile, start, before):
+            """Scan parts in which rows end, whose first elements, `before`, begin from `start`."""
+            ended = np.cumsum(np.where(before, tile, 0.0), axis=1) + start
+            return np.where(before, ended, np.cumsum(np.where(before, 0.0, tile), axis=1))
+
+        def scan(k, offset):
+            barrier_wait(known.at[k % 2])
+            for i in range(height // ROWS):
+                first = wg * height + i * ROWS
+                start = starts[ds(k % 2 * parts + first, ROWS)][:, None]
+                to = ds((k * programs + own) * parts + first, ROWS)
+                tile = piece(k, i)
+                if rows_meet(offset):
+                    before, _ = inside(offset, i)
+                    y[to, ds(0, length)] = scanned(tile, start, before)
+                else:
+                    y[to, ds(0, length)] = np.cumsum(tile, axis=1) + start
+
+        def exchange(k, offset, total, launch):
+            """Determine the sums that parts start from, given the total of the row in which round k
+            begins. Return the total of the row in which the next round begins."""
+            barrier_wait(added.at[k % 2])
+            each, begin = sums[ds(k % 2 * parts, parts)], own_offset(offset, 0)
+            gap = (parts - 1 - iota(parts)) * length
+            last = np.where(gap < own_offset(offset, size), each, 0.0).sum()
+            publish(work, k, last, launch)
+            others = totals(work, k, min(programs, tiles - k * programs), launch)
+            gap = (own - 1 - iota(CTAS)) * size
+            earlier = np.where((gap >= 0) & (gap < begin), others, 0.0).sum()
+            if own * size < begin:
+                earlier = earlier + total
+            place = iota(parts) * length
+            begins = (begin + place) % columns
+            gap = (iota((parts, parts), 0) - 1 - iota((parts, parts), 1)) * length
+            start = np.where((gap >= 0) & (gap < begins[:, None]), each, 0.0).sum(axis=1)
+            start = start + np.where(place < begins, earlier, 0.0)
+            starts[ds(k % 2 * parts, parts)] = start
+            barrier_arrive(known.at[k % 2])
+            at = x.shape[0] - (k * programs + own) * parts
+            if rest.shape[1] > 0 and at < parts:
+                every = ds(0, 1), ds(0, length)
+                before = iota((1, length), 1) < columns - (begin + at * length) % columns
+                first = np.where(iota(parts) == at, start, 0.0).sum()
+                rest_of_y[every] = scanned(rest[every].astype(np.float32), first, before)
+            if (k == 0) & (own == 0):
+                end_launch(work, launch)
+            gap = (programs - 1 - iota(CTAS)) * size
+            through = np.where(gap < after(offset), others, 0.0).sum()
+            if programs * size < after(offset):
+                through = through + total
+            return through
+
+        offset = 0
+        if wg == wgs:
+            launch, total = launch_number(work), 0.0
+            for k in range(rounds):
+                total = exchange(k, offset, total, launch)
+                offset = after(offset)
+        else:
+            for k in range(slots):
+                load(k)
+            add(0, offset)
+            for k in range(rounds):
+                add(k + 1, after(offset))
+                scan(k, offset)
+                meet()
+                load(k + slots)
+                offset = after(offset)
 
     return cumsum_long  # type: ignore[no-any-return]
 
 
-def parts_of(columns: int, wgs: int) -> tuple[int, int]:
-    """Return the number of parts of equal length that a row begins with, and their length. Parts of
-    rows of a few tiles fill the tiles.
+def schedule(elements: int, itemsize: int) -> tuple[int, int, int, int]:
+    """Return the arguments of `long_rows` for an array. Few elements are spread over more CTAs.
 
-    >>> parts_of(5000, 1), parts_of(1 << 20, 2), parts_of((1 << 20) + 5, 2)
-    ((8, 624), (1024, 1024), (1024, 1024))
+    >>> schedule(1 << 26, 2), schedule(1 << 20, 2)
+    ((5, 2, 16, 512), (5, 2, 8, 256))
     """
-    count = -(-columns // (8 * wgs * PART)) * 8 * wgs
-    length = PART if count > 64 else columns // count // 16 * 16
-    return min(count, columns // length), length
+    return 5, 2, 16, 1024 // itemsize
 
 
-def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the parts of the rows of a matrix, and the columns after them."""
-    (rows, columns), (down, size), end = info.shape, info.strides, count * length
-    array = None if info.array is None else info.array[:, end:]
-    after = info._replace(ptr=info.ptr + end * size, array=array)
-    down = down if rows > 1 else end * size  # a single row of odd length is aligned, too
-    return (
-        strided(info, (rows, count, length), (down, length * size, size)),
-        strided(after, (rows, columns - end), (down, size)),
-    )
-
-
-def cumsum_parts(x: ArrayInfo, *, y: ArrayInfo, target: str | None, stream: Any) -> None:
-    """Compute the running sums of the rows of a matrix that are not short."""
-    wgs = 1 if x.shape[1] <= 8 * PART else 2
-    parts = parts_of(x.shape[1], wgs)
-    # what registers allow without spills
-    ctas = 6 if x.dtype.itemsize == 2 else 4
-    kernel = long_rows(wgs, parts[0] > 8 * wgs, ctas)
-    kernel(*cut(x, *parts), *cut(y, *parts), target=target, stream=stream)
+def cumsum_parts(arrays: dict[str, ArrayInfo], target: str | None, stream: Any) -> None:
+    """Compute the running sums of rows without gaps."""
+    shape, dtype = arrays["x"].shape, arrays["x"].dtype
+    count, columns = math.prod(shape), shape[-1]
+    chosen = schedule(count, dtype.itemsize)
+    length, views = chosen[-1], []
+    for info in arrays.values():
+        end, pitch = count // length * length, length * dtype.itemsize
+        rest = None if info.array is None else info.array.reshape(-1)[end:]
+        views += [
+            strided(info, (count // length, length), (pitch, dtype.itemsize)),
+            strided(
+                info._replace(ptr=info.ptr + end * dtype.itemsize, array=rest),
+                (1, count - end),
+                (pitch, dtype.itemsize),
+            ),
+        ]
+    columns = columns if columns < count else (1 << 31) - 1
+    long_rows(*chosen)(*views, columns, target=target, stream=stream)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
-    kernel: Any = cumsum_short if x.shape[-1] <= SHORT else cumsum_parts
-    arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
-    launch_over_rows("cumsum", kernel, *arrays, target, stream)
+    if x.shape[-1] <= SHORT:
+        arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
+        launch_over_rows("cumsum", cumsum_short, *arrays, target, stream)
+        return
+    run = functools.partial(cumsum_parts, target=target, stream=stream)
+    fits = lambda info: dense(info) and info.ptr % 16 == 0
+    with_fitting("cumsum", {"x": x}, {"y": y}, fits, target, stream, run)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:
