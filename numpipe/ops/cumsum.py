@@ -33,8 +33,9 @@ from ..language.grid.round_totals import CTAS, end_launch, launch_number, publis
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
-from ..language.tiles.elementwise import iota
+from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
+from ..language.tiles.scan import scan
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -93,7 +94,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         sums, added = scratch(
             (SMEM((2 * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=2))
         )
-        starts, known = scratch((SMEM((2 * parts,), np.float32), Barrier(num_barriers=2)))
+        starts, known = scratch((SMEM((2 * parts + 4,), np.float32), Barrier(num_barriers=2)))
 
         def after(offset):
             """How far from the beginning of its row the next round begins, if this one begins at
@@ -134,7 +135,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                     tile = piece(k, i)
                     if rows_meet(offset):
                         before, end = inside(offset, i)
-                        tile = np.where(before & (end[:, None] < length), 0.0, tile)
+                        tile = np.where(before & (end[:, None] <= length), 0.0, tile)
                     at = ds(k % 2 * parts + wg * height + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % 2])
@@ -144,11 +145,11 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             ended = np.cumsum(np.where(before, tile, 0.0), axis=1) + start
             return np.where(before, ended, np.cumsum(np.where(before, 0.0, tile), axis=1))
 
-        def scan(k, offset):
+        def scan_tile(k, offset):
             barrier_wait(known.at[k % 2])
             for i in range(height // ROWS):
                 first = wg * height + i * ROWS
-                start = starts[ds(k % 2 * parts + first, ROWS)][:, None]
+                start = starts[ds(k % 2 * (parts + 2) + first, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + first, ROWS)
                 tile = piece(k, i)
                 if rows_meet(offset):
@@ -157,39 +158,44 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 else:
                     y[to, ds(0, length)] = np.cumsum(tile, axis=1) + start
 
+        def following(one, other):
+            """Combine sums of parts, each (1.0 if a row ends there, the sum after its last end)."""
+            return np.maximum(one[0], other[0]), np.where(other[0] > 0, 0.0, one[1]) + other[1]
+
+        def before(number, offset, others, total):
+            """The sum of the elements before tile `number` of the round, from the beginning of the
+            row, which is at a distance of `offset`. Those before the round have a sum of
+            `total`."""
+            gap = (number - 1 - iota(CTAS)) * size
+            found = np.where((gap >= 0) & (gap < offset), others, 0.0).sum()
+            if number * size < offset:
+                found = found + total
+            return found
+
         def exchange(k, offset, total, launch):
-            """Determine the sums that parts start from, given the total of the row in which round k
-            begins. Return the total of the row in which the next round begins."""
+            """Determine the sums that parts start from, given the sum `total` before the round.
+            Return the sum before the next one."""
+            number, begin = iota(parts), own_offset(offset, 0)
+            ends = np.where((begin + number * length) % columns + length >= columns, 1.0, 0.0)
             barrier_wait(added.at[k % 2])
-            each, begin = sums[ds(k % 2 * parts, parts)], own_offset(offset, 0)
-            gap = (parts - 1 - iota(parts)) * length
-            last = np.where(gap < own_offset(offset, size), each, 0.0).sum()
-            publish(work, k, last, launch)
+            ends, begun = scan(following, (ends, sums[ds(k % 2 * parts, parts)]), axis=0)
+            publish(work, k, np.where(number == parts - 1, begun, 0.0).sum(), launch)
             others = totals(work, k, min(programs, tiles - k * programs), launch)
-            gap = (own - 1 - iota(CTAS)) * size
-            earlier = np.where((gap >= 0) & (gap < begin), others, 0.0).sum()
-            if own * size < begin:
-                earlier = earlier + total
-            place = iota(parts) * length
-            begins = (begin + place) % columns
-            gap = (iota((parts, parts), 0) - 1 - iota((parts, parts), 1)) * length
-            start = np.where((gap >= 0) & (gap < begins[:, None]), each, 0.0).sum(axis=1)
-            start = start + np.where(place < begins, earlier, 0.0)
-            starts[ds(k % 2 * parts, parts)] = start
+            earlier = before(own, begin, others, total)
+            start = begun + np.where(ends > 0, 0.0, earlier)
+            starts[ds(k % 2 * (parts + 2), 1)] = full(1, earlier, np.float32)
+            starts[ds(k % 2 * (parts + 2) + 1, parts)] = start
             barrier_arrive(known.at[k % 2])
-            at = x.shape[0] - (k * programs + own) * parts
-            if rest.shape[1] > 0 and at < parts:
-                every = ds(0, 1), ds(0, length)
-                before = iota((1, length), 1) < columns - (begin + at * length) % columns
-                first = np.where(iota(parts) == at, start, 0.0).sum()
-                rest_of_y[every] = scanned(rest[every].astype(np.float32), first, before)
             if (k == 0) & (own == 0):
                 end_launch(work, launch)
-            gap = (programs - 1 - iota(CTAS)) * size
-            through = np.where(gap < after(offset), others, 0.0).sum()
-            if programs * size < after(offset):
-                through = through + total
-            return through
+            at = x.shape[0] - (k * programs + own) * parts
+            if rest.shape[1] > 0 and at < parts:
+                every, first = (ds(0, 1), ds(0, length)), earlier
+                if at > 0:
+                    first = np.where(number == at - 1, start, 0.0).sum()
+                inside = iota((1, length), 1) < columns - (begin + at * length) % columns
+                rest_of_y[every] = scanned(rest[every].astype(np.float32), first, inside)
+            return before(programs, after(offset), others, total)
 
         offset = 0
         if wg == wgs:
@@ -203,7 +209,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             add(0, offset)
             for k in range(rounds):
                 add(k + 1, after(offset))
-                scan(k, offset)
+                scan_tile(k, offset)
                 meet()
                 load(k + slots)
                 offset = after(offset)
