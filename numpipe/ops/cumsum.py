@@ -125,7 +125,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             return iota((ROWS, length), 1) < end[:, None], end
 
         def rows_meet(offset):
-            return own_offset(offset, wg * chunk) + chunk > columns
+            return (columns % length > 0) & (own_offset(offset, wg * chunk) + chunk > columns)
 
         def add(k, offset):
             """Add up each part, from the last row that begins in it."""
@@ -135,7 +135,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                     tile = piece(k, i)
                     if rows_meet(offset):
                         before, end = inside(offset, i)
-                        tile = np.where(before & (end[:, None] <= length), 0.0, tile)
+                        tile = np.where(before & (end[:, None] < length), 0.0, tile)
                     at = ds(k % 2 * parts + wg * height + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % 2])
@@ -176,9 +176,10 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             """Determine the sums that parts start from, given the sum `total` before the round.
             Return the sum before the next one."""
             number, begin = iota(parts), own_offset(offset, 0)
-            ends = np.where((begin + number * length) % columns + length >= columns, 1.0, 0.0)
+            left = (begin + number * length) % columns + length - columns
             barrier_wait(added.at[k % 2])
-            ends, begun = scan(following, (ends, sums[ds(k % 2 * parts, parts)]), axis=0)
+            each = np.where(left == 0, 0.0, sums[ds(k % 2 * parts, parts)])
+            ends, begun = scan(following, (np.where(left >= 0, 1.0, 0.0), each), axis=0)
             publish(work, k, np.where(number == parts - 1, begun, 0.0).sum(), launch)
             others = totals(work, k, min(programs, tiles - k * programs), launch)
             earlier = before(own, begin, others, total)
