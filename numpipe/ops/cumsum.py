@@ -54,6 +54,8 @@ LONG = 1 << 30
 """most columns of one of several rows that a launch computes"""
 FAR = LONG + (1 << 24)
 """The distance from the beginning of a single row is not counted beyond this one."""
+LEAD = 4
+"""zeros before the sums of parts"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
 
@@ -70,7 +72,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups, of which shared memory has `slots`."""
     parts, chunk = wgs * height, height * length
-    size = parts * length
+    size, line = parts * length, LEAD + parts
 
     @numpipe_kernel(
         grid=persistent(),
@@ -92,9 +94,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             (SMEM((wgs * slots, height, length), x.dtype), Barrier(num_barriers=wgs * slots))
         )
         sums, added = scratch(
-            (SMEM((2 * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=2))
+            (SMEM((2 * line,), np.float32), Barrier(num_arrivals=wgs, num_barriers=2))
         )
-        starts, known = scratch((SMEM((2 * parts + 4,), np.float32), Barrier(num_barriers=2)))
+        starts, known = scratch((SMEM((2 * line,), np.float32), Barrier(num_barriers=2)))
 
         def after(offset):
             """How far from the beginning of its row the next round begins, if this one begins at
@@ -136,7 +138,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                     if rows_meet(offset):
                         before, end = inside(offset, i)
                         tile = np.where(before & (end[:, None] < length), 0.0, tile)
-                    at = ds(k % 2 * parts + wg * height + i * ROWS, ROWS)
+                    at = ds(k % 2 * line + LEAD + wg * height + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % 2])
 
@@ -149,7 +151,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             barrier_wait(known.at[k % 2])
             for i in range(height // ROWS):
                 first = wg * height + i * ROWS
-                start = starts[ds(k % 2 * (parts + 2) + first, ROWS)][:, None]
+                start = starts[ds(k % 2 * line + LEAD - 1 + first, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + first, ROWS)
                 tile = piece(k, i)
                 if rows_meet(offset):
@@ -175,25 +177,24 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         def exchange(k, offset, total, launch):
             """Determine the sums that parts start from, given the sum `total` before the round.
             Return the sum before the next one."""
-            number, begin = iota(parts), own_offset(offset, 0)
+            own_line, begin = ds(k % 2 * line, line), own_offset(offset, 0)
+            number = iota(line) - LEAD
             left = (begin + number * length) % columns + length - columns
+            ends = np.where((left >= 0) & (number >= 0), 1.0, 0.0)
             barrier_wait(added.at[k % 2])
-            each = np.where(left == 0, 0.0, sums[ds(k % 2 * parts, parts)])
-            ends, begun = scan(following, (np.where(left >= 0, 1.0, 0.0), each), axis=0)
-            publish(work, k, np.where(number == parts - 1, begun, 0.0).sum(), launch)
+            each = np.where(left == 0, 0.0, sums[own_line])
+            ends, start = scan(following, (ends, each), axis=0)
+            publish(work, k, np.where(number == parts - 1, start, 0.0).sum(), launch)
             others = totals(work, k, min(programs, tiles - k * programs), launch)
-            earlier = before(own, begin, others, total)
-            start = begun + np.where(ends > 0, 0.0, earlier)
-            starts[ds(k % 2 * (parts + 2), 1)] = full(1, earlier, np.float32)
-            starts[ds(k % 2 * (parts + 2) + 1, parts)] = start
+            start = start + np.where(ends > 0, 0.0, before(own, begin, others, total))
+            starts[own_line] = start
             barrier_arrive(known.at[k % 2])
             if (k == 0) & (own == 0):
                 end_launch(work, launch)
             at = x.shape[0] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
-                every, first = (ds(0, 1), ds(0, length)), earlier
-                if at > 0:
-                    first = np.where(number == at - 1, start, 0.0).sum()
+                every = ds(0, 1), ds(0, length)
+                first = np.where(number == at - 1, start, 0.0).sum()
                 inside = iota((1, length), 1) < columns - (begin + at * length) % columns
                 rest_of_y[every] = scanned(rest[every].astype(np.float32), first, inside)
             return before(programs, after(offset), others, total)
@@ -201,6 +202,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         offset = 0
         if wg == wgs:
             launch, total = launch_number(work), 0.0
+            for slot in range(2):
+                sums[ds(slot * line, LEAD)] = full(LEAD, 0.0, np.float32)
+            meet()
             for k in range(rounds):
                 total = exchange(k, offset, total, launch)
                 offset = after(offset)
