@@ -98,6 +98,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         )
         starts, known = scratch((SMEM((2 * line,), np.float32), Barrier(num_barriers=2)))
 
+        # whether some tile begins within a row
+        crosses = (tiles > 1) & (size % columns > 0)
+
         def after(offset):
             """How far from the beginning of its row the next round begins, if this one begins at
             `offset`."""
@@ -184,12 +187,14 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             barrier_wait(added.at[k % 2])
             each = np.where(left == 0, 0.0, sums[own_line])
             ends, start = scan(following, (ends, each), axis=0)
-            publish(work, k, np.where(number == parts - 1, start, 0.0).sum(), launch)
-            others = totals(work, k, min(programs, tiles - k * programs), launch)
-            start = start + np.where(ends > 0, 0.0, before(own, begin, others, total))
+            if crosses:
+                publish(work, k, np.where(number == parts - 1, start, 0.0).sum(), launch)
+                others = totals(work, k, min(programs, tiles - k * programs), launch)
+                start = start + np.where(ends > 0, 0.0, before(own, begin, others, total))
+                total = before(programs, after(offset), others, total)
             starts[own_line] = start
             barrier_arrive(known.at[k % 2])
-            if (k == 0) & (own == 0):
+            if crosses & (k == 0) & (own == 0):
                 end_launch(work, launch)
             at = x.shape[0] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
@@ -197,7 +202,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 first = np.where(number == at - 1, start, 0.0).sum()
                 inside = iota((1, length), 1) < columns - (begin + at * length) % columns
                 rest_of_y[every] = scanned(rest[every].astype(np.float32), first, inside)
-            return before(programs, after(offset), others, total)
+            return total
 
         offset = 0
         if wg == wgs:
