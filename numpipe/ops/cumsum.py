@@ -54,6 +54,8 @@ LONG = 1 << 30
 """most columns of one of several rows that a launch computes"""
 FAR = LONG + (1 << 24)
 """The distance from the beginning of a single row is not counted beyond this one."""
+RING = 4
+"""rounds whose sums are in shared memory"""
 LEAD = 4
 """zeros before the sums of parts"""
 ROWS = 8
@@ -94,9 +96,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             (SMEM((wgs * slots, height, length), x.dtype), Barrier(num_barriers=wgs * slots))
         )
         sums, added = scratch(
-            (SMEM((2 * line,), np.float32), Barrier(num_arrivals=wgs, num_barriers=2))
+            (SMEM((RING * line,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
         )
-        starts, known = scratch((SMEM((2 * line,), np.float32), Barrier(num_barriers=2)))
+        starts, known = scratch((SMEM((RING * line,), np.float32), Barrier(num_barriers=RING)))
 
         # whether some tile begins within a row
         crosses = (tiles > 1) & (size % columns > 0)
@@ -141,9 +143,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                     if rows_meet(offset):
                         before, end = inside(offset, i)
                         tile = np.where(before & (end[:, None] < length), 0.0, tile)
-                    at = ds(k % 2 * line + LEAD + wg * height + i * ROWS, ROWS)
+                    at = ds(k % RING * line + LEAD + wg * height + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
-                barrier_arrive(added.at[k % 2])
+                barrier_arrive(added.at[k % RING])
 
         def scanned(tile, start, before):
             """Scan parts in which rows end, whose first elements, `before`, begin from `start`."""
@@ -151,10 +153,10 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             return np.where(before, ended, np.cumsum(np.where(before, 0.0, tile), axis=1))
 
         def scan_tile(k, offset):
-            barrier_wait(known.at[k % 2])
+            barrier_wait(known.at[k % RING])
             for i in range(height // ROWS):
                 first = wg * height + i * ROWS
-                start = starts[ds(k % 2 * line + LEAD - 1 + first, ROWS)][:, None]
+                start = starts[ds(k % RING * line + LEAD - 1 + first, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + first, ROWS)
                 tile = piece(k, i)
                 if rows_meet(offset):
@@ -177,48 +179,61 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 found = found + total
             return found
 
-        def exchange(k, offset, total, launch):
-            """Determine the sums that parts start from, given the sum `total` before the round.
-            Return the sum before the next one."""
-            own_line, begin = ds(k % 2 * line, line), own_offset(offset, 0)
+        def begin(k, offset, launch):
+            """Scan the sums of parts of tile k, and publish its total. Return whether rows have
+            ended before each part, and the sum since then."""
             number = iota(line) - LEAD
-            left = (begin + number * length) % columns + length - columns
+            left = (own_offset(offset, 0) + number * length) % columns + length - columns
             ends = np.where((left >= 0) & (number >= 0), 1.0, 0.0)
-            barrier_wait(added.at[k % 2])
-            each = np.where(left == 0, 0.0, sums[own_line])
+            barrier_wait(added.at[k % RING])
+            each = np.where(left == 0, 0.0, sums[ds(k % RING * line, line)])
             ends, start = scan(following, (ends, each), axis=0)
             if crosses:
                 publish(work, k, np.where(number == parts - 1, start, 0.0).sum(), launch)
+            return ends, start
+
+        def finish(k, offset, total, ends, start, launch):
+            """Determine the sums that parts start from, given the sum `total` before the round.
+            Return the sum before the next one."""
+            if crosses:
                 others = totals(work, k, min(programs, tiles - k * programs), launch)
-                start = start + np.where(ends > 0, 0.0, before(own, begin, others, total))
+                earlier = before(own, own_offset(offset, 0), others, total)
+                start = start + np.where(ends > 0, 0.0, earlier)
                 total = before(programs, after(offset), others, total)
-            starts[own_line] = start
-            barrier_arrive(known.at[k % 2])
+            starts[ds(k % RING * line, line)] = start
+            barrier_arrive(known.at[k % RING])
             if crosses & (k == 0) & (own == 0):
                 end_launch(work, launch)
             at = x.shape[0] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
                 every = ds(0, 1), ds(0, length)
-                first = np.where(number == at - 1, start, 0.0).sum()
-                inside = iota((1, length), 1) < columns - (begin + at * length) % columns
-                rest_of_y[every] = scanned(rest[every].astype(np.float32), first, inside)
+                first = np.where(iota(line) - LEAD == at - 1, start, 0.0).sum()
+                end = columns - own_offset(offset, at * length)
+                here = scanned(rest[every].astype(np.float32), first, iota((1, length), 1) < end)
+                rest_of_y[every] = here
             return total
 
         offset = 0
         if wg == wgs:
             launch, total = launch_number(work), 0.0
-            for slot in range(2):
+            for slot in range(RING):
                 sums[ds(slot * line, LEAD)] = full(LEAD, 0.0, np.float32)
             meet()
-            for k in range(rounds):
-                total = exchange(k, offset, total, launch)
-                offset = after(offset)
+            if rounds > 0:
+                ends, start = begin(0, offset, launch)
+                for k in range(rounds):
+                    next_ends, next_start = ends, start
+                    if k + 1 < rounds:
+                        next_ends, next_start = begin(k + 1, after(offset), launch)
+                    total = finish(k, offset, total, ends, start, launch)
+                    ends, start, offset = next_ends, next_start, after(offset)
         else:
             for k in range(slots):
                 load(k)
             add(0, offset)
+            add(1, after(offset))
             for k in range(rounds):
-                add(k + 1, after(offset))
+                add(k + 2, after(after(offset)))
                 scan_tile(k, offset)
                 meet()
                 load(k + slots)
@@ -233,7 +248,7 @@ def schedule(elements: int, itemsize: int) -> tuple[int, int, int, int]:
     >>> schedule(1 << 26, 2), schedule(1 << 20, 2)
     ((5, 2, 16, 512), (5, 2, 8, 256))
     """
-    return 5, 2, 16, 1024 // itemsize
+    return 4, 6, 8, 1024 // itemsize
 
 
 def cumsum_parts(arrays: dict[str, ArrayInfo], target: str | None, stream: Any) -> None:

@@ -25,7 +25,7 @@ setp.gt.s32 p0, $4, lane; add.s32 lane, lane, 1; setp.gt.s32 p1, $4, lane;
 mov.b32 $0, 0; mov.b32 $1, 0; mov.b32 of0, $5; mov.b32 of1, $5;
 AGAIN: @p0 ld.relaxed.gpu.global.v2.b64 {word0, word1}, [at+32];
 @p0 mov.b64 {$0, of0}, word0; @p1 mov.b64 {$1, of1}, word1;
-setp.ne.b32 p2, of0, $5; setp.ne.or.b32 p2, of1, $5, p2; @p2 bra AGAIN; }"""
+setp.ne.b32 p2, of0, $5; setp.ne.or.b32 p2, of1, $5, p2; @p2 nanosleep.u32 100; @p2 bra AGAIN; }"""
 
 
 @cuda_meaning(source.launch_number)
