@@ -102,22 +102,29 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
 
         # whether some tile begins within a row
         crosses = (tiles > 1) & (size % columns > 0)
+        step, first = programs * size % columns, own * size % columns
+        first_part = (own * size + wg * chunk) % columns
+        number = iota(line) - LEAD
+        places = number * length % columns
+
+        def moved(offset, distance):
+            """The distance from the beginning of a row, after moving from `offset` by less than a
+            row."""
+            there = offset + distance
+            return np.where(there >= columns, there - columns, there)
 
         def after(offset):
             """How far from the beginning of its row the next round begins, if this one begins at
             `offset`."""
-            return min(offset + programs * size, FAR) % columns
-
-        def own_offset(offset, distance):
-            return (offset + own * size + distance) % columns
+            return min(moved(offset, step), FAR)
 
         def in_slot(k):
             return wg * slots + k % slots
 
         def load(k):
             if k < rounds:
-                first = (k * programs + own) * parts + wg * height
-                source = x.at[ds(first, height), ds(0, length)]
+                source = (k * programs + own) * parts + wg * height
+                source = x.at[ds(source, height), ds(0, length)]
                 copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
 
         def piece(k, i):
@@ -127,12 +134,12 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         def inside(offset, i):
             """Whether elements of parts belong to the row in which the part begins, and where the
             next row begins."""
-            begin = own_offset(offset, wg * chunk + i * ROWS * length)
-            end = columns - (begin + iota(ROWS) * length) % columns
+            begin = moved(offset, first_part)
+            end = columns - (begin + (i * ROWS + iota(ROWS)) * length) % columns
             return iota((ROWS, length), 1) < end[:, None], end
 
         def rows_meet(offset):
-            return (columns % length > 0) & (own_offset(offset, wg * chunk) + chunk > columns)
+            return (columns % length > 0) & (moved(offset, first_part) + chunk > columns)
 
         def add(k, offset):
             """Add up each part, from the last row that begins in it."""
@@ -155,9 +162,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         def scan_tile(k, offset):
             barrier_wait(known.at[k % RING])
             for i in range(height // ROWS):
-                first = wg * height + i * ROWS
-                start = starts[ds(k % RING * line + LEAD - 1 + first, ROWS)][:, None]
-                to = ds((k * programs + own) * parts + first, ROWS)
+                at = wg * height + i * ROWS
+                start = starts[ds(k % RING * line + LEAD - 1 + at, ROWS)][:, None]
+                to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
                 if rows_meet(offset):
                     before, _ = inside(offset, i)
@@ -182,8 +189,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         def begin(k, offset, launch):
             """Scan the sums of parts of tile k, and publish its total. Return whether rows have
             ended before each part, and the sum since then."""
-            number = iota(line) - LEAD
-            left = (own_offset(offset, 0) + number * length) % columns + length - columns
+            left = moved(moved(offset, first), places) + length - columns
             ends = np.where((left >= 0) & (number >= 0), 1.0, 0.0)
             barrier_wait(added.at[k % RING])
             each = np.where(left == 0, 0.0, sums[ds(k % RING * line, line)])
@@ -197,7 +203,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             Return the sum before the next one."""
             if crosses:
                 others = totals(work, k, min(programs, tiles - k * programs), launch)
-                earlier = before(own, own_offset(offset, 0), others, total)
+                earlier = before(own, moved(offset, first), others, total)
                 start = start + np.where(ends > 0, 0.0, earlier)
                 total = before(programs, after(offset), others, total)
             starts[ds(k % RING * line, line)] = start
@@ -207,9 +213,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             at = x.shape[0] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
                 every = ds(0, 1), ds(0, length)
-                first = np.where(iota(line) - LEAD == at - 1, start, 0.0).sum()
-                end = columns - own_offset(offset, at * length)
-                here = scanned(rest[every].astype(np.float32), first, iota((1, length), 1) < end)
+                begun = np.where(number == at - 1, start, 0.0).sum()
+                end = columns - (moved(offset, first) + at * length) % columns
+                here = scanned(rest[every].astype(np.float32), begun, iota((1, length), 1) < end)
                 rest_of_y[every] = here
             return total
 
