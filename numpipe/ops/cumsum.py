@@ -44,12 +44,16 @@ from ..plan.params import CompilerParams
 from ..plan.specs import Static, persistent
 from .declaration import op
 from .over_rows import launch_over_rows
-from .tiled import dense, with_fitting
+from .tiled import dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
 SHORT = 2048
 """most columns of a row in the registers of a warp"""
+HELD = 16384
+"""most columns of a row in the registers of a CTA"""
+SMALL = 1 << 20
+"""Arrays of fewer elements have smaller tiles."""
 LONG = 1 << 30
 """most columns of one of several rows that a launch computes"""
 FAR = LONG + (1 << 24)
@@ -70,6 +74,43 @@ def cumsum_short(x, y, *, row: Static):  # type: ignore[no-untyped-def]
 
 
 @functools.cache
+def rows_of_parts(wgs: int, ctas: int) -> Kernel:
+    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of a CTA, of which an
+    SM has `ctas`."""
+    count = ROWS * wgs
+
+    @numpipe_kernel(
+        grid=lambda x: (x.shape[0],),
+        num_compute_wgs=wgs,
+        warp_specialized=False,
+        static_dims=(-1,),
+        # safe: shared memory is written once, and read after the barrier
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
+    )
+    def cumsum_parts(x, rest, y, rest_of_y):  # type: ignore[no-untyped-def]
+        """Compute the running sums of rows (row, part, column), and of the columns (row, column)
+        that follow the last part."""
+        wg, row = axis_index("wg"), program_id(0)
+        i, j = ds(wg * ROWS, ROWS), ds(0, x.shape[2])
+        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs)))
+        parts = x[row, i, j]
+        if rest.shape[1] > 0:
+            every = ds(0, rest.shape[1])
+            end = rest[row, every]
+        sums[i] = parts.astype(np.float32).sum(axis=1)
+        barrier_arrive(written)
+        barrier_wait(written)
+        totals = sums[...]
+        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + wg * ROWS
+        start = np.where(before, totals, 0.0).sum(axis=1)
+        y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
+        if rest.shape[1] > 0 and wg == 0:
+            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
+
+    return cumsum_parts  # type: ignore[no-any-return]
+
+
+@functools.cache
 def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups, of which shared memory has `slots`."""
@@ -84,13 +125,13 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         cooperative=True,
         # safe: what warpgroups write for others is read after a barrier
         compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
-        workspace=lambda x: workspace(x.shape[0] // parts + 1),
+        workspace=lambda x: workspace(x.shape[1] // parts + 1),
     )
     def cumsum_long(x, rest, y, rest_of_y, columns, work):  # type: ignore[no-untyped-def]
-        """Compute the running sums of rows of `columns` elements, given as parts (part, element)
-        and the elements after the last part (1, element)."""
+        """Compute the running sums of rows of `columns` elements, given as parts (1, part,
+        element) and the elements after the last part (1, element)."""
         own, programs, wg = program_id(0), num_programs(0), axis_index("wg")
-        tiles = cdiv(x.shape[0] + (rest.shape[1] > 0), parts)
+        tiles = cdiv(x.shape[1] + (rest.shape[1] > 0), parts)
         rounds = cdiv(tiles - own, programs)
         buffer, landed = scratch(
             (SMEM((wgs * slots, height, length), x.dtype), Barrier(num_barriers=wgs * slots))
@@ -105,7 +146,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * chunk) % columns
         number = iota(line) - LEAD
-        places = number * length % columns
+        places = np.maximum(number, 0) * length % columns
 
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
@@ -124,7 +165,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         def load(k):
             if k < rounds:
                 source = (k * programs + own) * parts + wg * height
-                source = x.at[ds(source, height), ds(0, length)]
+                source = x.at[0, ds(source, height), ds(0, length)]
                 copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
 
         def piece(k, i):
@@ -168,9 +209,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 tile = piece(k, i)
                 if rows_meet(offset):
                     before, _ = inside(offset, i)
-                    y[to, ds(0, length)] = scanned(tile, start, before)
+                    y[0, to, ds(0, length)] = scanned(tile, start, before)
                 else:
-                    y[to, ds(0, length)] = np.cumsum(tile, axis=1) + start
+                    y[0, to, ds(0, length)] = np.cumsum(tile, axis=1) + start
 
         def following(one, other):
             """Combine sums of parts, each (1.0 if a row ends there, the sum after its last end)."""
@@ -210,7 +251,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             barrier_arrive(known.at[k % RING])
             if crosses & (k == 0) & (own == 0):
                 end_launch(work, launch)
-            at = x.shape[0] - (k * programs + own) * parts
+            at = x.shape[1] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
                 every = ds(0, 1), ds(0, length)
                 begun = np.where(number == at - 1, start, 0.0).sum()
@@ -248,44 +289,49 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     return cumsum_long  # type: ignore[no-any-return]
 
 
-def schedule(elements: int, itemsize: int) -> tuple[int, int, int, int]:
-    """Return the arguments of `long_rows` for an array. Few elements are spread over more CTAs.
+def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
+    """Return the parts of the rows of a matrix, and the columns after them."""
+    (rows, columns), (down, size), end = info.shape, info.strides, count * length
+    array = None if info.array is None else info.array[:, end:]
+    after = info._replace(ptr=info.ptr + end * size, array=array)
+    down = down if rows > 1 else end * size  # a single row of odd length is aligned, too
+    return (
+        strided(info, (rows, count, length), (down, length * size, size)),
+        strided(after, (rows, columns - end), (down, size)),
+    )
 
-    >>> schedule(1 << 26, 2), schedule(1 << 20, 2)
-    ((5, 2, 16, 512), (5, 2, 8, 256))
-    """
-    return 4, 6, 8, 1024 // itemsize
+
+def in_parts(x: ArrayInfo, *, y: ArrayInfo, target: str | None, stream: Any) -> None:
+    """Compute the running sums of the rows of a matrix in registers."""
+    wgs = 1 if x.shape[1] <= HELD // 2 else 2
+    length = x.shape[1] // (ROWS * wgs) // 16 * 16
+    nbytes = length * x.dtype.itemsize
+    # as many as registers allow without spills
+    ctas = (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
+    views = *cut(x, ROWS * wgs, length), *cut(y, ROWS * wgs, length)
+    rows_of_parts(wgs, ctas)(*views, target=target, stream=stream)
 
 
-def cumsum_parts(arrays: dict[str, ArrayInfo], target: str | None, stream: Any) -> None:
-    """Compute the running sums of rows without gaps."""
-    shape, dtype = arrays["x"].shape, arrays["x"].dtype
-    count, columns = math.prod(shape), shape[-1]
-    chosen = schedule(count, dtype.itemsize)
-    length, views = chosen[-1], []
-    for info in arrays.values():
-        end, pitch = count // length * length, length * dtype.itemsize
-        rest = None if info.array is None else info.array.reshape(-1)[end:]
-        views += [
-            strided(info, (count // length, length), (pitch, dtype.itemsize)),
-            strided(
-                info._replace(ptr=info.ptr + end * dtype.itemsize, array=rest),
-                (1, count - end),
-                (pitch, dtype.itemsize),
-            ),
-        ]
+def in_tiles(arrays: dict[str, ArrayInfo], target: str | None, stream: Any) -> None:
+    """Compute the running sums of rows without gaps in tiles."""
+    x, y = (reshaped(info, 1, math.prod(info.shape)) for info in arrays.values())
+    count, columns = x.shape[1], arrays["x"].shape[-1]
+    # few elements are spread over more CTAs
+    length = 1024 // x.dtype.itemsize if count >= SMALL else 128
+    views = *cut(x, count // length, length), *cut(y, count // length, length)
     columns = columns if columns < count else (1 << 31) - 1
-    long_rows(*chosen)(*views, columns, target=target, stream=stream)
+    long_rows(6, 4, 8, length)(*views, columns, target=target, stream=stream)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
-    if x.shape[-1] <= SHORT:
+    if x.shape[-1] > HELD:
+        run = functools.partial(in_tiles, target=target, stream=stream)
+        fits = lambda info: dense(info) and info.ptr % 16 == 0
+        with_fitting("cumsum", {"x": x}, {"y": y}, fits, target, stream, run)
+    else:
+        kernel: Any = cumsum_short if x.shape[-1] <= SHORT else in_parts
         arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
-        launch_over_rows("cumsum", cumsum_short, *arrays, target, stream)
-        return
-    run = functools.partial(cumsum_parts, target=target, stream=stream)
-    fits = lambda info: dense(info) and info.ptr % 16 == 0
-    with_fitting("cumsum", {"x": x}, {"y": y}, fits, target, stream, run)
+        launch_over_rows("cumsum", kernel, *arrays, target, stream)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:
