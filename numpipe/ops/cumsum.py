@@ -141,8 +141,6 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         )
         starts, known = scratch((SMEM((RING * line,), np.float32), Barrier(num_barriers=RING)))
 
-        # whether some tile begins within a row
-        crosses = (tiles > 1) & (size % columns > 0)
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * chunk) % columns
         number = iota(line) - LEAD
@@ -235,21 +233,18 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             barrier_wait(added.at[k % RING])
             each = np.where(left == 0, 0.0, sums[ds(k % RING * line, line)])
             ends, start = scan(following, (ends, each), axis=0)
-            if crosses:
-                publish(work, k, np.where(number == parts - 1, start, 0.0).sum(), launch)
+            publish(work, k, np.where(number == parts - 1, start, 0.0).sum(), launch)
             return ends, start
 
         def finish(k, offset, total, ends, start, launch):
             """Determine the sums that parts start from, given the sum `total` before the round.
             Return the sum before the next one."""
-            if crosses:
-                others = totals(work, k, min(programs, tiles - k * programs), launch)
-                earlier = before(own, moved(offset, first), others, total)
-                start = start + np.where(ends > 0, 0.0, earlier)
-                total = before(programs, after(offset), others, total)
+            others = totals(work, k, min(programs, tiles - k * programs), launch)
+            earlier = before(own, moved(offset, first), others, total)
+            start = start + np.where(ends > 0, 0.0, earlier)
             starts[ds(k % RING * line, line)] = start
             barrier_arrive(known.at[k % RING])
-            if crosses & (k == 0) & (own == 0):
+            if (k == 0) & (own == 0):
                 end_launch(work, launch)
             at = x.shape[1] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
@@ -258,7 +253,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 end = columns - (moved(offset, first) + at * length) % columns
                 here = scanned(rest[every].astype(np.float32), begun, iota((1, length), 1) < end)
                 rest_of_y[every] = here
-            return total
+            return before(programs, after(offset), others, total)
 
         offset = 0
         if wg == wgs:
