@@ -4,17 +4,20 @@
 rows          how
 ============  ======================================================================================
 short         a row is in the registers of a warp (`numpipe.rows`)
-long          all rows are one array, which is cut into parts of equal length, wherever rows begin.
+long          a row is in the registers of a CTA: 8 parts for each warpgroup, two for each warp. The
+              sums of all parts are exchanged through shared memory once
+longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
               A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
 
-The CTAs of long rows exchange the totals of their tiles (`language.grid.round_totals`). All but one
-of the warpgroups add up the parts of the next tile, and then scan those of this one, which TMA has
-loaded. The last one meanwhile determines from sums of parts and totals of tiles the sum that each
-part of the next tile starts from::
+The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
+one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
+them. The last one determines from sums of parts and totals of tiles what each part starts from::
 
-    others  | add 1 | scan 0, store | add 2      | scan 1, store | add 3      | …
-    last            | starts of 1                | starts of 2                | …
+    others  | add 2 | scan 0, store | add 3 | scan 1, store | add 4 | scan 2, store | …
+    last            | totals of 2, starts of 1      | totals of 3, starts of 2      | …
+
+Rounds overlap, because totals take longer than a tile to reach all CTAs.
 """
 
 from __future__ import annotations
@@ -315,16 +318,18 @@ def in_tiles(arrays: dict[str, ArrayInfo], target: str | None, stream: Any) -> N
     length = 1024 // x.dtype.itemsize if count >= SMALL else 128
     views = *cut(x, count // length, length), *cut(y, count // length, length)
     columns = columns if columns < count else (1 << 31) - 1
-    long_rows(6, 4, 8, length)(*views, columns, target=target, stream=stream)
+    long_rows(3, 4, 16, length)(*views, columns, target=target, stream=stream)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
-    if x.shape[-1] > HELD:
+    columns, fits = x.shape[-1], lambda info: dense(info) and info.ptr % 16 == 0
+    # parts of few 16-bit elements are slow in registers (measured on an H200)
+    short = SHORT < columns <= HELD // 4 and columns % 512 == 0 and math.prod(x.shape) >= SMALL
+    if columns > HELD or (short and x.dtype.itemsize == 2 and fits(x) and fits(y)):
         run = functools.partial(in_tiles, target=target, stream=stream)
-        fits = lambda info: dense(info) and info.ptr % 16 == 0
         with_fitting("cumsum", {"x": x}, {"y": y}, fits, target, stream, run)
     else:
-        kernel: Any = cumsum_short if x.shape[-1] <= SHORT else in_parts
+        kernel: Any = cumsum_short if columns <= SHORT else in_parts
         arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
         launch_over_rows("cumsum", kernel, *arrays, target, stream)
 
