@@ -20,6 +20,9 @@ them. The last one determines from sums of parts and totals of tiles what each p
 Rounds overlap, because totals take longer than a tile to reach all CTAs.
 """
 
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
+
 from __future__ import annotations
 
 import functools
@@ -58,7 +61,7 @@ HELD = 16384
 SMALL = 1 << 20
 """Arrays of fewer elements have smaller tiles."""
 LONG = 1 << 30
-"""most columns of one of several rows that a launch computes"""
+"""most columns of rows of which a launch computes several"""
 FAR = LONG + (1 << 24)
 """The distance from the beginning of a single row is not counted beyond this one."""
 RING = 4
@@ -70,10 +73,10 @@ ROWS = 8
 
 
 @numpipe_rows()
-def cumsum_short(x, y, *, row: Static):  # type: ignore[no-untyped-def]
-    for k in row.blocks(x):  # type: ignore[attr-defined]
-        value, block = row.load(k, x)  # type: ignore[attr-defined]
-        row.store(block, y, lambda j: np.cumsum(value(j), axis=1))  # type: ignore[attr-defined]
+def cumsum_short(x, y, *, row: Static):
+    for k in row.blocks(x):
+        value, block = row.load(k, x)
+        row.store(block, y, lambda j: np.cumsum(value(j), axis=1))
 
 
 @functools.cache
@@ -90,7 +93,7 @@ def rows_of_parts(wgs: int, ctas: int) -> Kernel:
         # safe: shared memory is written once, and read after the barrier
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
     )
-    def cumsum_parts(x, rest, y, rest_of_y):  # type: ignore[no-untyped-def]
+    def cumsum_parts(x, rest, y, rest_of_y):
         """Compute the running sums of rows (row, part, column), and of the columns (row, column)
         that follow the last part."""
         wg, row = axis_index("wg"), program_id(0)
@@ -130,7 +133,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
         workspace=lambda x: workspace(x.shape[1] // parts + 1),
     )
-    def cumsum_long(x, rest, y, rest_of_y, columns, work):  # type: ignore[no-untyped-def]
+    def cumsum_long(x, rest, y, rest_of_y, columns, work):
         """Compute the running sums of rows of `columns` elements, given as parts (1, part,
         element) and the elements after the last part (1, element)."""
         own, programs, wg = program_id(0), num_programs(0), axis_index("wg")
@@ -314,6 +317,11 @@ def in_tiles(arrays: dict[str, ArrayInfo], target: str | None, stream: Any) -> N
     """Compute the running sums of rows without gaps in tiles."""
     x, y = (reshaped(info, 1, math.prod(info.shape)) for info in arrays.values())
     count, columns = x.shape[1], arrays["x"].shape[-1]
+    if LONG < columns < count:  # positions within rows are int32
+        for row in range(count // columns):
+            own, other = (strided(cut(z, row, columns)[1], (1, columns), z.strides) for z in (x, y))
+            _launch(own, other, target, stream)
+        return
     # few elements are spread over more CTAs
     length = 1024 // x.dtype.itemsize if count >= SMALL else 128
     views = *cut(x, count // length, length), *cut(y, count // length, length)
