@@ -534,9 +534,9 @@ run(
 run(
     "running sums of tiles",
     long_rows(1, 4, 8, 64),
-    ints(1, 20, 64, dtype=F32),
+    ints(1, 80, 64, dtype=F32),
     ints(1, 16, dtype=F32),
-    out(1, 20, 64, dtype=F32),
+    out(1, 80, 64, dtype=F32),
     out(1, 16, dtype=F32),
     300,
 )
