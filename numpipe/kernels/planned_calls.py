@@ -181,6 +181,7 @@ def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | Non
             fresh=calls[0].fresh,
             ended=ended,
             limit=None if judge is None else judge.limit,
+            at_once=definition.options.attributes.cooperative,
         )
     except Exception as error:
         if "check_kept" in lifted.text and isinstance(error, SpecError | CompileError):

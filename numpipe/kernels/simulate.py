@@ -35,6 +35,7 @@ def simulate(
     fresh: int = 0,
     ended: Callable[[Any], None] | None = None,
     limit: float | None = None,
+    at_once: bool = False,
 ) -> None:
     """Run the rewritten kernel function over the whole grid, role by role like the entry on the
     GPU.
@@ -44,6 +45,7 @@ def simulate(
                      allocated for this call
     seed             None: the order of the virtual-time model; an int: a random legal schedule
     ended, limit     as for `sim.simulate`
+    at_once          whether all CTAs run at the same time (a cooperative launch)
 
     Raises PipelineRace, PipelineDeadlock or SimulationError, naming the user's lines.
     """
@@ -65,7 +67,7 @@ def simulate(
             unit=unit,
             seed=seed,
             trace=trace,
-            cluster=unit.cluster,
+            cluster=grid if at_once else unit.cluster,
             # in addition to shared memory: see Unit.plan_staging and tiles.exchange
             staging_bytes=most + ROOM * unit.compute_wgs,
             fresh=unwritten,

@@ -43,7 +43,7 @@ from numpipe.tools.verify.mutation import (
 )
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
-IN_GLOBAL_MEMORY = "ops/topk.py", "language/grid/chained_sums.py"
+IN_GLOBAL_MEMORY = "ops/topk.py", "language/grid/round_totals.py"
 """files whose warps pass data to each other through arrays, which the simulator does not check
 within a CTA"""
 

@@ -22,7 +22,7 @@ from numpipe.kernels.row_kernels import Rows
 from numpipe.ops import softmax_kernels
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
-from numpipe.ops.cumsum import long_rows
+from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
 from tests.kernels import (
     barrier_loop_kernels,
@@ -525,11 +525,20 @@ run(
 )
 run(
     "a running sum of a long row",
-    long_rows(2, False, 4),
+    rows_of_parts(2, 2),
     ints(1, 16, 64, dtype=F32),
     ints(1, 16, dtype=F32),
     out(1, 16, 64, dtype=F32),
     out(1, 16, dtype=F32),
+)
+run(
+    "running sums of tiles",
+    long_rows(1, 4, 8, 64),
+    ints(1, 80, 64, dtype=F32),
+    ints(1, 16, dtype=F32),
+    out(1, 80, 64, dtype=F32),
+    out(1, 16, dtype=F32),
+    300,
 )
 for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
     run(

@@ -27,12 +27,12 @@ from tests.ops.test_many_gpus import calls
 SEEDS = (None, 1)
 SEEN_IN_THE_RESULT = {
     "mbar_wait < pipeline.ring.await_consumed < pipeline.steps.await_released < "
-    "pipeline.steps.await_empty < pipeline.steps.finish_loads"
+    "pipeline.steps.await_empty < pipeline.steps.finish_loads",
+    "gmem_await < grid.round_totals._await",
 }
-"""CompilerParams(drain=True) promises when loads begin
-
-Without the wait the kernel is right but may break that promise, unless the slots happen to be free
-by then.
+"""CompilerParams(drain=True) promises when loads begin. Without the wait the kernel is right but may
+break that promise, unless the slots happen to be free by then. Totals are data and flag in one
+word, so a missing wait gives wrong sums.
 """
 
 

@@ -39,8 +39,9 @@ def test_results_match_float64(shape: tuple[int, ...], dtype: Any) -> None:
     assert error < ROUNDING[np.dtype(dtype).name]
 
 
-def test_integers_are_exact_in_every_part() -> None:
-    x = np.random.default_rng(0).integers(-9, 9, (2, 33003)).astype(np.float32)
+@pytest.mark.parametrize("columns", [20003, 16512])  # rows begin within parts, or with parts
+def test_integers_are_exact_in_every_part(columns: int) -> None:
+    x = np.random.default_rng(0).integers(-9, 9, (2, columns)).astype(np.float32)
     assert (cumsum(x, target="sim") == np.cumsum(x, axis=1)).all()
 
 
@@ -78,11 +79,14 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
         cumsum(**arguments, target="sim")
 
 
-@pytest.mark.parametrize("parts", [16, 40])
-def test_no_order_of_warps_changes_a_sum(parts: int) -> None:
-    x, rest = np.ones((1, parts, 64), np.float32), np.ones((1, 8), np.float32)
+@pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.thorough)])
+def test_no_order_of_warps_changes_a_sum(long: bool) -> None:
+    x, rest = np.ones((1, 40 if long else 16, 64), np.float32), np.ones((1, 8), np.float32)
     arrays = x, rest, np.zeros_like(x), np.zeros_like(rest)
-    assert numpipe.verify(OP.long_rows(2, parts > 16, 4), *arrays, schedules=3).ok
+    if long:
+        assert numpipe.verify(OP.long_rows(2, 4, 8, 64), *arrays, 700, schedules=2).ok
+    else:
+        assert numpipe.verify(OP.rows_of_parts(2, 2), *arrays, schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -102,8 +106,10 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-def test_a_tile_stays_in_registers() -> None:
-    x, rest = ArrayType((1, 48, OP.PART), np.float32), ArrayType((1, 9), np.float32)
-    kernel = OP.long_rows(2, True, 4)
-    assert kernel.inspect("gate", x, rest, x, rest) == ()
-    assert kernel.inspect("resources", x, rest, x, rest).spill_bytes == 0
+@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3), OP.long_rows(3, 4, 16, 512)])
+def test_a_tile_stays_in_registers(kernel: Any) -> None:
+    x, rest = (ArrayType((1, size), ml_dtypes.bfloat16) for size in (48 * 512, 9))
+    x = ArrayType((1, 48, 512), x.dtype)
+    arguments = x, rest, x, rest, *((9000,) if "long" in str(kernel) else ())
+    assert kernel.inspect("gate", *arguments) == ()
+    assert kernel.inspect("resources", *arguments).spill_bytes == 0
