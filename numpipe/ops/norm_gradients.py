@@ -18,23 +18,26 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import function
+from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, choose, rows
 from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
-from ..language.tiles.elementwise import full
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.indices import index
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
+from ..language.tiles.warp_parts import PARTS, SPREAD, split_row
 from ..launch.array_info import ArrayInfo, tma_addressable
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import allocated
-from .over_rows import COLUMNS, MATRIX, flat, launch_over_rows
+from .over_rows import COLUMNS, ELEMENTS, MATRIX, flat, launch_over_rows
 from .reduce_axis import launch_reduction
 
 
@@ -170,109 +173,200 @@ def of_short_rows(*present: str) -> RowKernel:
     return norm_gradient_of_short_rows
 
 
-SHARED = 229376
+SHARED = 225280
 """bytes of shared memory of an SM for rows"""
 PART = 2048
-"""columns of a warpgroup, 16 elements a lane"""
-LONGEST = 32768
-"""most bytes of a row: shared memory has room for three, of x and of the gradient"""
-AHEAD = 4
-"""rows whose sums the warps of a CTA may exchange at the same time"""
+"""most columns of a warpgroup, 16 elements a lane"""
+OF_CTA = 8192
+"""most columns of a CTA"""
+LONGEST = 8 * OF_CTA
+"""most columns of a row, which a cluster of 8 CTAs shares"""
+PROGRAMS = {1: 132, 2: 66, 4: 32, 8: 16}
+"""clusters that run at the same time, by their number of CTAs, for each CTA that an SM has room
+for"""
+AHEAD = 8
+"""rows whose sums the warps of a cluster may exchange at the same time"""
+PIECE = 256
+"""columns that all lanes of a warpgroup have two of"""
+SENT = 64
+"""numbers that a CTA sends for a row, of which two count"""
 
 
 @functools.cache
-def in_ring(centered: bool, n: int, itemsize: int, *present: str) -> tuple[Kernel, int]:
-    """Return the kernel of all gradients for rows of n columns that TMA can load, and how many CTAs
-    share an SM. Rows wait in shared memory, and the warps exchange the sums of a row while they add
-    up those of the next."""
-    wgs = 1
-    while n > PART * wgs:
+def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> tuple[Kernel, int]:
+    """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
+    its programs.
+
+    The CTAs of a cluster share a row; each warpgroup has `own` of its columns. The parts of several
+    rows wait in shared memory, and two exchanges of the sums of a row overlap the next rows::
+
+        step k    all warpgroups      add up their part of row k
+                  one of each CTA     adds up these sums for row k - 1, and sends the total to all
+                                      CTAs
+                  all warpgroups      store their part of row k - 2
+
+    x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
+    """
+    ctas, wgs, elements = 1, 1, kind == ELEMENTS
+    while n > OF_CTA * ctas:
+        ctas *= 2
+    while n > PART * wgs * ctas:
         wgs *= 2
-    # measured on an H200: registers for several loads at a time are worth more than more lanes
-    ctas = min(4, max(1, 6 // wgs), LONGEST // (n * itemsize))
-    width = -(-n // (wgs * STEP)) * STEP
-    slots = min(6, SHARED // ctas // (2 * wgs * width * itemsize))
+    of_sm = max(1, 4 // wgs)
+    unit = 2 if elements else 16 // itemsize
+    own = cdiv(n, ctas * wgs * unit) * unit
+    width = cdiv(own, PIECE) * PIECE
+    slots = min(8, 32 // wgs, SHARED // of_sm // (2 * wgs * width * itemsize))
+    last = cdiv(n, own) - 1
+    # columns that are inside in all warpgroups
+    whole = min(own, n - last * own) // PIECE * PIECE
 
     @kernel(
-        grid=lambda dweight: (dweight.shape[0],),
+        grid=lambda dweight: (dweight.shape[0] * ctas,),
+        cluster=ctas,
+        cluster_names="cluster",
         num_compute_wgs=wgs,
         warp_specialized=False,
         static_dims=(-1,),
         without=[name for name in ("grad_total", "dbias") if name not in present],
         compiler_params=CompilerParams(
-            approx_math=True, ctas_per_sm=ctas, unsafe_no_auto_barriers=True
+            approx_math=True, ctas_per_sm=of_sm, unsafe_no_auto_barriers=True
         ),
     )
     def norm_gradient_in_ring(x, grad, statistics, weight, grad_total, dx, dweight, dbias):
-        wg, at, step = axis_index("wg"), program_id(0), num_programs(0)
-        count = cdiv(x.shape[0] - at, step)
+        wg, rank = axis_index("wg"), axis_index("cluster")
+        at, step = program_id(0) // ctas, num_programs(0) // ctas
+        count = cdiv(statistics.shape[0] - at, step)
         xs = scratch(SMEM((wgs * slots * width,), x.dtype))
         grads = scratch(SMEM((wgs * slots * width,), x.dtype))
         landed = scratch(Barrier(num_barriers=wgs * slots, num_arrivals=2))
-        firsts = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
-        seconds = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
+        kept = scratch(SMEM((wgs * AHEAD * 4,), np.float32))
+        sums = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
         added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
-        j = ds(wg * width, width, most=(wgs - 1) * width)
+        totals = scratch(SMEM((AHEAD * ctas * SENT,), np.float32))
+        known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
+        number = rank * wgs + wg
+        start = number * own
+        stop = min(start + own, n)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
-        gain = weight[j]
+        gain = weight[ds(start, width)]
 
         def fetch(k):
             if k < count:
-                slot = wg * slots + k % slots
+                slot, row = wg * slots + k % slots, at + k * step
                 part = ds(slot * width, width)
-                copy_gmem_to_smem(x.at[at + k * step, j], xs.at[part], landed.at[slot])
-                copy_gmem_to_smem(grad.at[at + k * step, j], grads.at[part], landed.at[slot])
+                if elements:
+                    here = ds(row * n + start, width)
+                    copy_gmem_to_smem(x.at[here], xs.at[part], landed.at[slot])
+                    copy_gmem_to_smem(grad.at[here], grads.at[part], landed.at[slot])
+                else:
+                    j = ds(start, width)
+                    copy_gmem_to_smem(x.at[row, j], xs.at[part], landed.at[slot])
+                    copy_gmem_to_smem(grad.at[row, j], grads.at[part], landed.at[slot])
 
         def held(ring, k):
             part = ring.at[ds((wg * slots + k % slots) * width, width)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
+        def inside(tile):
+            """The tile, with 0 for what is not a column of this warpgroup."""
+            if elements:
+                end = own if number < last else n - last * own
+                return np.where(iota((1, width), 1) < end, tile, 0.0)
+            elif own < width:
+                return np.where(iota((1, width), 1) < own, tile, 0.0)
+            else:
+                return tile
+
+        def folded(tile):
+            """The sum of the pieces of a tile."""
+            total = tile[:, :PIECE]
+            for c in static_range(PIECE, width, PIECE):
+                total = total + tile[:, c : c + PIECE]
+            return total
+
+        def numbers_of(k):
+            return (wg * AHEAD + k % AHEAD) * 4
+
+        def keep_numbers(k, numbers):
+            """Pass the statistics of a row on in shared memory: a load of a number stops a warp."""
+            kept[ds(numbers_of(k), 1 + centered)] = numbers.reshape(-1)
+
+        def load_numbers(k):
+            return statistics[index(at + k * step, "clip"), ds(0, 1 + centered)]
+
         def numbers(k):
-            row = min(at + k * step, x.shape[0] - 1)
-            return statistics[row, 0], statistics[row, 1] if centered else 0.0
+            first = kept[ds(numbers_of(k), 1)][None, :]
+            if centered:
+                return first, kept[ds(numbers_of(k) + 1, 1)][None, :]
+            else:
+                return first, 0.0
 
         for k in range(slots):
             fetch(k)
-        before = now = numbers(0)
-        for k in range(count + 1):
-            after = numbers(k + 1)
+        keep_numbers(0, load_numbers(0))
+        meet()
+        for k in range(count + 2):
+            after = load_numbers(k + 1)
             if k < count:
-                inverse, mean = now
+                inverse, mean = numbers(k)
                 barrier_wait(landed.at[wg * slots + k % slots])
-                own, tile = held(grads, k), held(xs, k) * inverse - mean * inverse
-                of_weight = of_weight + own * tile
+                weighted, tile = inside(held(grads, k)), held(xs, k) * inverse - mean * inverse
+                tile = inside(tile)
+                of_weight = of_weight + weighted * tile
                 if dbias is not None:
-                    of_bias = of_bias + own
-                own = own * (gain if wgs < 8 else weight[j]).astype(np.float32)
+                    of_bias = of_bias + weighted
+                weighted = weighted * gain.astype(np.float32)
                 place = ds((k % AHEAD * wgs + wg) * PARTS, PARTS)
-                firsts[place] = split_row(own * tile).sum(axis=1)
-                seconds[place] = split_row(own).sum(axis=1)
+                both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
+                sums[place] = split_row(both).sum(axis=1)
                 barrier_arrive(added.at[k % AHEAD])
-            if k > 0:
-                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row before
-                scale, mean_of = before
-                barrier_wait(added.at[(k - 1) % AHEAD])
-                whole = ds((k - 1) % AHEAD * wgs * PARTS, wgs * PARTS)
-                slope = firsts[whole].sum() / n * scale * scale
+            if 0 < k <= count and (k - 1) % wgs == wg:
+                one = (k - 1) % AHEAD
+                barrier_wait(added.at[one])
+                parts = ds(one * wgs * PARTS, wgs * PARTS)
+                half = iota((wgs * PARTS,), 0) & 4
+                along = np.where(half == 0, sums[parts], 0.0).sum()
+                total = np.where(half == 4, sums[parts], 0.0).sum()
+                pair = np.where(iota((SENT,), 0) < 1, along, total)
+                there = totals.at[ds((one * ctas + rank) * SENT, SENT)]
+                for to in static_range(ctas):
+                    async_store_smem(
+                        pair, there, known.at[one], cluster_idx=to, cluster_dim="cluster"
+                    )
+            if k > 1:
+                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
+                scale, mean_of = numbers(k - 2)
+                two = (k - 2) % AHEAD
+                barrier_wait(known.at[two])
+                slope = shift = full((1, 1), 0.0, np.float32)
+                for cta in static_range(ctas):
+                    sent = (two * ctas + cta) * SENT
+                    slope = slope + totals[ds(sent, 1)][None, :]
+                    shift = shift + totals[ds(sent + 1, 1)][None, :]
+                slope = slope * (1.0 / n) * scale * scale
                 offset = slope * mean_of
                 if centered:
-                    offset = offset - seconds[whole].sum() / n * scale
-                made = (
-                    held(grads, k - 1) * (gain if wgs < 8 else weight[j]).astype(np.float32) * scale
-                )
-                made = made - held(xs, k - 1) * slope + offset
-                here = ds(at + (k - 1) * step, 1), j
+                    offset = offset - shift * (1.0 / n) * scale
+                made = held(grads, k - 2) * gain.astype(np.float32)
+                made = made * scale + (offset - held(xs, k - 2) * slope)
+                i = ds(at + (k - 2) * step, 1)
                 if grad_total is not None:
-                    made = made + grad_total[here].astype(np.float32)
-                dx[here] = made
-                meet()
-                fetch(k - 1 + slots)
-            before, now = now, after
+                    made = made + grad_total[i, ds(start, width)].astype(np.float32)
+                if whole > 0:
+                    dx[i, ds(start, whole, most=last * own)] = made[:, :whole]
+                if whole < width:
+                    dx[i, ds(start + whole, width - whole, stop=stop)] = made[:, whole:width]
+            keep_numbers(k + 1, after)
+            meet()
+            if k > 1:
+                fetch(k - 2 + slots)
+        j = ds(start, width, stop=stop)
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
             dbias[ds(at, 1), j] = of_bias
 
-    return norm_gradient_in_ring, ctas
+    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm
 
 
 HEIGHT, WIDTH = 32, 64
@@ -344,18 +438,25 @@ def launch_gradient(
     names = *inputs, *results, *totals
     place, options = (target, stream), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
-    run, height, ctas = None, HEIGHT, 8 * WIDTH / n
-    views = [flat(MATRIX, info) for info in (x, grad)]
-    loaded = count > 0 and all(view is not None and tma_addressable(view) is None for view in views)
+    run, height, most = None, HEIGHT, int(SMS * 8 * WIDTH / n)
+
+    def loaded(kind: str) -> bool:
+        """Return whether TMA can load views of x and grad of this kind."""
+        views = [flat(kind, info) for info in (x, grad)]
+        return all(view is not None and tma_addressable(view) is None for view in views)
+
     if dweight is not None and n <= SHORT:
         row, ctas = choose(n), 3
-        height = 4 if n > SHORT // 2 else row.height
+        height, most = 4 if n > SHORT // 2 else row.height, SMS * ctas
         row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
         run = of_short_rows(*names).scheduled(row)
-    elif dweight is not None and dresidual is None and n * size <= LONGEST and loaded:
-        height, options = 1, {}
-        run, ctas = in_ring(statistics.shape[-1] > 1, n, size, *names)
-    programs = max(1, min(-(-count // height), int(SMS * ctas)))
+    elif dweight is not None and dresidual is None and n <= LONGEST and count > 0:
+        kind = MATRIX if loaded(MATRIX) else ELEMENTS
+        if kind == MATRIX or (loaded(ELEMENTS) and count * n < 1 << 31):
+            height, options = 1, {}
+            inputs |= given(kind, x=x, grad=grad)
+            run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *names)
+    programs = max(1, min(-(-count // height), most))
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
     if run is not None:

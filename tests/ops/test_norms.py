@@ -95,7 +95,7 @@ def test_gradients_of_no_rows_are_0(columns: int) -> None:
 
 
 def test_rows_in_shared_memory_wait_for_each_other() -> None:
-    kernel, _ = norm_gradients.in_ring(True, 4104, 4, "weight", "dweight", "dbias")
+    kernel, _ = norm_gradients.in_ring(True, 4104, 4, "matrix", "dbias")
     x, weight, sums = numbers(7, 4104), numbers(4104), np.zeros((1, 4104), np.float32)
     outs = {"dx": np.zeros_like(x), "dweight": sums, "dbias": sums.copy()}
     statistics = np.ones((7, 2), np.float32)
