@@ -188,6 +188,7 @@ AHEAD = 8
 """rows whose sums the warps of a cluster may exchange at the same time"""
 PIECE = 256
 """columns that all lanes of a warpgroup have two of"""
+DELAY = 2
 SENT = 64
 """numbers that a CTA sends for a row, of which two count"""
 
@@ -203,7 +204,7 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
         step k    all warpgroups      add up their part of row k
                   one of each CTA     adds up these sums for row k - 1, and sends the total to all
                                       CTAs
-                  all warpgroups      store their part of row k - 2
+                  all warpgroups      store their part of row k - delay
 
     x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
     """
@@ -213,11 +214,13 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
     while n > PART * wgs * ctas:
         wgs *= 2
     of_sm = max(1, 4 // wgs)
-    unit = 2 if elements else 16 // itemsize
+    unit = 16 // itemsize
     own = cdiv(n, ctas * wgs * unit) * unit
     width = cdiv(own, PIECE) * PIECE
-    slots = min(8, 32 // wgs, SHARED // of_sm // (2 * wgs * width * itemsize))
+    room = width + elements * 128 // itemsize
+    slots = min(8, 32 // wgs, SHARED // of_sm // (2 * wgs * room * itemsize))
     last = cdiv(n, own) - 1
+    delay = DELAY if ctas > 1 else 1
     # columns that are inside in all warpgroups
     whole = min(own, n - last * own) // PIECE * PIECE
 
@@ -237,9 +240,9 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
         wg, rank = axis_index("wg"), axis_index("cluster")
         at, step = program_id(0) // ctas, num_programs(0) // ctas
         count = cdiv(statistics.shape[0] - at, step)
-        xs = scratch(SMEM((wgs * slots * width,), x.dtype))
-        grads = scratch(SMEM((wgs * slots * width,), x.dtype))
-        landed = scratch(Barrier(num_barriers=wgs * slots, num_arrivals=2))
+        xs = scratch(SMEM((wgs * slots * room,), x.dtype))
+        grads = scratch(SMEM((wgs * slots * room,), x.dtype))
+        landed = scratch(Barrier(num_barriers=wgs * slots, num_arrivals=2 << elements))
         kept = scratch(SMEM((wgs * AHEAD * 4,), np.float32))
         sums = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
         added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
@@ -251,22 +254,30 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
         of_weight = of_bias = full((1, width), 0.0, np.float32)
         gain = weight[ds(start, width)]
 
+        def load(array, ring, slot, row):
+            part = ring.at[ds(slot * room, width)]
+            if elements:
+                # from a multiple of 16 bytes on, and 16 bytes more
+                begin = (row * n + start) // unit * unit
+                rest = ring.at[ds(slot * room + width, unit)]
+                copy_gmem_to_smem(array.at[ds(begin, width)], part, landed.at[slot])
+                copy_gmem_to_smem(array.at[ds(begin + width, unit)], rest, landed.at[slot])
+            else:
+                copy_gmem_to_smem(array.at[row, ds(start, width)], part, landed.at[slot])
+
         def fetch(k):
             if k < count:
-                slot, row = wg * slots + k % slots, at + k * step
-                part = ds(slot * width, width)
-                if elements:
-                    here = ds(row * n + start, width)
-                    copy_gmem_to_smem(x.at[here], xs.at[part], landed.at[slot])
-                    copy_gmem_to_smem(grad.at[here], grads.at[part], landed.at[slot])
-                else:
-                    j = ds(start, width)
-                    copy_gmem_to_smem(x.at[row, j], xs.at[part], landed.at[slot])
-                    copy_gmem_to_smem(grad.at[row, j], grads.at[part], landed.at[slot])
+                load(x, xs, wg * slots + k % slots, at + k * step)
+                load(grad, grads, wg * slots + k % slots, at + k * step)
 
         def held(ring, k):
-            part = ring.at[ds((wg * slots + k % slots) * width, width)]
-            return load_tile(part, SPREAD)[None, :].astype(np.float32)
+            slot = wg * slots + k % slots
+            if elements:
+                begin = slot * room + ((at + k * step) * n + start) % unit
+                return ring[ds(begin, width)][None, :].astype(np.float32)
+            else:
+                part = ring.at[ds(slot * room, width)]
+                return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
         def inside(tile):
             """The tile, with 0 for what is not a column of this warpgroup."""
@@ -302,11 +313,30 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
             else:
                 return first, 0.0
 
+        def sums_of(k):
+            """The two sums of row k, over the columns of this CTA."""
+            barrier_wait(added.at[k % AHEAD])
+            part = sums[ds(k % AHEAD * wgs * PARTS, wgs * PARTS)]
+            half = iota((wgs * PARTS,), 0) & 4
+            return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
+
+        def totals_of(k):
+            if ctas == 1:
+                return sums_of(k)
+            else:
+                barrier_wait(known.at[k % AHEAD])
+                along = total = full((1, 1), 0.0, np.float32)
+                for cta in static_range(ctas):
+                    sent = (k % AHEAD * ctas + cta) * SENT
+                    along = along + totals[ds(sent, 1)][None, :]
+                    total = total + totals[ds(sent + 1, 1)][None, :]
+                return along, total
+
         for k in range(slots):
             fetch(k)
         keep_numbers(0, load_numbers(0))
         meet()
-        for k in range(count + 2):
+        for k in range(count + delay):
             after = load_numbers(k + 1)
             if k < count:
                 inverse, mean = numbers(k)
@@ -321,36 +351,26 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
                 both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
                 sums[place] = split_row(both).sum(axis=1)
                 barrier_arrive(added.at[k % AHEAD])
-            if 0 < k <= count and (k - 1) % wgs == wg:
-                one = (k - 1) % AHEAD
-                barrier_wait(added.at[one])
-                parts = ds(one * wgs * PARTS, wgs * PARTS)
-                half = iota((wgs * PARTS,), 0) & 4
-                along = np.where(half == 0, sums[parts], 0.0).sum()
-                total = np.where(half == 4, sums[parts], 0.0).sum()
+            if ctas > 1 and 0 < k <= count and (k - 1) % wgs == wg:
+                along, total = sums_of(k - 1)
                 pair = np.where(iota((SENT,), 0) < 1, along, total)
+                one = (k - 1) % AHEAD
                 there = totals.at[ds((one * ctas + rank) * SENT, SENT)]
                 for to in static_range(ctas):
                     async_store_smem(
                         pair, there, known.at[one], cluster_idx=to, cluster_dim="cluster"
                     )
-            if k > 1:
+            if k >= delay:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                scale, mean_of = numbers(k - 2)
-                two = (k - 2) % AHEAD
-                barrier_wait(known.at[two])
-                slope = shift = full((1, 1), 0.0, np.float32)
-                for cta in static_range(ctas):
-                    sent = (two * ctas + cta) * SENT
-                    slope = slope + totals[ds(sent, 1)][None, :]
-                    shift = shift + totals[ds(sent + 1, 1)][None, :]
+                scale, mean_of = numbers(k - delay)
+                slope, shift = totals_of(k - delay)
                 slope = slope * (1.0 / n) * scale * scale
                 offset = slope * mean_of
                 if centered:
                     offset = offset - shift * (1.0 / n) * scale
-                made = held(grads, k - 2) * gain.astype(np.float32)
-                made = made * scale + (offset - held(xs, k - 2) * slope)
-                i = ds(at + (k - 2) * step, 1)
+                made = held(grads, k - delay) * gain.astype(np.float32)
+                made = made * scale + (offset - held(xs, k - delay) * slope)
+                i = ds(at + (k - delay) * step, 1)
                 if grad_total is not None:
                     made = made + grad_total[i, ds(start, width)].astype(np.float32)
                 if whole > 0:
@@ -359,8 +379,8 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
                     dx[i, ds(start + whole, width - whole, stop=stop)] = made[:, whole:width]
             keep_numbers(k + 1, after)
             meet()
-            if k > 1:
-                fetch(k - 2 + slots)
+            if k >= delay:
+                fetch(k - delay + slots)
         j = ds(start, width, stop=stop)
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
