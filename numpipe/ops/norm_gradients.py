@@ -193,13 +193,25 @@ SENT = 64
 """numbers that a CTA sends for a row, of which two count"""
 
 
+def shares(n: int) -> tuple[int, int]:
+    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
+
+    >>> shares(4096), shares(50257)
+    ((1, 2), (8, 4))
+    """
+    ctas = 1 << ((n - 1) // OF_CTA).bit_length()
+    return ctas, 1 << ((n - 1) // (PART * ctas)).bit_length()
+
+
 @functools.cache
-def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> tuple[Kernel, int]:
+def in_ring(
+    centered: bool, n: int, itemsize: int, kind: str, ctas: int, wgs: int, *present: str
+) -> tuple[Kernel, int]:
     """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
     its programs.
 
-    The CTAs of a cluster share a row; each warpgroup has `own` of its columns. The parts of several
-    rows wait in shared memory, and two exchanges of the sums of a row overlap the next rows::
+    Each warpgroup has `own` columns of each row. Its parts of several rows wait in shared memory,
+    and the exchange of the sums of a row overlaps the next rows::
 
         step k    all warpgroups      add up their part of row k
                   one of each CTA     adds up these sums for row k - 1, and sends the total to all
@@ -208,18 +220,13 @@ def in_ring(centered: bool, n: int, itemsize: int, kind: str, *present: str) -> 
 
     x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
     """
-    ctas, wgs, elements = 1, 1, kind == ELEMENTS
-    while n > OF_CTA * ctas:
-        ctas *= 2
-    while n > PART * wgs * ctas:
-        wgs *= 2
-    of_sm = max(1, 4 // wgs)
-    unit = 16 // itemsize
-    own = cdiv(n, ctas * wgs * unit) * unit
-    width = cdiv(own, PIECE) * PIECE
+    of_sm = max(1, OF_CTA // (PART * wgs))
+    unit, elements = 16 // itemsize, kind == ELEMENTS
+    own = -(-n // (ctas * wgs * unit)) * unit
+    width = -(-own // PIECE) * PIECE
     room = width + elements * 128 // itemsize
     slots = min(8, 32 // wgs, SHARED // of_sm // (2 * wgs * room * itemsize))
-    last = cdiv(n, own) - 1
+    last = (n - 1) // own
     delay = DELAY if ctas > 1 else 1
     # columns that are inside in all warpgroups
     whole = min(own, n - last * own) // PIECE * PIECE
@@ -475,7 +482,7 @@ def launch_gradient(
         if kind == MATRIX or (loaded(ELEMENTS) and count * n < 1 << 31):
             height, options = 1, {}
             inputs |= given(kind, x=x, grad=grad)
-            run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *names)
+            run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *shares(n), *names)
     programs = max(1, min(-(-count // height), most))
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
