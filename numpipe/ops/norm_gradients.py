@@ -222,11 +222,13 @@ def in_ring(
     """
     of_sm = max(1, OF_CTA // (PART * wgs))
     unit, elements = 16 // itemsize, kind == ELEMENTS
-    own = -(-n // (ctas * wgs * unit)) * unit
+    # pairs of columns are aligned in memory if each second row begins one column before its first
+    shifts = elements and n % 2
+    own = -(-(n + shifts) // (ctas * wgs * unit)) * unit
     width = -(-own // PIECE) * PIECE
     room = width + elements * 128 // itemsize
     slots = min(8, 32 // wgs, SHARED // of_sm // (2 * wgs * room * itemsize))
-    last = (n - 1) // own
+    last = (n + shifts - 1) // own
     delay = DELAY if ctas > 1 else 1
     # columns that are inside in all warpgroups
     whole = min(own, n - last * own) // PIECE * PIECE
@@ -256,10 +258,13 @@ def in_ring(
         totals = scratch(SMEM((AHEAD * ctas * SENT,), np.float32))
         known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
         number = rank * wgs + wg
-        start = number * own
+        # all rows of a program shift, or none, because there is an even number of programs
+        shift = at % 2 if shifts else 0
+        start = number * own - shift
         stop = min(start + own, n)
+        j = ds(start, width, stop=stop, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
-        gain = weight[ds(start, width)]
+        gain = weight[ds(start, width, most=last * own, least=-shifts)]
 
         def load(array, ring, slot, row):
             part = ring.at[ds(slot * room, width)]
@@ -279,20 +284,19 @@ def in_ring(
 
         def held(ring, k):
             slot = wg * slots + k % slots
-            if elements:
-                begin = slot * room + ((at + k * step) * n + start) % unit
-                return ring[ds(begin, width)][None, :].astype(np.float32)
-            else:
-                part = ring.at[ds(slot * room, width)]
-                return load_tile(part, SPREAD)[None, :].astype(np.float32)
+            begin = ((at + k * step) * n + start) % unit if elements else 0
+            part = ring.at[ds(slot * room + begin, width)]
+            return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
         def inside(tile):
             """The tile, with 0 for what is not a column of this warpgroup."""
+            column = iota((1, width), 1)
             if elements:
-                end = own if number < last else n - last * own
-                return np.where(iota((1, width), 1) < end, tile, 0.0)
+                end = own if number < last else n - last * own + shift
+                first = shift if number == 0 else 0
+                return np.where((column >= first) & (column < end), tile, 0.0)
             elif own < width:
-                return np.where(iota((1, width), 1) < own, tile, 0.0)
+                return np.where(column < own, tile, 0.0)
             else:
                 return tile
 
@@ -370,25 +374,25 @@ def in_ring(
             if k >= delay:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
                 scale, mean_of = numbers(k - delay)
-                slope, shift = totals_of(k - delay)
+                slope, mean_own = totals_of(k - delay)
                 slope = slope * (1.0 / n) * scale * scale
                 offset = slope * mean_of
                 if centered:
-                    offset = offset - shift * (1.0 / n) * scale
+                    offset = offset - mean_own * (1.0 / n) * scale
                 made = held(grads, k - delay) * gain.astype(np.float32)
                 made = made * scale + (offset - held(xs, k - delay) * slope)
                 i = ds(at + (k - delay) * step, 1)
                 if grad_total is not None:
-                    made = made + grad_total[i, ds(start, width)].astype(np.float32)
+                    made = made + grad_total[i, j].astype(np.float32)
                 if whole > 0:
-                    dx[i, ds(start, whole, most=last * own)] = made[:, :whole]
+                    dx[i, ds(start, whole, most=last * own, least=-shifts)] = made[:, :whole]
                 if whole < width:
-                    dx[i, ds(start + whole, width - whole, stop=stop)] = made[:, whole:width]
+                    rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
+                    dx[i, rest] = made[:, whole:width]
             keep_numbers(k + 1, after)
             meet()
             if k >= delay:
                 fetch(k - delay + slots)
-        j = ds(start, width, stop=stop)
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
             dbias[ds(at, 1), j] = of_bias
@@ -484,6 +488,7 @@ def launch_gradient(
             inputs |= given(kind, x=x, grad=grad)
             run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *shares(n), *names)
     programs = max(1, min(-(-count // height), most))
+    programs += programs % 2
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
     if run is not None:
