@@ -348,10 +348,10 @@ def in_ring(
         keep_numbers(0, load_numbers(0))
         meet()
         for k in range(count + delay):
-            after = load_numbers(k + 1)
             if k < count:
                 inverse, mean = numbers(k)
                 barrier_wait(landed.at[wg * slots + k % slots])
+                after = load_numbers(k + 1)
                 weighted, tile = inside(held(grads, k)), held(xs, k) * inverse - mean * inverse
                 tile = inside(tile)
                 of_weight = of_weight + weighted * tile
@@ -361,6 +361,7 @@ def in_ring(
                 place = ds((k % AHEAD * wgs + wg) * PARTS, PARTS)
                 both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
                 sums[place] = split_row(both).sum(axis=1)
+                keep_numbers(k + 1, after)
                 barrier_arrive(added.at[k % AHEAD])
             if ctas > 1 and 0 < k <= count and (k - 1) % wgs == wg:
                 along, total = sums_of(k - 1)
@@ -389,7 +390,6 @@ def in_ring(
                 if whole < width:
                     rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
                     dx[i, rest] = made[:, whole:width]
-            keep_numbers(k + 1, after)
             meet()
             if k >= delay:
                 fetch(k - delay + slots)
