@@ -22,7 +22,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, choose, rows
-from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -173,33 +173,33 @@ def of_short_rows(*present: str) -> RowKernel:
     return norm_gradient_of_short_rows
 
 
-SHARED = 225280
+SHARED = 212992
 """bytes of shared memory of an SM for rows"""
 PART = 2048
 """most columns of a warpgroup, 16 elements a lane"""
-OF_CTA = 8192
-"""most columns of a CTA"""
-LONGEST = 8 * OF_CTA
-"""most columns of a row, which a cluster of 8 CTAs shares"""
-PROGRAMS = {1: 132, 2: 66, 4: 32, 8: 16}
-"""clusters that run at the same time, by their number of CTAs, for each CTA that an SM has room
-for"""
+OF_CTA = 8192, 26624
+"""most columns of a CTA, and most bytes: shared memory has room for four rows, of x and of the
+gradient"""
+CLUSTER = 8
+"""most CTAs of a cluster"""
+PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
+"""clusters that run at the same time on an H200, by their number of CTAs, for each CTA that an SM
+has room for"""
 AHEAD = 8
 """rows whose sums the warps of a cluster may exchange at the same time"""
 PIECE = 256
 """columns that all lanes of a warpgroup have two of"""
-DELAY = 2
 SENT = 64
 """numbers that a CTA sends for a row, of which two count"""
 
 
-def shares(n: int) -> tuple[int, int]:
+def shares(n: int, itemsize: int) -> tuple[int, int]:
     """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
 
-    >>> shares(4096), shares(50257)
+    >>> shares(4096, 2), shares(50257, 2)
     ((1, 2), (8, 4))
     """
-    ctas = 1 << ((n - 1) // OF_CTA).bit_length()
+    ctas = 1 << ((n - 1) // min(OF_CTA[0], OF_CTA[1] // itemsize)).bit_length()
     return ctas, 1 << ((n - 1) // (PART * ctas)).bit_length()
 
 
@@ -220,16 +220,18 @@ def in_ring(
 
     x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
     """
-    of_sm = max(1, OF_CTA // (PART * wgs))
+    of_sm = max(1, OF_CTA[0] // (PART * wgs))
     unit, elements = 16 // itemsize, kind == ELEMENTS
     # pairs of columns are aligned in memory if each second row begins one column before its first
     shifts = elements and n % 2
     own = -(-(n + shifts) // (ctas * wgs * unit)) * unit
     width = -(-own // PIECE) * PIECE
-    room = width + elements * 128 // itemsize
-    slots = min(8, 32 // wgs, SHARED // of_sm // (2 * wgs * room * itemsize))
+    # columns that a CTA loads, and their room in shared memory
+    span = -(-((wgs - 1) * own + width) // PIECE) * PIECE
+    room = span + elements * 128 // itemsize
+    slots = min(8, SHARED // of_sm // (2 * room * itemsize))
     last = (n + shifts - 1) // own
-    delay = DELAY if ctas > 1 else 1
+    delay = 1 + (ctas > 1)
     # columns that are inside in all warpgroups
     whole = min(own, n - last * own) // PIECE * PIECE
 
@@ -249,44 +251,47 @@ def in_ring(
         wg, rank = axis_index("wg"), axis_index("cluster")
         at, step = program_id(0) // ctas, num_programs(0) // ctas
         count = cdiv(statistics.shape[0] - at, step)
-        xs = scratch(SMEM((wgs * slots * room,), x.dtype))
-        grads = scratch(SMEM((wgs * slots * room,), x.dtype))
-        landed = scratch(Barrier(num_barriers=wgs * slots, num_arrivals=2 << elements))
-        kept = scratch(SMEM((wgs * AHEAD * 4,), np.float32))
+        xs = scratch(SMEM((slots * room,), x.dtype))
+        grads = scratch(SMEM((slots * room,), x.dtype))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2 << elements))
         sums = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
         added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
         totals = scratch(SMEM((AHEAD * ctas * SENT,), np.float32))
         known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
-        number = rank * wgs + wg
         # all rows of a program shift, or none, because there is an even number of programs
         shift = at % 2 if shifts else 0
-        start = number * own - shift
+        number = rank * wgs + wg
+        start, first = number * own - shift, rank * wgs * own - shift
         stop = min(start + own, n)
         j = ds(start, width, stop=stop, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
         gain = weight[ds(start, width, most=last * own, least=-shifts)]
 
         def load(array, ring, slot, row):
-            part = ring.at[ds(slot * room, width)]
+            part = ring.at[ds(slot * room, span)]
             if elements:
                 # from a multiple of 16 bytes on, and 16 bytes more
-                begin = (row * n + start) // unit * unit
-                rest = ring.at[ds(slot * room + width, unit)]
-                copy_gmem_to_smem(array.at[ds(begin, width)], part, landed.at[slot])
-                copy_gmem_to_smem(array.at[ds(begin + width, unit)], rest, landed.at[slot])
+                begin = (row * n + first) // unit * unit
+                rest = ring.at[ds(slot * room + span, unit)]
+                copy_gmem_to_smem(array.at[ds(begin, span)], part, landed.at[slot])
+                copy_gmem_to_smem(array.at[ds(begin + span, unit)], rest, landed.at[slot])
             else:
-                copy_gmem_to_smem(array.at[row, ds(start, width)], part, landed.at[slot])
+                copy_gmem_to_smem(array.at[row, ds(first, span)], part, landed.at[slot])
 
         def fetch(k):
             if k < count:
-                load(x, xs, wg * slots + k % slots, at + k * step)
-                load(grad, grads, wg * slots + k % slots, at + k * step)
+                load(x, xs, k % slots, at + k * step)
+                load(grad, grads, k % slots, at + k * step)
 
         def held(ring, k):
-            slot = wg * slots + k % slots
-            begin = ((at + k * step) * n + start) % unit if elements else 0
-            part = ring.at[ds(slot * room + begin, width)]
+            begin = ((at + k * step) * n + first) % unit if elements else 0
+            part = ring.at[ds(k % slots * room + begin + wg * own, width)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
+
+        def numbers(k):
+            row = index(at + k * step, "clip")
+            inverse = statistics[row, ds(0, 1)][None, :]
+            return inverse, statistics[row, ds(1, 1)][None, :] if centered else 0.0
 
         def inside(tile):
             """The tile, with 0 for what is not a column of this warpgroup."""
@@ -307,23 +312,6 @@ def in_ring(
                 total = total + tile[:, c : c + PIECE]
             return total
 
-        def numbers_of(k):
-            return (wg * AHEAD + k % AHEAD) * 4
-
-        def keep_numbers(k, numbers):
-            """Pass the statistics of a row on in shared memory: a load of a number stops a warp."""
-            kept[ds(numbers_of(k), 1 + centered)] = numbers.reshape(-1)
-
-        def load_numbers(k):
-            return statistics[index(at + k * step, "clip"), ds(0, 1 + centered)]
-
-        def numbers(k):
-            first = kept[ds(numbers_of(k), 1)][None, :]
-            if centered:
-                return first, kept[ds(numbers_of(k) + 1, 1)][None, :]
-            else:
-                return first, 0.0
-
         def sums_of(k):
             """The two sums of row k, over the columns of this CTA."""
             barrier_wait(added.at[k % AHEAD])
@@ -343,15 +331,21 @@ def in_ring(
                     total = total + totals[ds(sent + 1, 1)][None, :]
                 return along, total
 
-        for k in range(slots):
-            fetch(k)
-        keep_numbers(0, load_numbers(0))
-        meet()
+        def refill(k):
+            """Load a next row to the slot of row k - delay - 1, which all have read."""
+            if k > delay and (k - 1) % wgs == wg:
+                fetch(k - delay - 1 + slots)
+
+        if wg == 0:
+            for k in range(slots):
+                fetch(k)
+        earlier = before = now = after = numbers(0)
         for k in range(count + delay):
             if k < count:
-                inverse, mean = numbers(k)
-                barrier_wait(landed.at[wg * slots + k % slots])
-                after = load_numbers(k + 1)
+                inverse, mean = now
+                barrier_wait(landed.at[k % slots])
+                # the latency of these loads is hidden here
+                after = numbers(k + 1)
                 weighted, tile = inside(held(grads, k)), held(xs, k) * inverse - mean * inverse
                 tile = inside(tile)
                 of_weight = of_weight + weighted * tile
@@ -361,7 +355,6 @@ def in_ring(
                 place = ds((k % AHEAD * wgs + wg) * PARTS, PARTS)
                 both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
                 sums[place] = split_row(both).sum(axis=1)
-                keep_numbers(k + 1, after)
                 barrier_arrive(added.at[k % AHEAD])
             if ctas > 1 and 0 < k <= count and (k - 1) % wgs == wg:
                 along, total = sums_of(k - 1)
@@ -372,10 +365,13 @@ def in_ring(
                     async_store_smem(
                         pair, there, known.at[one], cluster_idx=to, cluster_dim="cluster"
                     )
+                refill(k)
             if k >= delay:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                scale, mean_of = numbers(k - delay)
+                scale, mean_of = earlier if ctas > 1 else before
                 slope, mean_own = totals_of(k - delay)
+                if ctas == 1:
+                    refill(k)
                 slope = slope * (1.0 / n) * scale * scale
                 offset = slope * mean_of
                 if centered:
@@ -390,9 +386,7 @@ def in_ring(
                 if whole < width:
                     rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
                     dx[i, rest] = made[:, whole:width]
-            meet()
-            if k >= delay:
-                fetch(k - delay + slots)
+            earlier, before, now = before, now, after
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
             dbias[ds(at, 1), j] = of_bias
@@ -481,12 +475,12 @@ def launch_gradient(
         height, most = 4 if n > SHORT // 2 else row.height, SMS * ctas
         row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
         run = of_short_rows(*names).scheduled(row)
-    elif dweight is not None and dresidual is None and n <= LONGEST and count > 0:
+    elif dweight is not None and dresidual is None and shares(n, size)[0] <= CLUSTER and count > 0:
         kind = MATRIX if loaded(MATRIX) else ELEMENTS
         if kind == MATRIX or (loaded(ELEMENTS) and count * n < 1 << 31):
             height, options = 1, {}
             inputs |= given(kind, x=x, grad=grad)
-            run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *shares(n), *names)
+            run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *shares(n, size), *names)
     programs = max(1, min(-(-count // height), most))
     programs += programs % 2
     like = x._replace(dtype=np.dtype(np.float32))

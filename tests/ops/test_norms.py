@@ -95,12 +95,14 @@ def test_gradients_of_no_rows_are_0(columns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "ctas", "wgs", "columns"),
-    [("matrix", 1, 2, 1032), ("matrix", 2, 1, 512), ("elements", 2, 2, 1031)],
+    ("kind", "ctas", "wgs", "rows", "columns"),
+    [("matrix", 1, 2, 7, 1032), ("matrix", 2, 1, 7, 512), ("elements", 2, 2, 21, 1031)],
 )
-def test_warpgroups_wait_for_the_sums_of_rows(kind: str, ctas: int, wgs: int, columns: int) -> None:
+def test_warpgroups_wait_for_the_sums_of_rows(
+    kind: str, ctas: int, wgs: int, rows: int, columns: int
+) -> None:
     kernel, _ = norm_gradients.in_ring(True, columns, 4, kind, ctas, wgs, "dbias")
-    x, grad, weight = numbers(7, columns), numbers(7, columns)[::-1].copy(), numbers(columns)
+    x, grad, weight = numbers(rows, columns), numbers(rows, columns)[::-1].copy(), numbers(columns)
     exact = gradient("layer_norm", x, grad, weight)
     statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
     # row 4 may be loaded with row 3, but is not part of it
