@@ -185,7 +185,7 @@ CLUSTER = 8
 PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
 """clusters that run at the same time on an H200, by their number of CTAs, for each CTA that an SM
 has room for"""
-AHEAD = 8
+AHEAD = 4
 """rows whose sums the warps of a cluster may exchange at the same time"""
 PIECE = 256
 """columns that all lanes of a warpgroup have two of"""
@@ -213,10 +213,9 @@ def in_ring(
     Each warpgroup has `own` columns of each row. Its parts of several rows wait in shared memory,
     and the exchange of the sums of a row overlaps the next rows::
 
-        step k    all warpgroups      add up their part of row k
-                  one of each CTA     adds up these sums for row k - 1, and sends the total to all
-                                      CTAs
-                  all warpgroups      store their part of row k - delay
+        step k    one warpgroup     adds up the sums of row k - 1, and sends them to all CTAs
+                  all warpgroups    store their part of row k - 2
+                  all warpgroups    add up their part of row k
 
     x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
     """
@@ -231,7 +230,6 @@ def in_ring(
     room = span + elements * 128 // itemsize
     slots = min(8, SHARED // of_sm // (2 * room * itemsize))
     last = (n + shifts - 1) // own
-    delay = 1 + (ctas > 1)
     # columns that are inside in all warpgroups
     whole = min(own, n - last * own) // PIECE * PIECE
 
@@ -312,35 +310,59 @@ def in_ring(
                 total = total + tile[:, c : c + PIECE]
             return total
 
-        def sums_of(k):
-            """The two sums of row k, over the columns of this CTA."""
-            barrier_wait(added.at[k % AHEAD])
+        def send_sums(k):
+            """Send the sums of row k, over the columns of this CTA, to all CTAs."""
             part = sums[ds(k % AHEAD * wgs * PARTS, wgs * PARTS)]
             half = iota((wgs * PARTS,), 0) & 4
-            return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
+            along = np.where(half == 0, part, 0.0).sum()
+            pair = np.where(iota((SENT,), 0) < 1, along, np.where(half == 4, part, 0.0).sum())
+            place = totals.at[ds((k % AHEAD * ctas + rank) * SENT, SENT)]
+            if ctas == 1:
+                place[...] = pair
+                barrier_arrive(known.at[k % AHEAD])
+            for to in static_range(ctas if ctas > 1 else 0):
+                async_store_smem(
+                    pair, place, known.at[k % AHEAD], cluster_idx=to, cluster_dim="cluster"
+                )
 
         def totals_of(k):
-            if ctas == 1:
-                return sums_of(k)
-            else:
-                barrier_wait(known.at[k % AHEAD])
-                along = total = full((1, 1), 0.0, np.float32)
-                for cta in static_range(ctas):
-                    sent = (k % AHEAD * ctas + cta) * SENT
-                    along = along + totals[ds(sent, 1)][None, :]
-                    total = total + totals[ds(sent + 1, 1)][None, :]
-                return along, total
-
-        def refill(k):
-            """Load a next row to the slot of row k - delay - 1, which all have read."""
-            if k > delay and (k - 1) % wgs == wg:
-                fetch(k - delay - 1 + slots)
+            barrier_wait(known.at[k % AHEAD])
+            along = total = full((1, 1), 0.0, np.float32)
+            for cta in static_range(ctas):
+                sent = (k % AHEAD * ctas + cta) * SENT
+                along = along + totals[ds(sent, 1)][None, :]
+                total = total + totals[ds(sent + 1, 1)][None, :]
+            return along, total
 
         if wg == 0:
             for k in range(slots):
                 fetch(k)
         earlier = before = now = after = numbers(0)
-        for k in range(count + delay):
+        for k in range(count + 2):
+            if 0 < k <= count and (k - 1) % wgs == wg:
+                barrier_wait(added.at[(k - 1) % AHEAD])
+                # all warpgroups have stored row k - 3
+                if k > 2:
+                    fetch(k - 3 + slots)
+                send_sums(k - 1)
+            if k > 1:
+                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
+                scale, mean_of = earlier
+                slope, mean_own = totals_of(k - 2)
+                slope = slope * (1.0 / n) * scale * scale
+                offset = slope * mean_of
+                if centered:
+                    offset = offset - mean_own * (1.0 / n) * scale
+                made = held(grads, k - 2) * gain.astype(np.float32)
+                made = made * scale + (offset - held(xs, k - 2) * slope)
+                i = ds(at + (k - 2) * step, 1)
+                if grad_total is not None:
+                    made = made + grad_total[i, j].astype(np.float32)
+                if whole > 0:
+                    dx[i, ds(start, whole, most=last * own, least=-shifts)] = made[:, :whole]
+                if whole < width:
+                    rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
+                    dx[i, rest] = made[:, whole:width]
             if k < count:
                 inverse, mean = now
                 barrier_wait(landed.at[k % slots])
@@ -356,36 +378,6 @@ def in_ring(
                 both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
                 sums[place] = split_row(both).sum(axis=1)
                 barrier_arrive(added.at[k % AHEAD])
-            if ctas > 1 and 0 < k <= count and (k - 1) % wgs == wg:
-                along, total = sums_of(k - 1)
-                pair = np.where(iota((SENT,), 0) < 1, along, total)
-                one = (k - 1) % AHEAD
-                there = totals.at[ds((one * ctas + rank) * SENT, SENT)]
-                for to in static_range(ctas):
-                    async_store_smem(
-                        pair, there, known.at[one], cluster_idx=to, cluster_dim="cluster"
-                    )
-                refill(k)
-            if k >= delay:
-                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                scale, mean_of = earlier if ctas > 1 else before
-                slope, mean_own = totals_of(k - delay)
-                if ctas == 1:
-                    refill(k)
-                slope = slope * (1.0 / n) * scale * scale
-                offset = slope * mean_of
-                if centered:
-                    offset = offset - mean_own * (1.0 / n) * scale
-                made = held(grads, k - delay) * gain.astype(np.float32)
-                made = made * scale + (offset - held(xs, k - delay) * slope)
-                i = ds(at + (k - delay) * step, 1)
-                if grad_total is not None:
-                    made = made + grad_total[i, j].astype(np.float32)
-                if whole > 0:
-                    dx[i, ds(start, whole, most=last * own, least=-shifts)] = made[:, :whole]
-                if whole < width:
-                    rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
-                    dx[i, rest] = made[:, whole:width]
             earlier, before, now = before, now, after
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
