@@ -175,11 +175,11 @@ def of_short_rows(*present: str) -> RowKernel:
 
 SHARED = 212992
 """bytes of shared memory of an SM for rows"""
-PART = 2048
-"""most columns of a warpgroup, 16 elements a lane"""
-OF_CTA = 8192, 26624
-"""most columns of a CTA, and most bytes: shared memory has room for four rows, of x and of the
-gradient"""
+PART, WARPGROUPS = 2048, 4
+"""columns of a warpgroup, 16 elements a lane, up to which a CTA has fewer than all WARPGROUPS"""
+LONGEST = 26624
+"""most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
+and registers for the sums of their columns"""
 CLUSTER = 8
 """most CTAs of a cluster"""
 PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
@@ -197,10 +197,10 @@ def shares(n: int, itemsize: int) -> tuple[int, int]:
     """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
 
     >>> shares(4096, 2), shares(50257, 2)
-    ((1, 2), (8, 4))
+    ((1, 2), (4, 4))
     """
-    ctas = 1 << ((n - 1) // min(OF_CTA[0], OF_CTA[1] // itemsize)).bit_length()
-    return ctas, 1 << ((n - 1) // (PART * ctas)).bit_length()
+    ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
+    return ctas, min(WARPGROUPS, 1 << ((n - 1) // (PART * ctas)).bit_length())
 
 
 @functools.cache
@@ -219,7 +219,7 @@ def in_ring(
 
     x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
     """
-    of_sm = max(1, OF_CTA[0] // (PART * wgs))
+    of_sm = WARPGROUPS // wgs
     unit, elements = 16 // itemsize, kind == ELEMENTS
     # pairs of columns are aligned in memory if each second row begins one column before its first
     shifts = elements and n % 2
@@ -383,7 +383,7 @@ def in_ring(
         if dbias is not None:
             dbias[ds(at, 1), j] = of_bias
 
-    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm
+    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm >> shifts << shifts
 
 
 HEIGHT, WIDTH = 32, 64
@@ -474,7 +474,7 @@ def launch_gradient(
             inputs |= given(kind, x=x, grad=grad)
             run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *shares(n, size), *names)
     programs = max(1, min(-(-count // height), most))
-    programs += programs % 2
+    programs += programs % 2 * (programs < most)
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
     if run is not None:
