@@ -173,7 +173,7 @@ def of_short_rows(*present: str) -> RowKernel:
     return norm_gradient_of_short_rows
 
 
-SHARED = 212992
+SHARED = 231424
 """bytes of shared memory of an SM for rows"""
 PART, WARPGROUPS = 2048, 4
 """columns of a warpgroup, 16 elements a lane, up to which a CTA has fewer than all WARPGROUPS"""
@@ -189,8 +189,6 @@ AHEAD = 4
 """rows whose sums the warps of a cluster may exchange at the same time"""
 PIECE = 256
 """columns that all lanes of a warpgroup have two of"""
-SENT = 64
-"""numbers that a CTA sends for a row, of which two count"""
 
 
 def shares(n: int, itemsize: int) -> tuple[int, int]:
@@ -213,9 +211,9 @@ def in_ring(
     Each warpgroup has `own` columns of each row. Its parts of several rows wait in shared memory,
     and the exchange of the sums of a row overlaps the next rows::
 
-        step k    one warpgroup     adds up the sums of row k - 1, and sends them to all CTAs
-                  all warpgroups    store their part of row k - 2
-                  all warpgroups    add up their part of row k
+        step k    load a next row in place of row k - 3, which all warpgroups have stored
+                  add the sums of row k - 2, store its part
+                  add up the part of row k, send its sums to all warpgroups
 
     x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
     """
@@ -228,7 +226,8 @@ def in_ring(
     # columns that a CTA loads, and their room in shared memory
     span = -(-((wgs - 1) * own + width) // PIECE) * PIECE
     room = span + elements * 128 // itemsize
-    slots = min(8, SHARED // of_sm // (2 * room * itemsize))
+    shared = ctas * wgs * PARTS
+    slots = min(8, (SHARED // of_sm - 4 * AHEAD * shared) // (2 * room * itemsize))
     last = (n + shifts - 1) // own
     # columns that are inside in all warpgroups
     whole = min(own, n - last * own) // PIECE * PIECE
@@ -252,10 +251,9 @@ def in_ring(
         xs = scratch(SMEM((slots * room,), x.dtype))
         grads = scratch(SMEM((slots * room,), x.dtype))
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=2 << elements))
-        sums = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
-        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
-        totals = scratch(SMEM((AHEAD * ctas * SENT,), np.float32))
-        known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
+        sums = scratch(SMEM((AHEAD * shared,), np.float32))
+        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
+        stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
         # all rows of a program shift, or none, because there is an even number of programs
         shift = at % 2 if shifts else 0
         number = rank * wgs + wg
@@ -310,41 +308,21 @@ def in_ring(
                 total = total + tile[:, c : c + PIECE]
             return total
 
-        def send_sums(k):
-            """Send the sums of row k, over the columns of this CTA, to all CTAs."""
-            part = sums[ds(k % AHEAD * wgs * PARTS, wgs * PARTS)]
-            half = iota((wgs * PARTS,), 0) & 4
-            along = np.where(half == 0, part, 0.0).sum()
-            pair = np.where(iota((SENT,), 0) < 1, along, np.where(half == 4, part, 0.0).sum())
-            place = totals.at[ds((k % AHEAD * ctas + rank) * SENT, SENT)]
-            if ctas == 1:
-                place[...] = pair
-                barrier_arrive(known.at[k % AHEAD])
-            for to in static_range(ctas if ctas > 1 else 0):
-                async_store_smem(
-                    pair, place, known.at[k % AHEAD], cluster_idx=to, cluster_dim="cluster"
-                )
-
         def totals_of(k):
-            barrier_wait(known.at[k % AHEAD])
-            along = total = full((1, 1), 0.0, np.float32)
-            for cta in static_range(ctas):
-                sent = (k % AHEAD * ctas + cta) * SENT
-                along = along + totals[ds(sent, 1)][None, :]
-                total = total + totals[ds(sent + 1, 1)][None, :]
-            return along, total
+            """The two sums of row k: warps add up halves of the parts of each warpgroup."""
+            barrier_wait(added.at[k % AHEAD])
+            part = sums[ds(k % AHEAD * shared, shared)]
+            half = iota((shared,), 0) & 4
+            return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
 
         if wg == 0:
             for k in range(slots):
                 fetch(k)
         earlier = before = now = after = numbers(0)
         for k in range(count + 2):
-            if 0 < k <= count and (k - 1) % wgs == wg:
-                barrier_wait(added.at[(k - 1) % AHEAD])
-                # all warpgroups have stored row k - 3
-                if k > 2:
-                    fetch(k - 3 + slots)
-                send_sums(k - 1)
+            if k > 2 and k - 3 + slots < count and k % wgs == wg:
+                barrier_wait(stored.at[(k - 3) % AHEAD])
+                fetch(k - 3 + slots)
             if k > 1:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
                 scale, mean_of = earlier
@@ -363,6 +341,8 @@ def in_ring(
                 if whole < width:
                     rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
                     dx[i, rest] = made[:, whole:width]
+                if k - 2 + slots < count:
+                    barrier_arrive(stored.at[(k - 2) % AHEAD])
             if k < count:
                 inverse, mean = now
                 barrier_wait(landed.at[k % slots])
@@ -374,10 +354,16 @@ def in_ring(
                 if dbias is not None:
                     of_bias = of_bias + weighted
                 weighted = weighted * gain.astype(np.float32)
-                place = ds((k % AHEAD * wgs + wg) * PARTS, PARTS)
                 both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
-                sums[place] = split_row(both).sum(axis=1)
-                barrier_arrive(added.at[k % AHEAD])
+                parts = split_row(both).sum(axis=1)
+                place = sums.at[ds(k % AHEAD * shared + number * PARTS, PARTS)]
+                if ctas > 1:
+                    async_store_smem(
+                        parts, place, added.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
+                    )
+                else:
+                    place[...] = parts
+                    barrier_arrive(added.at[k % AHEAD])
             earlier, before, now = before, now, after
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
