@@ -189,6 +189,8 @@ AHEAD = 4
 """rows whose sums the warps of a cluster may exchange at the same time"""
 PIECE = 256
 """columns that all lanes of a warpgroup have two of"""
+SENT = 64
+"""numbers that all lanes of a warp have two of"""
 
 
 def shares(n: int, itemsize: int) -> tuple[int, int]:
@@ -311,8 +313,11 @@ def in_ring(
         def totals_of(k):
             """The two sums of row k: warps add up halves of the parts of each warpgroup."""
             barrier_wait(added.at[k % AHEAD])
-            part = sums[ds(k % AHEAD * shared, shared)]
-            half = iota((shared,), 0) & 4
+            first, size = k % AHEAD * shared, min(shared, SENT)
+            part = sums[ds(first, size)]
+            for c in static_range(size, shared, size):
+                part = part + sums[ds(first + c, size)]
+            half = iota((size,), 0) & 4
             return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
 
         if wg == 0:
