@@ -27,7 +27,6 @@ from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
-from ..language.tiles.indices import index
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import PARTS, SPREAD, split_row
@@ -229,6 +228,7 @@ def in_ring(
     span = -(-((wgs - 1) * own + width) // PIECE) * PIECE
     room = span + elements * 128 // itemsize
     shared = ctas * wgs * PARTS
+    size = min(shared, SENT)
     slots = min(8, (SHARED // of_sm - 4 * AHEAD * shared) // (2 * room * itemsize))
     last = (n + shifts - 1) // own
     # columns that are inside in all warpgroups
@@ -286,22 +286,11 @@ def in_ring(
             part = ring.at[ds(k % slots * room + begin + wg * own, width)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def numbers(k):
-            row = index(at + k * step, "clip")
-            inverse = statistics[row, ds(0, 1)][None, :]
-            return inverse, statistics[row, ds(1, 1)][None, :] if centered else 0.0
-
         def inside(tile):
             """The tile, with 0 for what is not a column of this warpgroup."""
-            column = iota((1, width), 1)
-            if elements:
-                end = own if number < last else n - last * own + shift
-                first = shift if number == 0 else 0
-                return np.where((column >= first) & (column < end), tile, 0.0)
-            elif own < width:
-                return np.where(column < own, tile, 0.0)
-            else:
-                return tile
+            column, first = iota((1, width), 1), shift if number == 0 else 0
+            end = own if number < last else n - last * own + shift
+            return np.where((column >= first) & (column < end), tile, 0.0)
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -310,20 +299,10 @@ def in_ring(
                 total = total + tile[:, c : c + PIECE]
             return total
 
-        def totals_of(k):
-            """The two sums of row k: warps add up halves of the parts of each warpgroup."""
-            barrier_wait(added.at[k % AHEAD])
-            first, size = k % AHEAD * shared, min(shared, SENT)
-            part = sums[ds(first, size)]
-            for c in static_range(size, shared, size):
-                part = part + sums[ds(first + c, size)]
-            half = iota((size,), 0) & 4
-            return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
-
         if wg == 0:
             for k in range(slots):
                 fetch(k)
-        earlier = before = now = after = numbers(0)
+        earlier = before = now = after = numbers(statistics, ds(at, 1))
         for k in range(count + 2):
             if k > 2 and k - 3 + slots < count and k % wgs == wg:
                 barrier_wait(stored.at[(k - 3) % AHEAD])
@@ -331,11 +310,15 @@ def in_ring(
             if k > 1:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
                 scale, mean_of = earlier
-                slope, mean_own = totals_of(k - 2)
-                slope = slope * (1.0 / n) * scale * scale
+                barrier_wait(added.at[(k - 2) % AHEAD])
+                part = sums[ds((k - 2) % AHEAD * shared, size)]
+                for c in static_range(size, shared, size):
+                    part = part + sums[ds((k - 2) % AHEAD * shared + c, size)]
+                half = iota((size,), 0) & 4
+                slope = np.where(half == 0, part, 0.0).sum() * (1.0 / n) * scale * scale
                 offset = slope * mean_of
                 if centered:
-                    offset = offset - mean_own * (1.0 / n) * scale
+                    offset = offset - np.where(half == 4, part, 0.0).sum() * (1.0 / n) * scale
                 made = held(grads, k - 2) * gain.astype(np.float32)
                 made = made * scale + (offset - held(xs, k - 2) * slope)
                 i = ds(at + (k - 2) * step, 1)
@@ -352,7 +335,7 @@ def in_ring(
                 inverse, mean = now
                 barrier_wait(landed.at[k % slots])
                 # the latency of these loads is hidden here
-                after = numbers(k + 1)
+                after = numbers(statistics, ds(at + (k + 1) * step, 1))
                 weighted, tile = inside(held(grads, k)), held(xs, k) * inverse - mean * inverse
                 tile = inside(tile)
                 of_weight = of_weight + weighted * tile
@@ -448,22 +431,19 @@ def launch_gradient(
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
     run, height, most = None, HEIGHT, int(SMS * 8 * WIDTH / n)
 
-    def loaded(kind: str) -> bool:
-        """Return whether TMA can load views of x and grad of this kind."""
-        views = [flat(kind, info) for info in (x, grad)]
-        return all(view is not None and tma_addressable(view) is None for view in views)
-
     if dweight is not None and n <= SHORT:
         row, ctas = choose(n), 3
         height, most = 4 if n > SHORT // 2 else row.height, SMS * ctas
         row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
         run = of_short_rows(*names).scheduled(row)
     elif dweight is not None and dresidual is None and shares(n, size)[0] <= CLUSTER and count > 0:
-        kind = MATRIX if loaded(MATRIX) else ELEMENTS
-        if kind == MATRIX or (loaded(ELEMENTS) and count * n < 1 << 31):
-            height, options = 1, {}
-            inputs |= given(kind, x=x, grad=grad)
-            run, most = in_ring(statistics.shape[-1] > 1, n, size, kind, *shares(n, size), *names)
+        for kind in (MATRIX, ELEMENTS)[: 1 + (count * n < 1 << 31)]:
+            views = [flat(kind, info) for info in (x, grad)]
+            if all(view is not None and tma_addressable(view) is None for view in views):
+                how = statistics.shape[-1] > 1, n, size, kind, *shares(n, size)
+                run, most = in_ring(*how, *names)
+                height, options, inputs = 1, {}, inputs | given(kind, x=x, grad=grad)
+                break
     programs = max(1, min(-(-count // height), most))
     programs += programs % 2 * (programs < most)
     like = x._replace(dtype=np.dtype(np.float32))
