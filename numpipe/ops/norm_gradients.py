@@ -288,9 +288,9 @@ def in_ring(
 
         def inside(tile):
             """The tile, with 0 for what is not a column of this warpgroup."""
-            column, first = iota((1, width), 1), shift if number == 0 else 0
+            column, begin = iota((1, width), 1), shift if number == 0 else 0
             end = own if number < last else n - last * own + shift
-            return np.where((column >= first) & (column < end), tile, 0.0)
+            return np.where((column >= begin) & (column < end), tile, 0.0)
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -336,8 +336,8 @@ def in_ring(
                 barrier_wait(landed.at[k % slots])
                 # the latency of these loads is hidden here
                 after = numbers(statistics, ds(at + (k + 1) * step, 1))
-                weighted, tile = inside(held(grads, k)), held(xs, k) * inverse - mean * inverse
-                tile = inside(tile)
+                weighted = inside(held(grads, k))
+                tile = inside(held(xs, k) * inverse - mean * inverse)
                 of_weight = of_weight + weighted * tile
                 if dbias is not None:
                     of_bias = of_bias + weighted
