@@ -182,8 +182,8 @@ and registers for the sums of their columns"""
 CLUSTER = 8
 """most CTAs of a cluster"""
 PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
-"""clusters that run at the same time on an H200, by their number of CTAs, for each CTA that an SM
-has room for"""
+"""clusters that an H100 or H200 runs at the same time (`choice.gpu`), by their number of CTAs, for
+each CTA that an SM has room for"""
 AHEAD = 4
 """rows whose sums the warps of a cluster may exchange at the same time"""
 PIECE = 256
