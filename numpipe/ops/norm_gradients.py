@@ -216,6 +216,8 @@ def in_ring(
                   add the sums of row k - 2, store its part
                   add up the part of row k, send its sums to all warpgroups
 
+    Where one or two CTAs share a row, a warpgroup adds up the sums of row k - 1 for the others.
+
     x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
     """
     of_sm = WARPGROUPS // wgs
@@ -227,7 +229,8 @@ def in_ring(
     # columns that a CTA loads, and their room in shared memory
     span = -(-((wgs - 1) * own + width) // PIECE) * PIECE
     room = span + elements * 128 // itemsize
-    shared = ctas * wgs * PARTS
+    adds = ctas <= 2
+    shared = wgs * PARTS if adds else ctas * wgs * PARTS
     size = min(shared, SENT)
     slots = min(8, (SHARED // of_sm - 4 * AHEAD * shared) // (2 * room * itemsize))
     last = (n + shifts - 1) // own
@@ -254,8 +257,12 @@ def in_ring(
         grads = scratch(SMEM((slots * room,), x.dtype))
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=2 << elements))
         sums = scratch(SMEM((AHEAD * shared,), np.float32))
-        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
-        stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
+        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs if adds else ctas * wgs))
+        if adds:
+            totals = scratch(SMEM((AHEAD * ctas * SENT,), np.float32))
+            known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
+        else:
+            stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
         # all rows of a program shift, or none, because there is an even number of programs
         shift = at % 2 if shifts else 0
         number = rank * wgs + wg
@@ -288,6 +295,8 @@ def in_ring(
 
         def inside(tile):
             """The tile, with 0 for what is not a column of this warpgroup."""
+            if own == width and not elements:
+                return tile
             column, begin = iota((1, width), 1), shift if number == 0 else 0
             end = own if number < last else n - last * own + shift
             return np.where((column >= begin) & (column < end), tile, 0.0)
@@ -299,26 +308,61 @@ def in_ring(
                 total = total + tile[:, c : c + PIECE]
             return total
 
+        def added_up(k):
+            """The two sums of row k that warpgroups have sent to this CTA."""
+            barrier_wait(added.at[k % AHEAD])
+            part = sums[ds(k % AHEAD * shared, size)]
+            for c in static_range(size, shared, size):
+                part = part + sums[ds(k % AHEAD * shared + c, size)]
+            half = iota((size,), 0) & 4
+            return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
+
+        def send(values, buffer, place, barrier):
+            if ctas > 1:
+                async_store_smem(
+                    values, buffer.at[place], barrier, cluster_idx=None, cluster_dim="cluster"
+                )
+            else:
+                buffer[place] = values
+                barrier_arrive(barrier)
+
+        def sums_of(k):
+            """The two sums of row k."""
+            if adds:
+                barrier_wait(known.at[k % AHEAD])
+                along = total = full((1, 1), 0.0, np.float32)
+                for cta in static_range(ctas):
+                    sent = (k % AHEAD * ctas + cta) * SENT
+                    along = along + totals[ds(sent, 1)][None, :]
+                    total = total + totals[ds(sent + 1, 1)][None, :]
+                return along, total
+            return added_up(k)
+
         if wg == 0:
             for k in range(slots):
                 fetch(k)
         earlier = before = now = after = numbers(statistics, ds(at, 1))
         for k in range(count + 2):
-            if k > 2 and k - 3 + slots < count and k % wgs == wg:
+            if adds:
+                if 0 < k <= count and (k - 1) % wgs == wg:
+                    along, total = added_up(k - 1)
+                    # all warpgroups of this CTA have stored row k - 3
+                    if k > 2:
+                        fetch(k - 3 + slots)
+                    pair = np.where(iota((SENT,), 0) < 1, along, total)
+                    place = ds(((k - 1) % AHEAD * ctas + rank) * SENT, SENT)
+                    send(pair, totals, place, known.at[(k - 1) % AHEAD])
+            elif k > 2 and k - 3 + slots < count and k % wgs == wg:
                 barrier_wait(stored.at[(k - 3) % AHEAD])
                 fetch(k - 3 + slots)
             if k > 1:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
                 scale, mean_of = earlier
-                barrier_wait(added.at[(k - 2) % AHEAD])
-                part = sums[ds((k - 2) % AHEAD * shared, size)]
-                for c in static_range(size, shared, size):
-                    part = part + sums[ds((k - 2) % AHEAD * shared + c, size)]
-                half = iota((size,), 0) & 4
-                slope = np.where(half == 0, part, 0.0).sum() * (1.0 / n) * scale * scale
+                along, total = sums_of(k - 2)
+                slope = along * (1.0 / n) * scale * scale
                 offset = slope * mean_of
                 if centered:
-                    offset = offset - np.where(half == 4, part, 0.0).sum() * (1.0 / n) * scale
+                    offset = offset - total * (1.0 / n) * scale
                 made = held(grads, k - 2) * gain.astype(np.float32)
                 made = made * scale + (offset - held(xs, k - 2) * slope)
                 i = ds(at + (k - 2) * step, 1)
@@ -329,7 +373,7 @@ def in_ring(
                 if whole < width:
                     rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
                     dx[i, rest] = made[:, whole:width]
-                if k - 2 + slots < count:
+                if not adds and k - 2 + slots < count:
                     barrier_arrive(stored.at[(k - 2) % AHEAD])
             if k < count:
                 inverse, mean = now
@@ -344,14 +388,12 @@ def in_ring(
                 weighted = weighted * gain.astype(np.float32)
                 both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
                 parts = split_row(both).sum(axis=1)
-                place = sums.at[ds(k % AHEAD * shared + number * PARTS, PARTS)]
-                if ctas > 1:
-                    async_store_smem(
-                        parts, place, added.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
-                    )
-                else:
-                    place[...] = parts
+                if adds:
+                    sums[ds(k % AHEAD * shared + wg * PARTS, PARTS)] = parts
                     barrier_arrive(added.at[k % AHEAD])
+                else:
+                    place = ds(k % AHEAD * shared + number * PARTS, PARTS)
+                    send(parts, sums, place, added.at[k % AHEAD])
             earlier, before, now = before, now, after
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
