@@ -18,23 +18,25 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import function
+from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, choose, rows
-from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.copies import copy_gmem_to_smem
+from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
-from ..language.tiles.elementwise import full
+from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
+from ..language.tiles.warp_parts import PARTS, SPREAD, split_row
 from ..launch.array_info import ArrayInfo, tma_addressable
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import allocated
-from .over_rows import COLUMNS, MATRIX, flat, launch_over_rows
+from .over_rows import COLUMNS, ELEMENTS, MATRIX, flat, launch_over_rows
 from .reduce_axis import launch_reduction
 
 
@@ -170,109 +172,234 @@ def of_short_rows(*present: str) -> RowKernel:
     return norm_gradient_of_short_rows
 
 
-SHARED = 229376
+SHARED = 231424
 """bytes of shared memory of an SM for rows"""
-PART = 2048
-"""columns of a warpgroup, 16 elements a lane"""
-LONGEST = 32768
-"""most bytes of a row: shared memory has room for three, of x and of the gradient"""
+PART, WARPGROUPS = 2048, 4
+"""columns of a warpgroup, 16 elements a lane, up to which a CTA has fewer than all WARPGROUPS"""
+LONGEST = 26624
+"""most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
+and registers for the sums of their columns"""
+CLUSTER = 8
+"""most CTAs of a cluster"""
+PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
+"""clusters that an H100 or H200 runs at the same time (`choice.gpu`), by their number of CTAs, for
+each CTA that an SM has room for"""
 AHEAD = 4
-"""rows whose sums the warps of a CTA may exchange at the same time"""
+"""rows whose sums the warps of a cluster may exchange at the same time"""
+PIECE = 256
+"""columns that all lanes of a warpgroup have two of"""
+SENT = 64
+"""numbers that all lanes of a warp have two of"""
+
+
+def shares(n: int, itemsize: int) -> tuple[int, int]:
+    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
+
+    >>> shares(4096, 2), shares(50257, 2)
+    ((1, 2), (4, 4))
+    """
+    ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
+    return ctas, min(WARPGROUPS, 1 << ((n - 1) // (PART * ctas)).bit_length())
 
 
 @functools.cache
-def in_ring(centered: bool, n: int, itemsize: int, *present: str) -> tuple[Kernel, int]:
-    """Return the kernel of all gradients for rows of n columns that TMA can load, and how many CTAs
-    share an SM. Rows wait in shared memory, and the warps exchange the sums of a row while they add
-    up those of the next."""
-    wgs = 1
-    while n > PART * wgs:
-        wgs *= 2
-    # measured on an H200: registers for several loads at a time are worth more than more lanes
-    ctas = min(4, max(1, 6 // wgs), LONGEST // (n * itemsize))
-    width = -(-n // (wgs * STEP)) * STEP
-    slots = min(6, SHARED // ctas // (2 * wgs * width * itemsize))
+def in_ring(
+    centered: bool, n: int, itemsize: int, kind: str, ctas: int, wgs: int, *present: str
+) -> tuple[Kernel, int]:
+    """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
+    its programs.
+
+    Each warpgroup has `own` columns of each row. Its parts of several rows wait in shared memory,
+    and the exchange of the sums of a row overlaps the next rows::
+
+        step k    load a next row in place of row k - 3, which all warpgroups have stored
+                  add the sums of row k - 2, store its part
+                  add up the part of row k, send its sums to all warpgroups
+
+    Where one or two CTAs share a row, a warpgroup adds up the sums of row k - 1 for the others.
+
+    x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
+    """
+    of_sm = WARPGROUPS // wgs
+    unit, elements = 16 // itemsize, kind == ELEMENTS
+    # pairs of columns are aligned in memory if each second row begins one column before its first
+    shifts = elements and n % 2
+    own = -(-(n + shifts) // (ctas * wgs * unit)) * unit
+    width = -(-own // PIECE) * PIECE
+    # columns that a CTA loads, and their room in shared memory
+    span = -(-((wgs - 1) * own + width) // PIECE) * PIECE
+    room = span + elements * 128 // itemsize
+    adds = ctas <= 2
+    shared = wgs * PARTS if adds else ctas * wgs * PARTS
+    size = min(shared, SENT)
+    slots = min(8, (SHARED // of_sm - 4 * AHEAD * shared) // (2 * room * itemsize))
+    last = (n + shifts - 1) // own
+    # columns that are inside in all warpgroups
+    whole = min(own, n - last * own) // PIECE * PIECE
 
     @kernel(
-        grid=lambda dweight: (dweight.shape[0],),
+        grid=lambda dweight: (dweight.shape[0] * ctas,),
+        cluster=ctas,
+        cluster_names="cluster",
         num_compute_wgs=wgs,
         warp_specialized=False,
         static_dims=(-1,),
         without=[name for name in ("grad_total", "dbias") if name not in present],
         compiler_params=CompilerParams(
-            approx_math=True, ctas_per_sm=ctas, unsafe_no_auto_barriers=True
+            approx_math=True, ctas_per_sm=of_sm, unsafe_no_auto_barriers=True
         ),
     )
     def norm_gradient_in_ring(x, grad, statistics, weight, grad_total, dx, dweight, dbias):
-        wg, at, step = axis_index("wg"), program_id(0), num_programs(0)
-        count = cdiv(x.shape[0] - at, step)
-        xs = scratch(SMEM((wgs * slots * width,), x.dtype))
-        grads = scratch(SMEM((wgs * slots * width,), x.dtype))
-        landed = scratch(Barrier(num_barriers=wgs * slots, num_arrivals=2))
-        firsts = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
-        seconds = scratch(SMEM((AHEAD * wgs * PARTS,), np.float32))
-        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
-        j = ds(wg * width, width, most=(wgs - 1) * width)
+        wg, rank = axis_index("wg"), axis_index("cluster")
+        at, step = program_id(0) // ctas, num_programs(0) // ctas
+        count = cdiv(statistics.shape[0] - at, step)
+        xs = scratch(SMEM((slots * room,), x.dtype))
+        grads = scratch(SMEM((slots * room,), x.dtype))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2 << elements))
+        sums = scratch(SMEM((AHEAD * shared,), np.float32))
+        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs if adds else ctas * wgs))
+        if adds:
+            totals = scratch(SMEM((AHEAD * ctas * SENT,), np.float32))
+            known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
+        else:
+            stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
+        # all rows of a program shift, or none, because there is an even number of programs
+        shift = at % 2 if shifts else 0
+        number = rank * wgs + wg
+        start, first = number * own - shift, rank * wgs * own - shift
+        stop = min(start + own, n)
+        j = ds(start, width, stop=stop, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
-        gain = weight[j]
+        gain = weight[ds(start, width, most=last * own, least=-shifts)]
+
+        def load(array, ring, slot, row):
+            part = ring.at[ds(slot * room, span)]
+            if elements:
+                # from a multiple of 16 bytes on, and 16 bytes more
+                begin = (row * n + first) // unit * unit
+                rest = ring.at[ds(slot * room + span, unit)]
+                copy_gmem_to_smem(array.at[ds(begin, span)], part, landed.at[slot])
+                copy_gmem_to_smem(array.at[ds(begin + span, unit)], rest, landed.at[slot])
+            else:
+                copy_gmem_to_smem(array.at[row, ds(first, span)], part, landed.at[slot])
 
         def fetch(k):
             if k < count:
-                slot = wg * slots + k % slots
-                part = ds(slot * width, width)
-                copy_gmem_to_smem(x.at[at + k * step, j], xs.at[part], landed.at[slot])
-                copy_gmem_to_smem(grad.at[at + k * step, j], grads.at[part], landed.at[slot])
+                load(x, xs, k % slots, at + k * step)
+                load(grad, grads, k % slots, at + k * step)
 
         def held(ring, k):
-            part = ring.at[ds((wg * slots + k % slots) * width, width)]
+            begin = ((at + k * step) * n + first) % unit if elements else 0
+            part = ring.at[ds(k % slots * room + begin + wg * own, width)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def numbers(k):
-            row = min(at + k * step, x.shape[0] - 1)
-            return statistics[row, 0], statistics[row, 1] if centered else 0.0
+        def inside(tile):
+            """The tile, with 0 for what is not a column of this warpgroup."""
+            if own == width and not elements:
+                return tile
+            column, begin = iota((1, width), 1), shift if number == 0 else 0
+            end = own if number < last else n - last * own + shift
+            return np.where((column >= begin) & (column < end), tile, 0.0)
 
-        for k in range(slots):
-            fetch(k)
-        before = now = numbers(0)
-        for k in range(count + 1):
-            after = numbers(k + 1)
-            if k < count:
-                inverse, mean = now
-                barrier_wait(landed.at[wg * slots + k % slots])
-                own, tile = held(grads, k), held(xs, k) * inverse - mean * inverse
-                of_weight = of_weight + own * tile
-                if dbias is not None:
-                    of_bias = of_bias + own
-                own = own * (gain if wgs < 8 else weight[j]).astype(np.float32)
-                place = ds((k % AHEAD * wgs + wg) * PARTS, PARTS)
-                firsts[place] = split_row(own * tile).sum(axis=1)
-                seconds[place] = split_row(own).sum(axis=1)
-                barrier_arrive(added.at[k % AHEAD])
-            if k > 0:
-                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row before
-                scale, mean_of = before
-                barrier_wait(added.at[(k - 1) % AHEAD])
-                whole = ds((k - 1) % AHEAD * wgs * PARTS, wgs * PARTS)
-                slope = firsts[whole].sum() / n * scale * scale
+        def folded(tile):
+            """The sum of the pieces of a tile."""
+            total = tile[:, :PIECE]
+            for c in static_range(PIECE, width, PIECE):
+                total = total + tile[:, c : c + PIECE]
+            return total
+
+        def added_up(k):
+            """The two sums of row k that warpgroups have sent to this CTA."""
+            barrier_wait(added.at[k % AHEAD])
+            part = sums[ds(k % AHEAD * shared, size)]
+            for c in static_range(size, shared, size):
+                part = part + sums[ds(k % AHEAD * shared + c, size)]
+            half = iota((size,), 0) & 4
+            return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
+
+        def send(values, buffer, place, barrier):
+            if ctas > 1:
+                async_store_smem(
+                    values, buffer.at[place], barrier, cluster_idx=None, cluster_dim="cluster"
+                )
+            else:
+                buffer[place] = values
+                barrier_arrive(barrier)
+
+        def sums_of(k):
+            """The two sums of row k."""
+            if adds:
+                barrier_wait(known.at[k % AHEAD])
+                along = total = full((1, 1), 0.0, np.float32)
+                for cta in static_range(ctas):
+                    sent = (k % AHEAD * ctas + cta) * SENT
+                    along = along + totals[ds(sent, 1)][None, :]
+                    total = total + totals[ds(sent + 1, 1)][None, :]
+                return along, total
+            return added_up(k)
+
+        if wg == 0:
+            for k in range(slots):
+                fetch(k)
+        earlier = before = now = after = numbers(statistics, ds(at, 1))
+        for k in range(count + 2):
+            if adds:
+                if 0 < k <= count and (k - 1) % wgs == wg:
+                    along, total = added_up(k - 1)
+                    # all warpgroups of this CTA have stored row k - 3
+                    if k > 2:
+                        fetch(k - 3 + slots)
+                    pair = np.where(iota((SENT,), 0) < 1, along, total)
+                    place = ds(((k - 1) % AHEAD * ctas + rank) * SENT, SENT)
+                    send(pair, totals, place, known.at[(k - 1) % AHEAD])
+            elif k > 2 and k - 3 + slots < count and k % wgs == wg:
+                barrier_wait(stored.at[(k - 3) % AHEAD])
+                fetch(k - 3 + slots)
+            if k > 1:
+                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
+                scale, mean_of = earlier
+                along, total = sums_of(k - 2)
+                slope = along * (1.0 / n) * scale * scale
                 offset = slope * mean_of
                 if centered:
-                    offset = offset - seconds[whole].sum() / n * scale
-                made = (
-                    held(grads, k - 1) * (gain if wgs < 8 else weight[j]).astype(np.float32) * scale
-                )
-                made = made - held(xs, k - 1) * slope + offset
-                here = ds(at + (k - 1) * step, 1), j
+                    offset = offset - total * (1.0 / n) * scale
+                made = held(grads, k - 2) * gain.astype(np.float32)
+                made = made * scale + (offset - held(xs, k - 2) * slope)
+                i = ds(at + (k - 2) * step, 1)
                 if grad_total is not None:
-                    made = made + grad_total[here].astype(np.float32)
-                dx[here] = made
-                meet()
-                fetch(k - 1 + slots)
-            before, now = now, after
+                    made = made + grad_total[i, j].astype(np.float32)
+                if whole > 0:
+                    dx[i, ds(start, whole, most=last * own, least=-shifts)] = made[:, :whole]
+                if whole < width:
+                    rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
+                    dx[i, rest] = made[:, whole:width]
+                if not adds and k - 2 + slots < count:
+                    barrier_arrive(stored.at[(k - 2) % AHEAD])
+            if k < count:
+                inverse, mean = now
+                barrier_wait(landed.at[k % slots])
+                # the latency of these loads is hidden here
+                after = numbers(statistics, ds(at + (k + 1) * step, 1))
+                weighted = inside(held(grads, k))
+                tile = inside(held(xs, k) * inverse - mean * inverse)
+                of_weight = of_weight + weighted * tile
+                if dbias is not None:
+                    of_bias = of_bias + weighted
+                weighted = weighted * gain.astype(np.float32)
+                both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
+                parts = split_row(both).sum(axis=1)
+                if adds:
+                    sums[ds(k % AHEAD * shared + wg * PARTS, PARTS)] = parts
+                    barrier_arrive(added.at[k % AHEAD])
+                else:
+                    place = ds(k % AHEAD * shared + number * PARTS, PARTS)
+                    send(parts, sums, place, added.at[k % AHEAD])
+            earlier, before, now = before, now, after
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
             dbias[ds(at, 1), j] = of_bias
 
-    return norm_gradient_in_ring, ctas
+    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm >> shifts << shifts
 
 
 HEIGHT, WIDTH = 32, 64
@@ -344,18 +471,23 @@ def launch_gradient(
     names = *inputs, *results, *totals
     place, options = (target, stream), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
-    run, height, ctas = None, HEIGHT, 8 * WIDTH / n
-    views = [flat(MATRIX, info) for info in (x, grad)]
-    loaded = count > 0 and all(view is not None and tma_addressable(view) is None for view in views)
+    run, height, most = None, HEIGHT, int(SMS * 8 * WIDTH / n)
+
     if dweight is not None and n <= SHORT:
         row, ctas = choose(n), 3
-        height = 4 if n > SHORT // 2 else row.height
+        height, most = 4 if n > SHORT // 2 else row.height, SMS * ctas
         row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
         run = of_short_rows(*names).scheduled(row)
-    elif dweight is not None and dresidual is None and n * size <= LONGEST and loaded:
-        height, options = 1, {}
-        run, ctas = in_ring(statistics.shape[-1] > 1, n, size, *names)
-    programs = max(1, min(-(-count // height), int(SMS * ctas)))
+    elif dweight is not None and dresidual is None and shares(n, size)[0] <= CLUSTER and count > 0:
+        for kind in (MATRIX, ELEMENTS)[: 1 + (count * n < 1 << 31)]:
+            views = [flat(kind, info) for info in (x, grad)]
+            if all(view is not None and tma_addressable(view) is None for view in views):
+                how = statistics.shape[-1] > 1, n, size, kind, *shares(n, size)
+                run, most = in_ring(*how, *names)
+                height, options, inputs = 1, {}, inputs | given(kind, x=x, grad=grad)
+                break
+    programs = max(1, min(-(-count // height), most))
+    programs += programs % 2 * (programs < most)
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
     if run is not None:

@@ -17,7 +17,7 @@ TOLERANCES = {"float32": 1e-5, "bfloat16": 1.6e-2}
 @pytest.mark.parametrize("name", ["layer_norm", "rms_norm"])
 def test_norms_and_their_gradients_match_float64(name: str, dtype: str) -> None:
     function = getattr(torch.nn.functional, name)
-    for rows, columns in ((200, 64), (77, 1001), (600, 4096), (9, 20000)):
+    for rows, columns in ((200, 64), (77, 1001), (600, 4096), (301, 4097), (9, 20000), (75, 50257)):
         kind = getattr(torch, dtype)
         x, residual, grad = (torch.randn(rows, columns, device="cuda").to(kind) for _ in range(3))
         vectors = [

@@ -550,10 +550,10 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
     )
 run(
     "gradients of a norm in a ring",
-    in_ring(True, 512, 4, "grad_total", "dbias")[0],
-    *(ints(8, 512, dtype=F32), ints(8, 512, dtype=F32), ints(8, 2, dtype=F32)),
-    *(ints(512, dtype=F32), ints(8, 512, dtype=F32)),
-    *(out(8, 512, dtype=F32), out(1, 512, dtype=F32), out(1, 512, dtype=F32)),
+    in_ring(True, 512, 4, "matrix", 2, 1, "grad_total", "dbias")[0],
+    *(ints(12, 512, dtype=F32), ints(12, 512, dtype=F32), ints(12, 2, dtype=F32)),
+    *(ints(512, dtype=F32), ints(12, 512, dtype=F32)),
+    *(out(12, 512, dtype=F32), out(1, 512, dtype=F32), out(1, 512, dtype=F32)),
 )
 for consumed in (False, True):
     run(

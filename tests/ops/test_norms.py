@@ -94,12 +94,29 @@ def test_gradients_of_no_rows_are_0(columns: int) -> None:
     assert not dbias.any()
 
 
-def test_rows_in_shared_memory_wait_for_each_other() -> None:
-    kernel, _ = norm_gradients.in_ring(True, 4104, 4, "weight", "dweight", "dbias")
-    x, weight, sums = numbers(7, 4104), numbers(4104), np.zeros((1, 4104), np.float32)
-    outs = {"dx": np.zeros_like(x), "dweight": sums, "dbias": sums.copy()}
-    statistics = np.ones((7, 2), np.float32)
-    made = numpipe.verify(kernel, x, x, statistics=statistics, weight=weight, schedules=3, **outs)
+@pytest.mark.parametrize(
+    ("kind", "ctas", "wgs", "rows", "columns"),
+    [("matrix", 1, 2, 7, 1032), ("matrix", 2, 1, 7, 512), ("elements", 2, 2, 21, 1031)],
+)
+def test_warpgroups_wait_for_the_sums_of_rows(
+    kind: str, ctas: int, wgs: int, rows: int, columns: int
+) -> None:
+    kernel, _ = norm_gradients.in_ring(True, columns, 4, kind, ctas, wgs, "dbias")
+    x, grad, weight = numbers(rows, columns), numbers(rows, columns)[::-1].copy(), numbers(columns)
+    exact = gradient("layer_norm", x, grad, weight)
+    statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
+    # row 4 may be loaded with row 3, but is not part of it
+    x[4, 0] = grad[4, 0] = np.inf
+    flat = [array.reshape(-1) if kind == "elements" else array for array in (x, grad)]
+    sums = np.zeros((2, 2, columns), np.float32)
+    outs = {"dx": np.zeros_like(x), "dweight": sums[0], "dbias": sums[1]}
+    named = {"statistics": statistics, "weight": weight, **outs}
+    kernel.simulate(*flat, **named)
+    found = np.delete(outs["dx"], 4, 0), *sums.sum(1)[:, 1:]
+    wanted = np.delete(exact[0], 4, 0), exact[1][1:], exact[2][1:]
+    for got, right in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(got, right, rtol=1e-4, atol=2e-5)
+    made = numpipe.verify(kernel, *flat, **named, schedules=3)
     assert made.ok, str(made)
 
 

@@ -4,6 +4,7 @@ other lanes than their part of the result."""
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from .conversions import moved
 from .elementwise import check_axis
 from .layouts import COLUMN, ROW, Form
 from .refs import ALL, Span
+from .row_layouts import WHOLE
 from .tile import Tile, TileLike, check_form, form_of
 from .tile_slices import elements_of, part_form
 
@@ -49,6 +51,8 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, tuple[int
     shape = list(first.shape)
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
+    if first.layout == f"{ROW} {WHOLE}":
+        result = replace(result, layout=first.layout)
     for form in forms:
         index: list[Any] = [ALL] * len(shape)
         index[along] = Span(start, start + form.shape[along])
