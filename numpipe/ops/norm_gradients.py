@@ -29,7 +29,7 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import PARTS, SPREAD, split_row
+from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
 from ..launch.array_info import ArrayInfo, tma_addressable
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
@@ -186,8 +186,6 @@ PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
 each CTA that an SM has room for"""
 AHEAD = 4
 """rows whose sums the warps of a cluster may exchange at the same time"""
-PIECE = 256
-"""columns that all lanes of a warpgroup have two of"""
 SENT = 64
 """numbers that all lanes of a warp have two of"""
 
@@ -222,20 +220,22 @@ def in_ring(
     """
     of_sm = WARPGROUPS // wgs
     unit, elements = 16 // itemsize, kind == ELEMENTS
-    # pairs of columns are aligned in memory if each second row begins one column before its first
-    shifts = elements and n % 2
+    # a lane's four columns are aligned in memory if rows begin up to three columns early
+    shifts = 3 if elements and n % 4 else 0
     own = -(-(n + shifts) // (ctas * wgs * unit)) * unit
-    width = -(-own // PIECE) * PIECE
+    width = -(-own // STEP) * STEP
     # columns that a CTA loads, and their room in shared memory
-    span = -(-((wgs - 1) * own + width) // PIECE) * PIECE
+    span = -(-((wgs - 1) * own + width) // STEP) * STEP
     room = span + elements * 128 // itemsize
     adds = ctas <= 2
     shared = wgs * PARTS if adds else ctas * wgs * PARTS
     size = min(shared, SENT)
-    slots = min(8, (SHARED // of_sm - 4 * AHEAD * shared) // (2 * room * itemsize))
+    slots = min(
+        8, (SHARED // of_sm - 4 * AHEAD * (shared + adds * ctas * SENT)) // (2 * room * itemsize)
+    )
     last = (n + shifts - 1) // own
     # columns that are inside in all warpgroups
-    whole = min(own, n - last * own) // PIECE * PIECE
+    whole = min(own, n - last * own) // STEP * STEP
 
     @kernel(
         grid=lambda dweight: (dweight.shape[0] * ctas,),
@@ -263,8 +263,8 @@ def in_ring(
             known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
         else:
             stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
-        # all rows of a program shift, or none, because there is an even number of programs
-        shift = at % 2 if shifts else 0
+        # the same for all rows of a program, because the number of programs is a multiple of four
+        shift = at * n % 4 if shifts else 0
         number = rank * wgs + wg
         start, first = number * own - shift, rank * wgs * own - shift
         stop = min(start + own, n)
@@ -303,9 +303,9 @@ def in_ring(
 
         def folded(tile):
             """The sum of the pieces of a tile."""
-            total = tile[:, :PIECE]
-            for c in static_range(PIECE, width, PIECE):
-                total = total + tile[:, c : c + PIECE]
+            total = tile[:, :STEP]
+            for c in static_range(STEP, width, STEP):
+                total = total + tile[:, c : c + STEP]
             return total
 
         def added_up(k):
@@ -345,11 +345,11 @@ def in_ring(
         for k in range(count + 2):
             if adds:
                 if 0 < k <= count and (k - 1) % wgs == wg:
-                    along, total = added_up(k - 1)
+                    first_sum, second_sum = added_up(k - 1)
                     # all warpgroups of this CTA have stored row k - 3
                     if k > 2:
                         fetch(k - 3 + slots)
-                    pair = np.where(iota((SENT,), 0) < 1, along, total)
+                    pair = np.where(iota((SENT,), 0) < 1, first_sum, second_sum)
                     place = ds(((k - 1) % AHEAD * ctas + rank) * SENT, SENT)
                     send(pair, totals, place, known.at[(k - 1) % AHEAD])
             elif k > 2 and k - 3 + slots < count and k % wgs == wg:
@@ -399,7 +399,7 @@ def in_ring(
         if dbias is not None:
             dbias[ds(at, 1), j] = of_bias
 
-    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm >> shifts << shifts
+    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
 
 HEIGHT, WIDTH = 32, 64
@@ -486,8 +486,7 @@ def launch_gradient(
                 run, most = in_ring(*how, *names)
                 height, options, inputs = 1, {}, inputs | given(kind, x=x, grad=grad)
                 break
-    programs = max(1, min(-(-count // height), most))
-    programs += programs % 2 * (programs < most)
+    programs = max(1, min(-(-count // (4 * height)) * 4, most))
     like = x._replace(dtype=np.dtype(np.float32))
     sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
     if run is not None:

@@ -30,8 +30,8 @@ SEEN_IN_THE_RESULT = {
     "pipeline.steps.await_empty < pipeline.steps.finish_loads",
     "gmem_await < grid.round_totals._await",
 }
-"""CompilerParams(drain=True) promises when loads begin. Without the wait the kernel is right but may
-break that promise, unless the slots happen to be free by then. Totals are data and flag in one
+"""CompilerParams(drain=True) promises when loads begin. Without the wait the kernel is right, but
+may break that promise, unless the slots happen to be free by then. Totals are data and flag in one
 word, so a missing wait gives wrong sums.
 """
 

@@ -35,7 +35,7 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         row_kernels,
         "choose",
-        lambda n, operands=1, dtype=FLOAT32, aligned=True, flat=False, once=False, held=0: (
+        lambda n, operands=1, dtype=FLOAT32, aligned=True, flat=False, once=False, held=0, unit=1: (
             choose(n) if n <= 4000 else in_steps(n, 3 * (aligned and not once), dtype)
         ),
     )

@@ -108,7 +108,7 @@ def test_warpgroups_wait_for_the_sums_of_rows(
     # row 4 may be loaded with row 3, but is not part of it
     x[4, 0] = grad[4, 0] = np.inf
     flat = [array.reshape(-1) if kind == "elements" else array for array in (x, grad)]
-    sums = np.zeros((2, 2, columns), np.float32)
+    sums = np.zeros((2, 4, columns), np.float32)
     outs = {"dx": np.zeros_like(x), "dweight": sums[0], "dbias": sums[1]}
     named = {"statistics": statistics, "weight": weight, **outs}
     kernel.simulate(*flat, **named)
