@@ -19,7 +19,7 @@ def _thread_index(_typing: Any) -> Any:
 @cuda_meaning(special.warpgroup_index)
 def _warpgroup_index(_typing: Any) -> Any:
     return nb.types.int32(), lambda context, builder, sig, args: builder.lshr(
-        nb.thread_index(builder), 7
+        nb.thread_index(builder), nb.const(7)
     )
 
 

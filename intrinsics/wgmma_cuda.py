@@ -106,11 +106,11 @@ def _descriptor(
 def _descriptor_code(mode: int) -> Callable[..., Any]:
     def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
         def field(value: Any, position: int) -> Any:
-            units = builder.lshr(builder.and_(value, 0x3FFFF), 4)
-            return builder.shl(builder.zext(units, nb.i64), position)
+            units = builder.lshr(builder.and_(value, nb.const(0x3FFFF)), nb.const(4))
+            return builder.shl(builder.zext(units, nb.i64), nb.const(position, nb.i64))
 
         addr, leading, stride, _ = args
         word = builder.or_(builder.or_(field(addr, 0), field(leading, 16)), field(stride, 32))
-        return builder.or_(word, (mode - 4 if mode >= 2 else mode) << 62)
+        return builder.or_(word, nb.const((mode - 4 if mode >= 2 else mode) << 62, nb.i64))
 
     return codegen

@@ -17,7 +17,9 @@ def elected(builder: Any) -> Any:
     every TMA copy in a loop over the active lanes.
     """
     return builder.and_(
-        builder.icmp_unsigned("==", builder.and_(nb.thread_index(builder), 0x60), 0),
+        builder.icmp_unsigned(
+            "==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)
+        ),
         elected_in_warp(builder),
     )
 
@@ -31,7 +33,7 @@ def elected_in_warp(builder: Any) -> Any:
         "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }",
         "=r",
     )
-    return builder.icmp_unsigned("!=", one, 0)
+    return builder.icmp_unsigned("!=", one, nb.const(0))
 
 
 @cuda_meaning(one_lane)

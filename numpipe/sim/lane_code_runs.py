@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
 from typing import Any, NoReturn
 
 import numpy as np
@@ -50,15 +49,12 @@ _PUBLIC_WORDS = {
 _DONE = {"write": "stored", "read": "loaded", "atomic": "updated"}
 
 
-@dataclass(eq=False)
 class _Stop:
     """A call at which a lane waits for others of its warp."""
 
-    operation: str
-    mask: int
-    value: Any
-    amount: int
-    site: sites.Site = field(default_factory=sites.user_site)
+    def __init__(self, operation: str, mask: int, value: Any, amount: int) -> None:
+        self.operation, self.mask, self.value, self.amount = operation, mask, value, amount
+        self.site = sites.user_site()
 
     @property
     def key(self) -> tuple[Any, ...]:

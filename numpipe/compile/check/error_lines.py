@@ -423,7 +423,7 @@ _HINTS = (
     ),
 )
 _TYPE = re.compile(rf"\b({'|'.join(_TYPES)})\(")
-_TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*, (\w+), (?:memory|compute)(?:, writable)?$")
+_TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*?\), (\w+), ")
 
 
 def readable(text: str, unit: Unit) -> str:
@@ -440,7 +440,7 @@ def readable(text: str, unit: Unit) -> str:
             depth += {"(": 1, ")": -1}.get(text[end], 0)
             end += 1
         inside = text[found.end() : end - 1]
-        if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+$", inside)):
+        if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+, \w+, \w+$", inside)):
             words = f"array '{unit.arrays[int(array[1])].name}'"
         elif found[1] == "smem" and (tile := _TILE.match(inside)):
             words = f"shared-memory tile {tile[1]} {tile[2]}"

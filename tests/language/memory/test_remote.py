@@ -101,7 +101,7 @@ def added_up(x, y):
     sums, tiles, landed = numpipe.scratch(
         (SMEM((32,), np.float32), SMEM((4, 64, 8), np.float32), Barrier(4, 2))
     )
-    rows = x[ds(64 * rank, 8), ds(0, 64)].sum(axis=1)
+    rows = x[ds(64 * rank, 8), ds(0, 256)].sum(axis=1)
     numpipe.async_store_smem(
         rows, sums.at[ds(8 * rank, 8)], landed.at[0], cluster_idx=None, cluster_dim="all"
     )
@@ -121,8 +121,8 @@ def added_up(x, y):
 
 
 def test_a_tile_or_the_sums_of_few_rows_go_to_all_ctas(runs: Any) -> None:
-    x = integers(256, 64)
-    wanted = x.reshape(4, 64, 64)[:, :8].sum() + x[:, :8].reshape(4, 64, 8).sum(axis=0)
+    x = integers(256, 256)
+    wanted = x.reshape(4, 64, 256)[:, :8].sum() + x[:, :8].reshape(4, 64, 8).sum(axis=0)
     for run in runs:
         y = np.zeros((256, 8), np.float32)
         run(added_up, x, y)

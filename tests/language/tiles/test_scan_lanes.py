@@ -38,18 +38,22 @@ class Lanes:
     type: Any = None
 
 
+def number(value: Any) -> Any:
+    return getattr(value, "value", value)
+
+
 class Builder:
     """The builder methods that the generators use."""
 
     @staticmethod
-    def icmp_signed(symbol: str, a: Lanes, b: Lanes) -> Lanes:
-        return Lanes(COMPARE[symbol](a.value, b.value))
+    def icmp_signed(symbol: str, a: Any, b: Any) -> Lanes:
+        return Lanes(COMPARE[symbol](number(a), number(b)))
 
     icmp_unsigned = icmp_signed  # for non-negative values
 
     @staticmethod
     def select(test: Lanes, a: Lanes, b: Lanes) -> Lanes:
-        return Lanes(np.where(test.value, a.value, b.value), a.type)
+        return Lanes(np.where(test.value, number(a), number(b)), getattr(a, "type", None))
 
     @staticmethod
     def bitcast(value: Lanes, to: Any) -> Lanes:
@@ -63,7 +67,7 @@ class Builder:
             "add": np.add,
             "sub": np.subtract,
         }[name]
-        return lambda a, b: Lanes(function(a.value, b.value), a.type)
+        return lambda a, b: Lanes(function(number(a), number(b)), a.type)
 
 
 def before(_builder: Any, value: Lanes, distance: int, among: int) -> Lanes:

@@ -169,6 +169,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         over_rows,
         {
             "cumsum_long",
+            "cumsum_parts",
             "gated",
             "gated_gradient",
             "quantize_tile",
