@@ -436,7 +436,7 @@ def _ptx_typer(
             value = emit(builder, machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return nb.nothing(context)
-            return builder.icmp_unsigned("!=", value, 0) if result == "bool" else value
+            return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value
 
         return sig, codegen
 
