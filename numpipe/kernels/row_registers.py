@@ -292,16 +292,15 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return p, lse
 
     @function
-    def counts(first, parts):
-        """Return how many elements of the row some parts of the CTA's tiles have, as float32."""
+    def counts():
+        """Return how many elements of the row this warpgroup's parts have, as float32."""
         if whole == width:
-            return full(parts, width / PARTS, np.float32)
-        size = width // PARTS
-        part = iota(parts) + first
-        left = np.clip(n - (part >> 3) * width, 0, width)
+            return width / PARTS
+        size, part = width // PARTS, iota(PARTS)
+        left = np.clip(n - axis_index("wg") * width, 0, width)
         # a warp has 128 of every 512 columns
         own = (left >> 9) * 128 + np.clip((left & 511) - (part & 3) * 128, 0, 128)
-        return np.clip(own - (part >> 2 & 1) * size, 0, size).astype(np.float32)
+        return np.clip(own - (part >> 2) * size, 0, size).astype(np.float32)
 
     @function
     def moments(f):
@@ -310,15 +309,18 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             mean = kept(tile, 0.0).sum(axis=1)[:, None] / n
             own = kept(tile - mean, 0.0)
             return mean, (own * own).sum(axis=1)[:, None] / n
-        sizes = np.maximum(counts(axis_index("wg") * PARTS, PARTS), 1.0)
-        own = split_row(kept(tile, 0.0)).sum(axis=1) / sizes
+        sizes = counts()
+        own = split_row(kept(tile, 0.0)).sum(axis=1) / np.maximum(sizes, 1.0)
         near = split_row(tile) - own[:, None]
         if whole < width:
             near = split_row(kept(join_row(near), 0.0))
         at = half()
         give(at, 0, own)
         give(at, 1, (near * near).sum(axis=1))
-        return spread(got(at, 0), got(at, 1), counts(0, parts))
+        if whole < width:
+            give(at, 2, sizes)
+        means, squares = got(at, 0), got(at, 1)
+        return spread(means, squares, got(at, 2) if whole < width else sizes)
 
     @function
     def softmax_of(tops, totals):

@@ -154,7 +154,7 @@ def choose(
     (2, 4, 4, 4)
     """
     held = held or operands
-    if n <= 2048 // max(held, operands, min(unit, 2)):  # groups take registers, too
+    if n <= 2048 // max(held, operands, 2):
         return _short(n, operands, max(held, operands), unit)
     part, wgs = PART // held, 1
     while n > part * wgs:

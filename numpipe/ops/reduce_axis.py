@@ -144,7 +144,10 @@ def reducer(
                 total = carried + total
             return total, at
 
-        total, at = full(shape, lowest, np.float32), full(shape, 0, np.int32)
+        # pieces of a tile, whose lanes keep its rows
+        whole = (length, across) if down else (across, length)
+        total = piece(full(whole, lowest, np.float32), ds(0, step))
+        at = piece(full(whole, 0, np.int32), ds(0, step))
         share = cdiv(cdiv(n, length), parts) * length
         for start in range(part * share, min(part * share + share, n), length):
             if masked and (start + length > n or (each > 1 and start == 0)):
