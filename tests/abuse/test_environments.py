@@ -211,7 +211,7 @@ def run(name: str, folder: Path) -> tuple[subprocess.CompletedProcess[str], str]
     return ran, out.read_text(encoding="utf8") if out.exists() else ""
 
 
-@pytest.mark.variants(1, thorough=9)
+@pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize("name", CHILDREN)
 def test_a_process_simulates_and_answers_in_its_environment(name: str, tmp_path: Path) -> None:
     ran, told = run(name, tmp_path)

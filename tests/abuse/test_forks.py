@@ -88,7 +88,7 @@ print(calls)
 """
 
 
-@pytest.mark.variants(1, thorough=6)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize("moment", range(MOMENTS))
 def test_a_child_forked_during_a_first_compile_answers(moment: int, tmp_path: Path) -> None:
     script = tmp_path / "program.py"

@@ -88,7 +88,7 @@ def answers(numbers: list[int], folder: Path) -> dict[str, object]:
     return json.loads(ran.stdout)  # type: ignore[no-any-return]
 
 
-@pytest.mark.variants(1, thorough=4)
+@pytest.mark.variants(1, thorough=2)
 @pytest.mark.parametrize("first", range(1, IMPORTS + 1, 5))
 def test_numpipe_is_used_again_after_ctrl_c_in_an_import(first: int, tmp_path: Path) -> None:
     found = answers([*range(first, first + 5)], tmp_path)

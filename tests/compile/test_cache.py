@@ -319,7 +319,7 @@ def damage(path: Path, how: str) -> None:
         }[how]()
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize(
     "how",
     [

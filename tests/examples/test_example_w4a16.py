@@ -70,7 +70,7 @@ def test_it_is_verified(groups: int) -> None:
 
 
 @compiles
-@pytest.mark.variants(1, thorough=3)
+@pytest.mark.variants(1, thorough=1)
 @pytest.mark.parametrize("config", CONFIGS)
 def test_it_compiles_without_spills_and_converts_a_pair_in_three_instructions(config: str) -> None:
     of = w4a16.kernel(CONFIGS[config])

@@ -93,7 +93,7 @@ def test_every_schedule_reports_it_by_name(name: str) -> None:
         assert report.hazard == entry.hazard, f"seed {seed}: {report.hazard}: {text}"
 
 
-@pytest.mark.variants(24)
+@pytest.mark.variants(24, thorough=150)
 @pytest.mark.schedules
 @pytest.mark.parametrize("name", ENTRIES)
 def test_the_fixed_twin_is_silent_and_right(name: str) -> None:

@@ -64,7 +64,7 @@ def test_code_does_what_its_comments_say(row: Row, capsys: pytest.CaptureFixture
     assert [line for line in row.prints if line not in printed] == []
 
 
-@pytest.mark.variants(4)
+@pytest.mark.variants(4, thorough=20)
 @pytest.mark.parametrize("row", of("gives"), ids=str)
 def test_code_that_gives_what_its_comments_say_compiles(row: Row) -> None:
     program = Program([row], TEXT)
