@@ -54,7 +54,7 @@ from .tiled import dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
-SHORT = 2048
+SHORT = 1024
 """most columns of a row in the registers of a warp"""
 HELD = 16384
 """most columns of a row in the registers of a CTA"""
