@@ -93,7 +93,7 @@ def _launch(
             split, step = (sizes[3] // 2, 1) if not interleaved else (1, 2)
             pair = name in "xy"
             given += [part_of(view, k, step) for k in (0, split)] if pair else [view]
-        repeats = next(k for k in (4, 5, 3, 2, 1) if not sizes[same] % k)
+        repeats = next(k for k in (2, 3, 5, 1) if not sizes[same] % k)
         n = given[0].shape[3]
         width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
         kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
