@@ -50,12 +50,8 @@ def test_any_axis_of_any_layout(name: str) -> None:
 
 
 @compiles
-@pytest.mark.variants(1, thorough=2)
-@pytest.mark.parametrize("shape, dtype", [((8, 512), ml_dtypes.bfloat16), ((16, 512), np.float32)])
-def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it(
-    shape: Any, dtype: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    x = numbers(*shape, dtype=dtype)
+def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = numbers(8, 512, dtype=ml_dtypes.bfloat16)
     for call in recorded(lambda: (ops.sum(x, 1), ops.argmax(x, 1)), monkeypatch):
         report = call.kernel.inspect("resources", *call.args, **call.named)
         assert not report.layout_casts
