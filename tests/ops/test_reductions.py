@@ -12,8 +12,6 @@ import pytest
 import numpipe
 from numpipe import SpecError, ops
 from numpipe.ops import reduce_axis
-from tests.kernels.compilers import compiles
-from tests.kernels.recorded_calls import recorded
 
 NAMES = ["sum", "mean", "max", "argmax"]
 
@@ -47,14 +45,6 @@ def test_any_axis_of_any_layout(name: str) -> None:
     out = np.zeros((40, 3), np.int32 if name == "argmax" else np.float32).T
     assert getattr(ops, name)(x, 1, out=out) is out
     np.testing.assert_array_equal(out, getattr(ops, name)(x, 1))
-
-
-@compiles
-def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    x = numbers(8, 512, dtype=ml_dtypes.bfloat16)
-    for call in recorded(lambda: (ops.sum(x, 1), ops.argmax(x, 1)), monkeypatch):
-        report = call.kernel.inspect("resources", *call.args, **call.named)
-        assert not report.layout_casts
 
 
 @pytest.mark.variants(6, thorough=12)
