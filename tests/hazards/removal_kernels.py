@@ -548,13 +548,15 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
         ints(1, dtype=F32),
         out(1, row.n),
     )
-run(
-    "gradients of a norm in a ring",
-    in_ring(True, 512, 4, "matrix", 2, 1, "grad_total", "dbias")[0],
-    *(ints(12, 512, dtype=F32), ints(12, 512, dtype=F32), ints(12, 2, dtype=F32)),
-    *(ints(512, dtype=F32), ints(12, 512, dtype=F32)),
-    *(out(12, 512, dtype=F32), out(1, 512, dtype=F32), out(1, 512, dtype=F32)),
-)
+for ctas in (1, 2, 4):
+    columns = 256 * ctas
+    run(
+        f"gradients of a norm in a ring, by {ctas} CTAs",
+        in_ring(True, columns, 4, "matrix", ctas, 1, "grad_total", "dbias")[0],
+        *(ints(12, columns, dtype=F32), ints(12, columns, dtype=F32), ints(12, 2, dtype=F32)),
+        *(ints(columns, dtype=F32), ints(12, columns, dtype=F32)),
+        *(out(12, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
+    )
 for consumed in (False, True):
     run(
         f"an operand that is not used, {consumed}",

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from ...language.tiles.mathematics import FUNCTIONS
+from ...language.tiles import mathematics
 from .constants import lookup
 
 _SEQUENCE = "has no fixed length on the GPU: use a tuple"
@@ -84,14 +84,14 @@ def refusal(node: ast.AST) -> str | None:
     return None if found is None else f"{found[0]} {found[1]}"
 
 
-_SPELLED = {function.symbol for function in FUNCTIONS.values()}
+_SPELLED = {function.symbol for function in mathematics.FUNCTIONS.values()}
 _NUMPYS = {
     "abs",
     "clip",
     "where",
     *(name.removeprefix("np.") for name in _SPELLED if name.startswith("np.")),
 }
-_OWN = {name for name in _SPELLED if name.isidentifier()}
+_OWN = mathematics.__all__
 _INSTEAD: dict[Any, str] = {
     builtins.zip: "write the pairs out: for i, j in ((i0, j0), (i1, j1)):",
     builtins.enumerate: "write the pairs out: for i, v in ((0, v0), (1, v1)):",

@@ -77,7 +77,7 @@ def test_attention_and_copies_are_explained_too() -> None:
     assert [why[:3] for why in found.copied] == ["'q'", "'k'", "'v'"] and kernels(found)[
         -1
     ] == "attend"
-    assert kernels(told(ops.copy, np.zeros((100, 60), np.float32).T)) == ["copy_tma"]
+    assert kernels(told(ops.copy, np.zeros((100, 60), np.float32).T)) == ["copy_turned"]
 
 
 def test_nothing_is_launched_and_no_notes_are_left() -> None:
