@@ -43,7 +43,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
     direct = steps - slots
-    # a row that begins anywhere is taken from the line of memory on that has its first column
+    # a row that may begin anywhere is loaded from the start of the line that has its first column
     line = LINE // dtype.itemsize
     shifts = rows.flat * (line - 1)
     across = ctas * wgs * width

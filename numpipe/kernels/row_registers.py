@@ -180,8 +180,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def half():
         """The half of the memory that the next exchange takes.
 
-        Exchanges take the halves in turn: who gives a vector to one has got what all others gave
-        to the other one, after they had got what was in this one.
+        Exchanges alternate between the halves. A warpgroup that writes to one has read the vectors
+        of all warpgroups in the other, which they sent after they had read this one.
         """
         _, landed = memory()
         return (next_phase(landed.at[0, 0]) + next_phase(landed.at[1, 0])) & 1
@@ -228,7 +228,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def together(tops, totals):
-        """Return the maximum and the sum of exp(x - maximum) of a row, given those of parts."""
+        """Return the maximum and the sum of exp(x - maximum) of a row from those of its parts."""
         at = half()
         give(at, 0, tops)
         give(at, 1, totals)
