@@ -30,7 +30,7 @@ def test_each_test_keeps_its_number_of_cases_that_are_not_soak() -> None:
     ]
     assert [(item.nodeid, mark) for item, mark in left(items)] == [
         ("x.py::test_a[1]", "thorough"),
-        ("x.py::test_a[3]", "thorough"),
+        ("x.py::test_a[3]", "soak"),
     ]
 
 

@@ -3,8 +3,8 @@ thorough``.
 
 Compiling takes most of the time of a run, and many tests compile one kernel for each of their
 parameters. Such a test is marked ``@pytest.mark.variants(n)``: n of its cases, spread evenly, run
-each time. The others are marked ``thorough``, for the second stage of .ci/run. With ``variants(n,
-thorough=m)``, m of them are, and the rest are marked ``soak``.
+each time. Of the others, half are marked ``thorough``, for the second stage of .ci/run, and half
+``soak``. With ``variants(n, thorough=m)``, m of them are ``thorough``.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def left(items: Iterable[pytest.Item]) -> Iterator[tuple[pytest.Item, str]]:
     for (_, n, m), of_one in cases.items():
         kept = spread(len(of_one), n)
         others = [item for position, item in enumerate(of_one) if position not in kept]
-        later = spread(len(others), len(others) if m is None else m)
+        later = spread(len(others), -(-len(others) // 2) if m is None else m)
         yield from (
             (item, "thorough" if position in later else "soak")
             for position, item in enumerate(others)
