@@ -123,10 +123,10 @@ def each(rule: Rule, count: int | None = None) -> Rule:
     )
 
 
-def element_type(where: str, dtype: Any) -> np.dtype[Any]:
+def element_type(where: str, dtype: Any) -> np.dtype:
     """Return `dtype` as a NumPy dtype. Raises SpecError if it does not name one."""
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
+        found: np.dtype = np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"{where}: dtype must be an element type, got {told(dtype)} ({error})"

@@ -36,13 +36,13 @@ class ArrayInfo(NamedTuple):
     ptr: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
-    dtype: np.dtype[Any]
+    dtype: np.dtype
     device: int
     """CUDA ordinal; -1 for host arrays"""
     writable: bool
     owner: Any
     """the object that was passed"""
-    array: np.ndarray[Any, Any] | None = None
+    array: np.ndarray | None = None
     """for host arrays, the memory as a NumPy array (for a CPU tensor, a view of it)"""
     held: Any = None
     """the view of a DLPack export, which like `owner` keeps the memory alive"""
@@ -53,7 +53,7 @@ class ArrayInfo(NamedTuple):
         return self.ptr if self.array is None else int(self.array.__array_interface__["data"][0])
 
 
-def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any], order: str = "C") -> ArrayInfo:
+def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype, order: str = "C") -> ArrayInfo:
     """Describe an array of zeros that is not allocated; `order` is NumPy's."""
     zeros = np.broadcast_to(np.zeros((), dtype), shape)
     along = -1 if order == "F" else 1
@@ -66,7 +66,7 @@ def argument(name: str, kernel: str) -> str:
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
-def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
+def element_type(dtype: np.dtype, name: str, kernel: str) -> np.dtype:
     """Return the element type. Raises SpecError if kernels do not support it."""
     element = _exact.get(dtype)
     if element is None:
@@ -198,7 +198,7 @@ def obstacle_in_place(info: ArrayInfo) -> str | None:
 
 @functools.lru_cache(maxsize=4096)
 def _obstacle(
-    offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
+    offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype
 ) -> str | None:
     """Return the result of `tma_addressable`. It depends only on the last bits of the address, so
     it is cached: each call needs it for each array."""

@@ -21,7 +21,7 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
@@ -49,7 +49,7 @@ class DeviceBuffer:
         self,
         shape: Sequence[int],
         strides: Sequence[int],
-        dtype: np.dtype[Any],
+        dtype: np.dtype,
         nbytes: int,
         stream: int,
         device: int,

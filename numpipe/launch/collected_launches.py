@@ -85,7 +85,7 @@ class Collected:
     def nbytes(self) -> int:
         return self._workspace + self._allocated
 
-    def allocate(self, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> ArrayInfo | None:
+    def allocate(self, shape: Sequence[int], dtype: np.dtype, device: int) -> ArrayInfo | None:
         """Return an array at the end of the caller's memory, for data that one launch passes to the
         next, or None if the memory is too small. A dry run only counts the bytes."""
         nbytes = math.prod(shape) * dtype.itemsize

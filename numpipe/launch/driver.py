@@ -255,7 +255,7 @@ class Driver(Contexts):
                 )
             return self._blanks[key]
 
-    def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
+    def kept(self, source: np.ndarray, ordinal: int) -> int:
         """Allocate device memory with these contents for the rest of the process."""
         with self.aside(ordinal) as stream:
             address = self.allocate(source.nbytes, stream, ordinal)

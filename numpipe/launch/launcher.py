@@ -176,7 +176,7 @@ class Prepared:
         self._counters: dict[tuple[Any, ...], int] = {}
         """addresses of launch counters, by stream and outputs, for a kernel that has one"""
 
-    def _field(self, dtype: np.dtype[Any]) -> str:
+    def _field(self, dtype: np.dtype) -> str:
         code = _SCALARS.get(dtype.name)
         if code is None:
             raise SpecError(

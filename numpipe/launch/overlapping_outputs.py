@@ -114,13 +114,13 @@ def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
     return _view(one) != _view(other) and _share(_memory(one), _memory(other))
 
 
-def _memory(info: ArrayInfo) -> np.ndarray[Any, Any]:
+def _memory(info: ArrayInfo) -> np.ndarray:
     """Return host or GPU memory as an array that must not be read."""
     kind = np.dtype(f"V{info.dtype.itemsize}")
     return memory(info.address, info.shape, info.strides, kind, False, None)
 
 
-def _share(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
+def _share(first: np.ndarray, second: np.ndarray) -> bool:
     try:
         return np.shares_memory(first, second, max_work=_MOST_WORK)
     except np.exceptions.TooHardError:

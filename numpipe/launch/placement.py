@@ -60,7 +60,7 @@ def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> A
 
 def pinned_empty(
     shape: int | Sequence[int], dtype: Any, *, target: str | None = None
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """Return an uninitialized, C-contiguous NumPy array in page-locked memory.
 
     shape   an int or a sequence of ints

@@ -21,7 +21,6 @@ simulator models them:
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -39,7 +38,7 @@ MAP_BYTES = 128
 @functools.lru_cache(maxsize=4096)
 def encode(
     ptr: int,
-    dtype: np.dtype[Any],
+    dtype: np.dtype,
     shape: tuple[int, ...],
     strides: tuple[int, ...],
     box: tuple[int, ...],

@@ -146,7 +146,7 @@ class TorchGpus:
             self._meet("Mesh.zeros")
         return tensor if shape else tensor[0]
 
-    def to_device(self, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+    def to_device(self, arrays: Sequence[np.ndarray]) -> Any:
         """Copy this rank's host array to symmetric memory."""
         array = np.ascontiguousarray(arrays[0])
         tensor = self.empty(array.shape, array.dtype, zeros=False)

@@ -26,10 +26,10 @@ def memory(
     address: int,
     shape: Sequence[int],
     strides: Sequence[int],
-    dtype: np.dtype[Any],
+    dtype: np.dtype,
     writable: bool,
     owner: Any,
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """Return the memory at an address as a NumPy array that keeps `owner` alive."""
     interface = {
         "version": 3,

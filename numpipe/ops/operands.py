@@ -235,7 +235,7 @@ def _covering(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
+def dense(array: np.ndarray) -> ArrayInfo:
     """Describe an array on the host."""
     return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
 

@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from ..core.machine import TensorMap
 
-_REDUCED: dict[str, Callable[[Any, Any], npt.NDArray[Any]]] = {
+_REDUCED: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "add": lambda old, new: old + new,
     "min": np.minimum,
     "max": np.maximum,
@@ -41,7 +41,7 @@ UPDATES = {
 """The effect of lane atomics on an element, as NumPy functions of two arguments."""
 
 
-def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def combined(reduction: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """Return the result of a reduction, by a TMA copy or by lanes, into `old` elements."""
     with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
         return _REDUCED[reduction](old, new)
@@ -106,7 +106,7 @@ class Box:
             ]
         )
 
-    def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
+    def fetch(self, coords: tuple[int, ...]) -> np.ndarray:
         """Return the box at `coords` as contiguous 16-byte chunks; elements outside the array are
         zeros (or NaN)."""
         part = self.elements(coords)
@@ -118,7 +118,7 @@ class Box:
                 box[self._within(coords, part)] = inside
         return np.ascontiguousarray(box).reshape(-1).view(np.complex128)
 
-    def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
+    def put(self, coords: tuple[int, ...], chunks: np.ndarray, reduction: str = "") -> None:
         """Write the part of the box at `coords` that lies inside the array, or reduce it into the
         array."""
         array, part = self.tensor.array, self.elements(coords)
@@ -127,7 +127,7 @@ class Box:
             array[part] = combined(reduction, array[part], new) if reduction else new
 
 
-def intervals(addresses: npt.NDArray[Any], width: int) -> tuple[tuple[int, int], ...]:
+def intervals(addresses: np.ndarray, width: int) -> tuple[tuple[int, int], ...]:
     """Return the merged, sorted intervals covered by `width` bytes at each address.
 
     >>> intervals(np.array([64, 16, 32]), 16)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy.typing as npt
+import numpy as np
 
 from ..diagnostics.errors import SpecError
 from .footprints import Footprint
@@ -202,7 +202,7 @@ class Directed(InOrder):
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
         self._now.footprint.touch_memory(rank, (), ((lo, hi),), how)
 
-    def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
+    def touch_array(self, array: np.ndarray, index: Sequence[slice], how: str) -> None:
         lo, _ = bounds(array)
         first, _, number = next(
             (base for base in self._bases if base[0] <= lo < base[1]), (0, 0, -1)
@@ -212,7 +212,7 @@ class Directed(InOrder):
             ("array", number), view, tuple([(part.start, part.stop) for part in index]), how
         )
 
-    def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def arrays(self, arrays: Sequence[np.ndarray]) -> None:
         self._bases = joined(arrays)
 
 

@@ -156,8 +156,8 @@ def arrive_at(
 # ---- stores to the shared memory of another CTA --------------------------------------------------
 def send(
     who: Warpgroup,
-    chunks: npt.NDArray[Any],
-    values: npt.NDArray[Any],
+    chunks: np.ndarray,
+    values: np.ndarray,
     rank: int,
     mbar: int,
     what: str,
@@ -206,7 +206,7 @@ def land(
     what: str,
     known: Vector | None,
     index: npt.NDArray[np.int64] | slice,
-    fetch: Callable[[], npt.NDArray[Any]],
+    fetch: Callable[[], np.ndarray],
     done: int,
     _: int,
 ) -> None:

@@ -52,7 +52,7 @@ def store(who: Warpgroup, addresses: Addresses, values: npt.NDArray[np.uint8], w
 
 
 def update(
-    who: Warpgroup, addresses: Addresses, values: npt.NDArray[Any], reduction: str, what: str
+    who: Warpgroup, addresses: Addresses, values: np.ndarray, reduction: str, what: str
 ) -> None:
     _touch(who, addresses, values.itemsize, what, "atomic")
     touch_atomic(
@@ -61,14 +61,14 @@ def update(
     combine(who.sm.memory.bytes, addresses, values, reduction)
 
 
-def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reduction: str) -> None:
+def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype, reduction: str) -> None:
     """Record atomics on SMEM[lo:hi). Atomics of one kind commute, except sums of floats, which
     round."""
     who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
 
 def combine(
-    memory: npt.NDArray[np.uint8], addresses: Addresses, values: npt.NDArray[Any], reduction: str
+    memory: npt.NDArray[np.uint8], addresses: Addresses, values: np.ndarray, reduction: str
 ) -> None:
     """Combine each value with the element at its address, one after another."""
     with np.errstate(all="ignore"):
@@ -91,7 +91,7 @@ def intervals_of(
 
 
 def _checked(
-    who: Warpgroup, chunks: npt.NDArray[Any], what: str, nbytes: int = 16
+    who: Warpgroup, chunks: np.ndarray, what: str, nbytes: int = 16
 ) -> npt.NDArray[np.int64]:
     """Return addresses of chunks of `nbytes`, one row per warp. Raises SimulationError for
     addresses outside the CTA's memory."""
@@ -162,8 +162,8 @@ def note_all(
 
 
 def checked(
-    who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: str
+) -> tuple[npt.NDArray[np.int64], np.ndarray]:
     """Return addresses of chunks of 4 or 16 bytes, one row per warp, and the values to store there.
     Raises SimulationError for addresses outside the CTA's memory."""
     values = np.ascontiguousarray(values)
@@ -172,9 +172,7 @@ def checked(
     return chunks, values.view(np.float32 if nbytes == 4 else np.complex128)[..., 0]
 
 
-def write_chunks(
-    who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
-) -> None:
+def write_chunks(who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
     chunks, values = checked(who, chunks, values, what)
     if not chunks.size:
         return
@@ -183,7 +181,7 @@ def write_chunks(
     _trace(who, "write", what, 16 * chunks.size)
 
 
-def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.uint8]:
+def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> npt.NDArray[np.uint8]:
     chunks = _checked(who, chunks, what)
     if not chunks.size:
         return np.empty((*chunks.shape, 16), np.uint8)
@@ -218,8 +216,8 @@ def load_word(who: Warpgroup, address: int) -> int:
 
 
 def read_array(
-    who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str
-) -> npt.NDArray[Any]:
+    who: Warpgroup, array: np.ndarray, index: tuple[slice, ...], what: str
+) -> np.ndarray:
     values = array[index].copy()
     who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes) + who.sm.gmem.link(who, array))
     who.breathe()
@@ -230,9 +228,9 @@ def read_array(
 
 def write_array(
     who: Warpgroup,
-    array: npt.NDArray[Any],
+    array: np.ndarray,
     index: tuple[Any, ...],
-    values: npt.NDArray[Any],
+    values: np.ndarray,
     what: str,
     reduction: str = "",
 ) -> None:
@@ -246,11 +244,11 @@ def write_array(
 
 def scatter_array(
     who: Warpgroup,
-    array: npt.NDArray[Any],
+    array: np.ndarray,
     index: tuple[Any, ...],
     axis: int,
-    places: npt.NDArray[Any],
-    values: npt.NDArray[Any],
+    places: np.ndarray,
+    values: np.ndarray,
     what: str,
 ) -> None:
     """Store to scattered places along a dimension, one run of neighboring places after the
@@ -284,7 +282,7 @@ def scatter_array(
         write_array(who, array, where, np.take(values, run, axis=axis), what)
 
 
-def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
+def _inside(access: Access, array: np.ndarray, index: tuple[Any, ...]) -> tuple[slice, ...]:
     """Return the index as slices. Raises SimulationError if it leaves the array, because no
     hardware clips ordinary accesses."""
     every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))

@@ -101,7 +101,7 @@ class GlobalMemory:
                   one)
     """
 
-    def __init__(self, fresh: Sequence[npt.NDArray[Any]] = (), programmatic: bool = False) -> None:
+    def __init__(self, fresh: Sequence[np.ndarray] = (), programmatic: bool = False) -> None:
         self.number = -1
         """Number of the running cluster."""
         self._fresh = [bounds(array) for array in fresh]
@@ -134,7 +134,7 @@ class GlobalMemory:
         self.of_lanes.clear()
 
     # ---- arrays
-    def place(self, array: npt.NDArray[Any]) -> Place:
+    def place(self, array: np.ndarray) -> Place:
         """Return the `Place` of an array, the same for all views of its memory with one shape."""
         key = array.ctypes.data, array.shape, array.strides, array.dtype.itemsize
         place = self._places.get(key)
@@ -192,7 +192,7 @@ class GlobalMemory:
             seen.add(where)
             self._mark_read(place, touch)
 
-    def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
+    def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
         """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
         place, touch = self.place(array), Touch(access, self.number, index, False, access.needs)
         access.agent.sm.scheduler.touch_array(array, index, READS)
@@ -227,7 +227,7 @@ class GlobalMemory:
     def write(
         self,
         access: Access,
-        array: npt.NDArray[Any],
+        array: np.ndarray,
         index: Index,
         known: list[int],
         reduction: str = "",
@@ -306,7 +306,7 @@ class GlobalMemory:
         )
         return {code: self._touches[_FIRST - code] for code in codes}
 
-    def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
+    def link(self, who: Warpgroup, array: np.ndarray) -> int:
         """Return the additional cycles of an access if the array belongs to another GPU."""
         return 0
 

@@ -13,7 +13,6 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from .gmem_accesses import Codes, Index
 
@@ -51,7 +50,7 @@ class Place:
     """An array in its region; `written` and `read` are the region's maps, viewed through the
     array."""
 
-    def __init__(self, array: npt.NDArray[Any], fresh: bool) -> None:
+    def __init__(self, array: np.ndarray, fresh: bool) -> None:
         self.array = array
         self.address = int(array.ctypes.data)
         self.fresh = fresh
@@ -87,7 +86,7 @@ class Place:
         )
 
 
-def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
+def bounds(array: np.ndarray) -> tuple[int, int]:
     """Return the addresses [lo, hi) in which an array's elements lie."""
     lo = hi = int(array.ctypes.data)
     if not array.size:
@@ -98,7 +97,7 @@ def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
     ) + array.dtype.itemsize
 
 
-def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
+def joined(arrays: Sequence[np.ndarray]) -> list[tuple[int, int, int]]:
     """Return the memory of arrays, merging arrays that overlap.
 
     Each entry is (first byte, one past the last byte, the smallest index of an array there), in

@@ -32,7 +32,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
 from ..arch.products import WGMMA
 from .footprints import WRITE
@@ -132,10 +132,10 @@ class InOrder:
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
         """Record that it touches SMEM[lo:hi) of the CTA of a rank."""
 
-    def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
+    def touch_array(self, array: np.ndarray, index: Sequence[slice], how: str) -> None:
         """Record that it touches elements of an array."""
 
-    def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def arrays(self, arrays: Sequence[np.ndarray]) -> None:
         """Record the arrays that the kernel was given: their places are the same in each run,
         unlike their addresses."""
 

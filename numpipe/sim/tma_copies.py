@@ -52,7 +52,7 @@ def _place(
     return tuple(map(int, coords)), index, touched
 
 
-def _through_port(who: Warpgroup, nbytes: int, array: npt.NDArray[Any]) -> tuple[int, int, int]:
+def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray) -> tuple[int, int, int]:
     """Issue a copy. Return the cycles at which it begins, leaves the copy port, and is done."""
     sm, costs = who.sm, who.sm.costs
     who.elapse(costs.tma_issue)
@@ -68,7 +68,7 @@ def _bring(
     touched: list[tuple[int, int]],
     what: str,
     index: Any,
-    fetch: Callable[[], npt.NDArray[Any]],
+    fetch: Callable[[], np.ndarray],
     done: int,
 ) -> None:
     """Record a load to a CTA's shared memory, and let its bytes land there at cycle `done`."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 import numpy.typing as npt
 
@@ -20,7 +18,7 @@ COVER = (
 
 
 def unwritten(
-    gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: npt.NDArray[Any] | None
+    gmem: GlobalMemory, name: str, array: np.ndarray, before: np.ndarray | None
 ) -> SimulationError | None:
     """Return the error for output elements that nobody wrote, which it names; None if there are
     none.
@@ -67,11 +65,11 @@ def unwritten(
     return reported(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
 
 
-def _same(array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:
+def _same(array: np.ndarray, before: np.ndarray | None) -> npt.NDArray[np.bool_]:
     """Return for each element whether it has its earlier value."""
     now = _bytes(array)
     return np.asarray((now == (0xFF if before is None else _bytes(before))).all(axis=-1))
 
 
-def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def _bytes(array: np.ndarray) -> npt.NDArray[np.uint8]:
     return np.ascontiguousarray(array).reshape(array.shape)[..., None].view(np.uint8)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -73,7 +73,7 @@ class Operand:
     chunks: Chunks
     touched: tuple[tuple[int, int], ...]
 
-    def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def matrix(self, memory: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the operand as (rows, K) if K-major, (K, rows) if MN-major, in float32, or for
         integers in float64, in which their sums are exact."""
         bits = memory.take(self.chunks)
@@ -168,7 +168,7 @@ class Accumulator:
         """Number of the batch that writes it, counted from 1 in the order of issue."""
         self.note = products.who.last_note
         """The ring, slot and step it was issued in."""
-        self.value: npt.NDArray[Any] | None = None
+        self.value: np.ndarray | None = None
         self.successor: sites.Site | Literal[False] = False
         self.read_at_fence = -1
         self.site = sites.user_site()
@@ -178,7 +178,7 @@ class Accumulator:
             self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note
         )
 
-    def read(self) -> npt.NDArray[Any]:
+    def read(self) -> np.ndarray:
         who = self.products.who
         if self.batch > self.products.drained:
             raise race_report.race(
@@ -221,22 +221,20 @@ class Products:
         self.queue: list[
             tuple[
                 Accumulator,
-                npt.NDArray[Any] | Accumulator,
+                np.ndarray | Accumulator,
                 Plan,
                 npt.NDArray[np.float32] | None,
                 int,
             ]
         ] = []
-        self.registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
+        self.registers: list[tuple[Accumulator, np.ndarray, bytes]] = []
         """For each product in flight with A in registers: these registers, and their bytes when it
         was issued."""
         self.last: Access | None = None
         self.until = 0
         self._finished = 0
 
-    def check_accumulator(
-        self, accumulator: npt.NDArray[Any] | InFlight
-    ) -> npt.NDArray[Any] | Accumulator:
+    def check_accumulator(self, accumulator: np.ndarray | InFlight) -> np.ndarray | Accumulator:
         who = self.who
         if isinstance(accumulator, Accumulator):
             if accumulator.successor is not False:
@@ -366,9 +364,9 @@ def fence(who: Warpgroup) -> None:
 
 def issue(
     who: Warpgroup,
-    accumulator: npt.NDArray[Any] | InFlight,
+    accumulator: np.ndarray | InFlight,
     mma: Mma,
-    a: npt.NDArray[Any] | None = None,
+    a: np.ndarray | None = None,
 ) -> Accumulator:
     race_report.collective(who, "wgmma")
     products, sm = who.products, who.sm

@@ -187,9 +187,7 @@ def _ordinal(pointers: Sequence[int]) -> int:
     return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
 
 
-def _view(
-    pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-) -> Any:
+def _view(pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype) -> Any:
     """Return the buffer at a host address as an array."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:

@@ -91,7 +91,7 @@ def _cast(each: Any, to: torch.dtype, wide: bool) -> Any:
 
 
 # ---- types
-def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
+def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype:
     """Return the NumPy type of a tensor. Raises SpecError for a type that no kernel takes; `of` is
     the op or the kernel, for the message."""
     spelled = str(tensor.dtype).rpartition(".")[2]

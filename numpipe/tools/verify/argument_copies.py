@@ -16,7 +16,7 @@ from ...launch.mesh import Mesh, check_mesh
 from ...sim.regions import bounds, joined
 
 _ALIGN = 1024
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Arrays = dict[str, Array]
 
 
