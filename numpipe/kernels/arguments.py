@@ -179,7 +179,7 @@ class Parameters:
         return name
 
     # ---- a call
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
+    def bind(self, args: tuple, named: dict[str, Any]) -> Bound:
         """Bind the arguments of a call.
 
         Raises SpecError for unknown, missing, duplicate or excess arguments, and for arrays passed
@@ -258,9 +258,7 @@ class Parameters:
             self._hashable(values)  # raises an error that names the unhashable one
         return statics
 
-    def _take_scalars(
-        self, arguments: dict[str, Any], args: tuple[Any, ...], left: dict[str, Any]
-    ) -> None:
+    def _take_scalars(self, arguments: dict[str, Any], args: tuple, left: dict[str, Any]) -> None:
         """Add the scalars to `arguments`: the last positional ones, then keywords (removed from
         `left`), then defaults."""
         if len(args) > len(self.positional):

@@ -30,7 +30,7 @@ class Statics(tuple[tuple[str, Any], ...]):
     False
     """
 
-    types: tuple[Any, ...]
+    types: tuple
 
     def __new__(cls, pairs: Iterable[tuple[str, Any]]) -> Statics:
         statics = super().__new__(cls, pairs)

@@ -58,7 +58,7 @@ class Calls:
 
     def resolve(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any,
         target: str | None,
@@ -163,7 +163,7 @@ class Calls:
 
     def described(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any = None,
         *,

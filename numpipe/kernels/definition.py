@@ -231,7 +231,7 @@ class Definition:
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
+    def bind(self, args: tuple, named: dict[str, Any]) -> Bound:
         """Bind a call's arguments."""
         return self.arguments.bind(args, named)
 
@@ -332,7 +332,7 @@ class Definition:
             and (info.strides[-1] == info.dtype.itemsize or info.shape[-1] == 1)
         )
 
-    def key(self, call: Described) -> tuple[tuple[Any, ...], dict[int, str]]:
+    def key(self, call: Described) -> tuple[tuple, dict[int, str]]:
         """Return the key of the variant that a call needs, and a dictionary from argument indices
         to reasons why TMA cannot address the array.
 

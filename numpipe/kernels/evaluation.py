@@ -109,7 +109,7 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.LShift: _shifted,
 }
 """operations that need a size limit"""
-_SAME: tuple[Any, ...] = (
+_SAME: tuple = (
     *(abs, all, any, bool, dict, divmod, enumerate, float, int, isinstance, len, list, max, min),
     *(range, repr, reversed, sorted, str, sum, tuple, zip, np.dtype, np.integer, np.floating),
     *(math.ceil, math.floor, math.gcd, math.isqrt, math.log2, math.sqrt, math.trunc, cdiv),

@@ -33,7 +33,7 @@ _MAKERS = ("numpipe", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink
 def export(
     calls: Calls,
     path: str | os.PathLike[str],
-    signatures: tuple[Any, ...],
+    signatures: tuple,
     choose: Callable[..., Any] | None,
 ) -> None:
     """Write the export file of the kernel that `calls` belongs to (see `Kernel.export`)."""
@@ -67,7 +67,7 @@ class _Export:
         self.what = f"kernel {self.definition.name}: export"
         self.images: list[bytes] = []
         self._entries: dict[Any, tuple[Variant, Entry]] = {}
-        self._functions: dict[tuple[Any, ...], Function] = {}
+        self._functions: dict[tuple, Function] = {}
         self._choose = choose
         if choose is not None:
             self._function("choose", choose, {})
@@ -93,7 +93,7 @@ class _Export:
         self._compile(self.described(args, named, out))
 
     def _choice(
-        self, choose: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
+        self, choose: Callable[..., Any], args: tuple, named: dict[str, Any]
     ) -> dict[str, Any]:
         """Return what `choose` returns for a signature's shapes."""
         definition = self.definition
@@ -201,7 +201,7 @@ class _Export:
         )
 
 
-def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Parse a call's arguments given as source on the command line, with ``float16[512, 512]`` for
     an array; `names` defines additional names.
 
@@ -223,7 +223,7 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     )
 
 
-def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Return the values of a call's arguments."""
     if any(each.arg is None for each in call.keywords):
         raise ValueError("** is not allowed here")

@@ -214,7 +214,7 @@ class Kernel:
 
     def _run(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any,
         target: str | None,
@@ -320,7 +320,7 @@ class Kernel:
 
     def described(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any = None,
         *,

@@ -37,7 +37,7 @@ class OnMesh:
     def run(
         self,
         mesh: Mesh,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any,
         target: str | None,
@@ -154,7 +154,7 @@ class OnMesh:
 
 def split(
     definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[str, Any], out: Any
-) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+) -> list[tuple[tuple, dict[str, Any], Any]]:
     """Return the positional arguments, named arguments and ``out`` of each GPU of this process.
     Raises SpecError for an argument that is not a list of one array per GPU."""
     if mesh.rank is not None:
@@ -235,10 +235,10 @@ def check_alike(definition: Definition, calls: Sequence[Planned]) -> None:
 def one_of(
     mesh: Mesh | None,
     definition: Definition,
-    args: tuple[Any, ...],
+    args: tuple,
     named: dict[str, Any],
     out: Any,
-) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+) -> tuple[tuple, dict[str, Any], Any]:
     """Return the arguments of the first GPU, for a call that is not run. A single array or an
     ArrayType can be passed in place of a list for all GPUs."""
     if mesh is None:

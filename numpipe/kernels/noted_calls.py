@@ -26,7 +26,7 @@ class Noted(NamedTuple):
     """A call that was recorded instead of run."""
 
     kernel: Any
-    args: tuple[Any, ...]
+    args: tuple
     named: dict[str, Any]
     out: Any
 

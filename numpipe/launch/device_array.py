@@ -85,7 +85,7 @@ class DeviceArray(DeviceBuffer):
             "stream": self.stream or 1,  # the interface uses 1 for the legacy default stream
         }
 
-    def mark(self) -> tuple[Any, ...]:
+    def mark(self) -> tuple:
         """Return the properties that a launch depends on (see `repeats.MARKS`)."""
         return self.ptr, self.shape, self.strides, self.dtype, self.device, self.stream
 

@@ -34,7 +34,7 @@ class Staging:
 
     def __init__(self, stream: int, device: int) -> None:
         self.stream, self.device = stream, device
-        self._buffers: dict[tuple[Any, ...], DeviceBuffer] = {}
+        self._buffers: dict[tuple, DeviceBuffer] = {}
         self._transfers = Transfers(stream, device)
 
     def __enter__(self) -> Staging:
@@ -66,13 +66,11 @@ class Staging:
 
     def download(self, infos: Sequence[ArrayInfo]) -> None:
         """Copy arrays back to the host. Returns after the copies have finished."""
-        jobs: dict[tuple[Any, ...], Job] = {
-            _key(info): (info, self._buffers[_key(info)]) for info in infos
-        }
+        jobs: dict[tuple, Job] = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
         self._transfers.download(list(jobs.values()))
 
 
-def _key(info: ArrayInfo) -> tuple[Any, ...]:
+def _key(info: ArrayInfo) -> tuple:
     assert info.array is not None, "a host array"
     return info.array.ctypes.data, info.shape, info.strides, info.dtype
 

@@ -173,7 +173,7 @@ class Prepared:
         """held while scalars are written and the kernel is launched; the driver copies the
         parameters before a launch returns"""
         self.table = Table() if table is None else table
-        self._counters: dict[tuple[Any, ...], int] = {}
+        self._counters: dict[tuple, int] = {}
         """addresses of launch counters, by stream and outputs, for a kernel that has one"""
 
     def _field(self, dtype: np.dtype) -> str:

@@ -127,7 +127,7 @@ def _share(first: np.ndarray, second: np.ndarray) -> bool:
         return False  # undecided: refusing a correct call would be worse
 
 
-def _view(info: ArrayInfo) -> tuple[Any, ...]:
+def _view(info: ArrayInfo) -> tuple:
     """Return a key that is equal for equal views. It excludes the strides of dimensions of size 1,
     which do not matter."""
     strides = [stride for dim, stride in zip(info.shape, info.strides, strict=True) if dim > 1]

@@ -35,7 +35,7 @@ from .peer_access import Together
 from .streams import as_stream, follow
 from .table import Table
 
-Mark = tuple[Any, ...]
+Mark = tuple
 _POINTER = operator.attrgetter("ptr")
 
 
@@ -111,9 +111,7 @@ class Repeats:
         self.any = False
         """whether a call is cached; never true for a kernel with scalars"""
 
-    def find(
-        self, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
-    ) -> tuple[Any, Any]:
+    def find(self, constants: Hashable, args: tuple, out: Any, stream: Any) -> tuple[Any, Any]:
         """Return the launch of a call, or None if it is unknown, and the call's outputs.
 
         `constants` is everything else that the call depends on. Outputs that the call leaves out
@@ -149,7 +147,7 @@ class Repeats:
         return newest if newest.stream == handle else get((repeat, handle)), out
 
     def find_on(
-        self, mesh: Mesh, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
+        self, mesh: Mesh, constants: Hashable, args: tuple, out: Any, stream: Any
     ) -> tuple[Any, Any]:
         """Like `find`, on a mesh: arrays may be lists, and several outputs are a tuple."""
         given = out if out is None or type(out) is tuple else (out,)
@@ -263,7 +261,7 @@ class OpRepeats(Repeats):
 
     def again(
         self,
-        arrays: tuple[Any, ...],
+        arrays: tuple,
         constants: Hashable,
         out: Any,
         stream: Any,
@@ -300,7 +298,7 @@ class OpRepeats(Repeats):
     def call(
         self,
         run: Callable[[], None],
-        arrays: tuple[Any, ...],
+        arrays: tuple,
         constants: Hashable,
         out: Any,
         infos: Sequence[ArrayInfo],

@@ -254,9 +254,7 @@ class Op(Generic[P]):
     def __call__(self, *args: P.args, **named: P.kwargs) -> Any:
         return self.call(*self.arguments(*args, **named))
 
-    def arguments_of(
-        self, names: Sequence[str], by_position: bool = False
-    ) -> Callable[..., tuple[Any, ...]]:
+    def arguments_of(self, names: Sequence[str], by_position: bool = False) -> Callable[..., tuple]:
         """Return a function with these parameters that sorts a call's arguments into (operands,
         options, *`place`), each in the order of the declaration. Parameters have the op's kinds, or
         are all positional if `by_position`."""
@@ -283,8 +281,8 @@ class Op(Generic[P]):
 
     def call(
         self,
-        arrays: tuple[Any, ...],
-        options: tuple[Any, ...],
+        arrays: tuple,
+        options: tuple,
         out: Any = None,
         target: str | None = None,
         stream: Any = None,
@@ -421,10 +419,10 @@ class Op(Generic[P]):
                 found[name] = known
         return found
 
-    def _sizes(self, operands: Mapping[str, Any]) -> dict[str, tuple[tuple[Any, ...], str]]:
+    def _sizes(self, operands: Mapping[str, Any]) -> dict[str, tuple[tuple, str]]:
         """Return the sizes of each named dimension (several for "...") and the first operand that
         has it."""
-        sizes: dict[str, tuple[tuple[Any, ...], str]] = {}
+        sizes: dict[str, tuple[tuple, str]] = {}
         for name, operand in self.operands.items():
             if not operand.dims or name not in operands:
                 continue

@@ -77,8 +77,8 @@ class KernelOp(Op[Any]):
 
     def call(
         self,
-        arrays: tuple[Any, ...],
-        options: tuple[Any, ...],
+        arrays: tuple,
+        options: tuple,
         out: Any = None,
         target: str | None = None,
         stream: Any = None,

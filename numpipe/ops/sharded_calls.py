@@ -49,8 +49,8 @@ class ShardedOp(Op[P]):
 
     def call(
         self,
-        arrays: tuple[Any, ...],
-        options: tuple[Any, ...],
+        arrays: tuple,
+        options: tuple,
         out: Any = None,
         mesh: Any = None,
         stream: Any = None,
@@ -258,9 +258,7 @@ class Shards:
             )
         )
 
-    def learn(
-        self, repeats: OpRepeats, arrays: tuple[Any, ...], options: tuple[Any, ...], result: Any
-    ) -> None:
+    def learn(self, repeats: OpRepeats, arrays: tuple, options: tuple, result: Any) -> None:
         """Record the launch for reuse, unless operands were copied: the copies would hold outdated
         data the next time."""
         launches = self._launches[0] if len(self._launches) == 1 else None

@@ -247,7 +247,7 @@ class RefUnion:
     RefUnion(SMEM((64, 64), float32), (SMEM((64, 64), float16), SMEM((64, 64), float16)))
     """
 
-    members: tuple[Any, ...]
+    members: tuple
 
     def __init__(self, *members: Any) -> None:
         if len(members) < 2:

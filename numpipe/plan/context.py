@@ -161,7 +161,7 @@ def only_if(holder: Any, fact: str, function: Callable[..., None], *args: Any) -
 
 
 @op
-def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> None:
+def over(values: tuple, function: Callable[..., None], *args: Any) -> None:
     """Call ``function(value, *args)`` for each value of a tuple, of any types."""
     for value in values:
         function(value, *args)

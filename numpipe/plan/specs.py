@@ -169,7 +169,7 @@ class BlockSpec:
         return () if self.index_map is None else self._depends
 
     @property
-    def block(self) -> tuple[Any, ...]:
+    def block(self) -> tuple:
         """The parts that the plan of a ring depends on; for the index map, the indices that it
         returns as constants."""
         return (

@@ -58,7 +58,7 @@ class Unit(SharedMemory):
     """Names of regions (`profiling`), by number."""
     places: list[str] = field(default_factory=list)
     """Names of what a debugged kernel indexes, for its reports (`outside_cuda`), by number."""
-    grid_sizes: tuple[Any, ...] = ()
+    grid_sizes: tuple = ()
     """In the simulator: the sizes of the `folded` dimensions of the grid."""
     obstacles: dict[int, str] = field(default_factory=dict)
     """Why TMA cannot address an array, by argument. A pipeline over the array raises this text."""
@@ -119,7 +119,7 @@ class Unit(SharedMemory):
     def plan_ring(
         self,
         site: str,
-        wanted: tuple[tuple[Any, ...], ...],
+        wanted: tuple[tuple, ...],
         slots: int,
         delay: int,
         manual: tuple[str, ...] = (),
@@ -233,7 +233,7 @@ class Unit(SharedMemory):
         self,
         where: str,
         site: str,
-        wanted: tuple[tuple[Any, ...], ...],
+        wanted: tuple[tuple, ...],
         labels: tuple[str, ...],
         dims: int | None,
         written: bool,

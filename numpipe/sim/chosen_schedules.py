@@ -25,7 +25,7 @@ from .footprints import Footprint
 from .regions import bounds, joined
 from .schedule import InOrder, Ready, Task
 
-Agent: TypeAlias = tuple[Any, ...]
+Agent: TypeAlias = tuple
 """The task that runs: (rank, warpgroup), or (kind, rank, warpgroup) and usually a number for an
 operation that a warpgroup has issued."""
 POLLS = 2
@@ -181,7 +181,7 @@ class Directed(InOrder):
         self._ready = ready
         return 0
 
-    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+    def defer(self, thing: tuple, ready: Ready) -> None:
         key = self._now.agent, thing
         self._polls[key] += 1
         if self._polls[key] >= POLLS:
@@ -191,7 +191,7 @@ class Directed(InOrder):
     # ---- what a step touches
     def touch(
         self,
-        thing: tuple[Any, ...],
+        thing: tuple,
         how: int,
         epoch: int = 0,
         amount: tuple[int, int] | None = None,

@@ -392,7 +392,7 @@ class Agreement(NamedTuple):
     site: sites.Site
 
 
-def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
+def agree(who: Warpgroup, key: tuple, value: Any, parties: int, what: str) -> None:
     """Match the n-th arrival of a CTA with a key with the n-th arrival of the other CTAs."""
     who.sm.scheduler.touch(("agreed",), ARRIVE)
     agreed, times = who.sm.peers[0].agreed, who.sm.came

@@ -229,7 +229,7 @@ def read_array(
 def write_array(
     who: Warpgroup,
     array: np.ndarray,
-    index: tuple[Any, ...],
+    index: tuple,
     values: np.ndarray,
     what: str,
     reduction: str = "",
@@ -245,7 +245,7 @@ def write_array(
 def scatter_array(
     who: Warpgroup,
     array: np.ndarray,
-    index: tuple[Any, ...],
+    index: tuple,
     axis: int,
     places: np.ndarray,
     values: np.ndarray,
@@ -282,10 +282,10 @@ def scatter_array(
         write_array(who, array, where, np.take(values, run, axis=axis), what)
 
 
-def _inside(access: Access, array: np.ndarray, index: tuple[Any, ...]) -> tuple[slice, ...]:
+def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...]:
     """Return the index as slices. Raises SimulationError if it leaves the array, because no
     hardware clips ordinary accesses."""
-    every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
+    every: tuple = (*index, *[slice(None)] * (array.ndim - len(index)))
     parts = [
         (part.start or 0, size if part.stop is None else part.stop)
         if isinstance(part, slice)

@@ -42,7 +42,6 @@ order", "cp.reduce.async.bulk", "griddepcontrol".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -109,7 +108,7 @@ class GlobalMemory:
         self._foreign = _FIRST
         """Codes above this belong to accesses by earlier clusters."""
         self._regions: list[Region] = []
-        self._places: dict[tuple[Any, ...], Place] = {}
+        self._places: dict[tuple, Place] = {}
         self._cuts: dict[TensorMap, tuple[Place, set[tuple[int, ...]]]] = {}
         self.flags: dict[int, Flag] = {}
         """The flags with which CTAs hand data to each other, by address."""
@@ -118,10 +117,10 @@ class GlobalMemory:
         """The first access before a griddepcontrol.wait."""
         self._reads: dict[Place, dict[int, dict[tuple[int, ...], Touch]]] = {}
         """Ordinary loads of the running CTA, by array, warpgroup and place."""
-        self._reductions: dict[Place, dict[str, dict[tuple[Any, ...], Touch]]] = {}
+        self._reductions: dict[Place, dict[str, dict[tuple, Touch]]] = {}
         """Reductions of the running CTA, by array, kind, and who changed which place; maps hold
         only the newest of a kind."""
-        self.of_lanes: dict[tuple[Any, ...], dict[tuple[int, str], tuple[int, Need]]] = {}
+        self.of_lanes: dict[tuple, dict[tuple[int, str], tuple[int, Need]]] = {}
         """By CTA, warpgroup and address: (warp, kind of access) -> the last lane in per-lane code
         that did so, and what a later access must know."""
 

@@ -48,7 +48,7 @@ from .gpus import Gpus
 from .regions import Place, overlap
 from .state import Access, Warpgroup
 
-_Held = dict[Place, dict[tuple[Any, ...], Touch]]
+_Held = dict[Place, dict[tuple, Touch]]
 """Accesses by array, and by who made them where."""
 
 

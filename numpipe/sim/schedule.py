@@ -115,13 +115,13 @@ class InOrder:
         """
         return None
 
-    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+    def defer(self, thing: tuple, ready: Ready) -> None:
         """Let all others run before the running warpgroup, which unsuccessfully tests `thing`: the
         answer changes when `ready` is true. (In this order a test takes time anyway.)"""
 
     def touch(
         self,
-        thing: tuple[Any, ...],
+        thing: tuple,
         how: int,
         epoch: int = 0,
         amount: tuple[int, int] | None = None,
@@ -232,7 +232,7 @@ class Prioritised(InOrder):
             self._fall()
         return 0 if self._tasks and -self._tasks[0][0] > self._priorities[self._running] else None
 
-    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+    def defer(self, thing: tuple, ready: Ready) -> None:
         self._fall()
 
     def _fall(self) -> None:

@@ -160,7 +160,7 @@ class Mbarrier:
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
-    def waits_of(self, phase: int) -> tuple[Any, ...]:
+    def waits_of(self, phase: int) -> tuple:
         """Return the thing that a wait for a phase touches, and the end of the next phase, which
         fails if it does not know that the wait is over."""
         return "waits", self.sm.place, self.address, phase
@@ -261,7 +261,7 @@ class Meeting(WaitReason):
     """One use of a barrier at which warpgroups meet: the knowledge that they exchange, and the
     cycle of the newest arrival."""
 
-    def __init__(self, kind: str, sm: SM, thing: tuple[Any, ...], number: int) -> None:
+    def __init__(self, kind: str, sm: SM, thing: tuple, number: int) -> None:
         super().__init__(kind)
         self.sm = sm
         self.thing, self.number = thing, number
@@ -486,9 +486,9 @@ class SM:
         """Accesses of other CTAs to its memory (`cluster_traffic.reach`)."""
         self.sent = Reached()
         """Its copies to other CTAs, by the counters of the mbarriers that they complete on."""
-        self.agreed: dict[tuple[Any, ...], Any] = {}
+        self.agreed: dict[tuple, Any] = {}
         """`cluster_traffic.Agreement`, held by the cluster's first CTA."""
-        self.came: dict[tuple[Any, ...], int] = {}
+        self.came: dict[tuple, int] = {}
         """How often this CTA has come to each agreement."""
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []

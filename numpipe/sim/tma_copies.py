@@ -185,7 +185,7 @@ class Store:
     """A TMA store in flight, and the cycles at which it has read its bytes and written them."""
 
     access: Access
-    thing: tuple[Any, ...]
+    thing: tuple
     read_at: int | None = None
     written_at: int | None = None
 

@@ -281,7 +281,7 @@ class Counter:
     def gmem_write(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         values: np.ndarray,
         what: str,
         reduction: str = "",
@@ -293,7 +293,7 @@ class Counter:
     def gmem_scatter(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         axis: int,
         places: np.ndarray,
         values: np.ndarray,
@@ -319,9 +319,7 @@ class Counter:
         they leave L2."""
         return any(array.workspace and array.name == what for array in self.unit.arrays)
 
-    def each_lane(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
+    def each_lane(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list[Any]:
         """Run lane 0, which represents all lanes."""
         enter: Callable[[Any], None] = _machine.enter
         enter(Lane(self))
@@ -393,7 +391,7 @@ class Lane:
     def gmem_write(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         values: np.ndarray,
         what: str,
         reduction: str = "",

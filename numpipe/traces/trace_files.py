@@ -92,7 +92,7 @@ def file_of(path: Any) -> Path:
 def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file whose path `file_of` returned."""
     if file.suffix == ".json":
-        who: dict[tuple[Any, ...], int] = {}  # an event has the number of its warpgroup here
+        who: dict[tuple, int] = {}  # an event has the number of its warpgroup here
         events = [
             [
                 who.setdefault((e.cta, e.warpgroup, e.role, e.gpu), len(who)),

@@ -89,7 +89,7 @@ class Target:
                 self.name, jax.ffi.pycapsule(handler.address), platform=platform
             )
 
-    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Any) -> tuple:
         """Add the call to the program that JAX traces, and return its outputs."""
         types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in self._outs]
         if self._work:
@@ -145,7 +145,7 @@ class Target:
 
 def custom_call(
     what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]
-) -> tuple[Any, ...]:
+) -> tuple:
     """Add a call of `run` on these arrays, concrete or traced, to the program being traced, and
     return the outputs.
 

@@ -164,7 +164,7 @@ class _Form:
 
 # ---- derivatives
 @functools.cache
-def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
+def _differentiable(form: _Form) -> Callable[..., tuple]:
     """Return a differentiable call as a function of its arrays."""
     op, xp = form.op, _Arrays(form.target)
     replacement = op.replacement(dict(form.options).values())
@@ -176,7 +176,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
     def forward(*arrays: Any) -> Any:
         if replacement is not None:
 
-            def composed(*arrays: Any) -> tuple[Any, ...]:
+            def composed(*arrays: Any) -> tuple:
                 values = form.values(form.seen(arrays, _swap))
                 made = by_name(replacement, {**values, "xp": xp})
                 return made if isinstance(made, tuple) else (made,)
@@ -195,7 +195,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
         kept = {name: values[name] for name in op.saved if values.get(name) is not None}
         return made, (None, kept, _Likes(tuple(map(array_type, seen))))
 
-    def backward(residuals: Any, grads: Any) -> tuple[Any, ...]:
+    def backward(residuals: Any, grads: Any) -> tuple:
         pull, kept, likes = residuals
         if pull is not None:
             return pull(grads)  # type: ignore[no-any-return]
@@ -223,7 +223,7 @@ class _Likes:
 
 # ---- the call
 @functools.cache
-def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
+def _mapped(form: _Form) -> Callable[..., tuple]:
     """Return a call as a function of its arrays, with a rule for ``jax.vmap``."""
     op = form.op
 
@@ -232,7 +232,7 @@ def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
         out = outs[0] if len(outs) == 1 else tuple(outs)
         form.call(form.seen(ins, window), out=out, **(where or {"target": form.target}))
 
-    def bound(*arrays: Any) -> tuple[Any, ...]:
+    def bound(*arrays: Any) -> tuple:
         outs = form.results(form.seen(arrays, _Swapped))
         check_types(outs, f"op {op.name}")
         return custom_call(op.name, run, form, outs, arrays)

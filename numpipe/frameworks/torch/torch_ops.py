@@ -267,7 +267,7 @@ class TorchOp:
             if name in self._kinds:
                 yield self._spelled(name, value) if callable(value) else value
 
-    def _split(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def _split(self, args: Sequence[Any]) -> tuple[tuple, tuple, Any]:
         """Return the arrays, options and mesh of a dispatcher call, in which trailing defaults are
         omitted."""
         arrays, options, _, mesh, _ = self._bind(*args)
@@ -307,7 +307,7 @@ class TorchOp:
             ) from None
 
     # ---- the op
-    def launch(self, arrays: Any, options: tuple[Any, ...], mesh: Any, outs: Any = None) -> Any:
+    def launch(self, arrays: Any, options: tuple, mesh: Any, outs: Any = None) -> Any:
         """Run the op and return what the dispatcher's op returns."""
         if mesh is not None and mesh.rank is None:
             return self.declared.call(tuple(arrays), options, outs, mesh)
@@ -317,7 +317,7 @@ class TorchOp:
         made = self.declared.call(tuple(arrays), options, out, mesh)
         return self._whole(made, arrays[0]) if mesh is None else [made]
 
-    def unrecorded(self, tensors: Sequence[Any], options: tuple[Any, ...], mesh: Any) -> Any:
+    def unrecorded(self, tensors: Sequence[Any], options: tuple, mesh: Any) -> Any:
         """Run the op on flat tensors, bypassing the dispatcher if it would do nothing."""
         arrays = tensors
         if mesh is not None:
@@ -370,9 +370,7 @@ class TorchOp:
         return self._whole(made if len(made) > 1 else next(iter(made), None), first)
 
     # ---- gradients
-    def recorded(
-        self, arrays: Any, options: tuple[Any, ...], mesh: Any, function: Any = None
-    ) -> Any:
+    def recorded(self, arrays: Any, options: tuple, mesh: Any, function: Any = None) -> Any:
         """Run the op, or its replacement for differentiation, and record it for autograd."""
         replacement = self.declared.replacement(options)
         if replacement is not None:
@@ -439,7 +437,7 @@ class _Call:
 
     __slots__ = ("mesh", "op", "options")
 
-    def __init__(self, op: TorchOp, options: tuple[Any, ...], mesh: Any) -> None:
+    def __init__(self, op: TorchOp, options: tuple, mesh: Any) -> None:
         self.op, self.options, self.mesh = op, options, mesh
 
 
@@ -454,7 +452,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         return tuple(made) if call.mesh is not None else made
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
         ctx.call, *tensors = inputs
         results = output if isinstance(output, tuple) else (output,)
         saved = ctx.call.op.saved

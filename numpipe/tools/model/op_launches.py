@@ -33,7 +33,7 @@ class OpExplanation:
 
     op: str
     copied: tuple[str, ...]
-    kernels: tuple[Any, ...]
+    kernels: tuple
     nbytes: int
     operations: float
 
@@ -68,7 +68,7 @@ class OpExplanation:
 
 def explain_op(
     op: Any,
-    args: tuple[Any, ...],
+    args: tuple,
     named: dict[str, Any],
     explain: Callable[..., Any],
 ) -> OpExplanation:

@@ -78,7 +78,7 @@ def refusal(error: Exception) -> str:
 
 
 def describe(
-    factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], named: Mapping[str, Any]
+    factory: Factory, space: Mapping[str, Any], args: tuple, named: Mapping[str, Any]
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates that accept the call, and the reasons why others do not."""
     candidates, refused = [], {}
@@ -139,7 +139,7 @@ class Buffers:
     """Several sets of a call's arguments, each with the outputs that the first candidate's call
     returned."""
 
-    sets: list[tuple[tuple[Any, ...], dict[str, Any]]]
+    sets: list[tuple[tuple, dict[str, Any]]]
     outs: list[Any]
 
     def call(self, kernel: Kernel, number: int) -> Any:
@@ -152,7 +152,7 @@ class Buffers:
         return self.outs[at]
 
 
-def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Buffers:
+def buffers(args: tuple, named: Mapping[str, Any], on_gpu: bool) -> Buffers:
     """Return the caller's arguments if calls are simulated; on a GPU, enough copies that twice the
     size of L2 is accessed between two uses of one."""
     if not on_gpu:

@@ -166,7 +166,7 @@ _NO_PRODUCTS = (
     "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel has none"
 )
 
-Edit = Callable[[tuple[Any, ...]], "tuple[Any, ...] | None"]
+Edit = Callable[[tuple], "tuple | None"]
 """Arguments -> the arguments to pass instead, or None to leave the operation out."""
 LEFT_OUT = "left out"
 CHANGES: dict[str, dict[str, Edit]] = {
@@ -472,7 +472,7 @@ def _told(
     if the change has no effect on the arguments."""
     changed = False
 
-    def edited(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def edited(args: tuple) -> tuple | None:
         nonlocal changed
         made = edit(args)
         changed |= made != args
