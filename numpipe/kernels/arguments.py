@@ -42,7 +42,7 @@ _EXACT = 1 << 53
 class Parameters:
     """The parameters of a kernel function, to which the arguments of calls are bound."""
 
-    def __init__(self, function: Callable[..., Any], without: Collection[str] = ()) -> None:
+    def __init__(self, function: Callable, without: Collection[str] = ()) -> None:
         if not isinstance(function, FunctionType):
             raise SpecError(f"@numpipe.kernel decorates a Python function, got {_a(function)}")
         self.kernel = function.__name__

@@ -148,9 +148,7 @@ class Results:
             )
         return max(1, int(count))
 
-    def ask(
-        self, function: Callable[..., Any], what: str, known: Mapping[str, Any], has: str = ""
-    ) -> Any:
+    def ask(self, function: Callable, what: str, known: Mapping[str, Any], has: str = "") -> Any:
         """Call a user's function with the `known` arguments that it takes, passing arrays as
         `HostView`. `has` replaces the end of the error for unknown parameters."""
         names = parameter_names(function, what)

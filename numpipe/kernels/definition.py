@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Definition:
     """A kernel before it is called: its function, parameters, options and source."""
 
-    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+    def __init__(self, function: Callable, options: Options) -> None:
         options = options.without_workspace(function)
         arguments = Parameters(function, options.without)
         self.function = function

@@ -34,7 +34,7 @@ def export(
     calls: Calls,
     path: str | os.PathLike[str],
     signatures: tuple,
-    choose: Callable[..., Any] | None,
+    choose: Callable | None,
 ) -> None:
     """Write the export file of the kernel that `calls` belongs to (see `Kernel.export`)."""
     what = f"kernel {calls.definition.name}: export"
@@ -61,7 +61,7 @@ def export(
 class _Export:
     """An export file under construction."""
 
-    def __init__(self, calls: Calls, choose: Callable[..., Any] | None) -> None:
+    def __init__(self, calls: Calls, choose: Callable | None) -> None:
         self.definition, self.described = calls.definition, calls.described
         self.variant = calls.variant
         self.what = f"kernel {self.definition.name}: export"
@@ -92,9 +92,7 @@ class _Export:
             named |= self._choice(self._choose, args, named)
         self._compile(self.described(args, named, out))
 
-    def _choice(
-        self, choose: Callable[..., Any], args: tuple, named: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _choice(self, choose: Callable, args: tuple, named: dict[str, Any]) -> dict[str, Any]:
         """Return what `choose` returns for a signature's shapes."""
         definition = self.definition
         bound = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)

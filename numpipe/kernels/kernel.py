@@ -45,7 +45,7 @@ def check_kernel(what: str, kernel: Any) -> None:
 class Kernel:
     """A kernel function; call it on arrays."""
 
-    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+    def __init__(self, function: Callable, options: Options) -> None:
         # first, so that an entry of the function's __dict__ does not overwrite an attribute of the
         # kernel
         functools.update_wrapper(self, function)
@@ -279,7 +279,7 @@ class Kernel:
         path: str | os.PathLike[str],
         /,
         *signatures: Any,
-        choose: Callable[..., Any] | None = None,
+        choose: Callable | None = None,
     ) -> None:
         """Compile the kernel for the given signatures and write it to a file for `numpipe.load`.
 
@@ -358,7 +358,7 @@ class Kernel:
 
     def ask(
         self,
-        function: Callable[..., Any],
+        function: Callable,
         what: str,
         view: Callable[[ArrayInfo], Any],
         /,

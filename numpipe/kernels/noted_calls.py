@@ -17,7 +17,7 @@ import numpy as np
 
 from ..launch.array_info import ArrayInfo
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable)
 _places = itertools.count(1)
 """counter for the addresses of imagined arrays, which are 2**40 bytes apart so that none overlap"""
 

@@ -116,7 +116,7 @@ class Options:
     static_dims: tuple[int, ...] = ()
     """dimensions whose sizes are compile-time constants, counted from the last one, -1"""
 
-    def without_workspace(self, function: Callable[..., Any]) -> Options:
+    def without_workspace(self, function: Callable) -> Options:
         """Leave out the workspace parameter if the `Workspace` is empty (``split=None``, or a
         cluster's axis)."""
         if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
@@ -259,7 +259,7 @@ class Options:
             )
 
 
-def parameter_names(function: Callable[..., Any], what: str = "grid or out_type") -> list[str]:
+def parameter_names(function: Callable, what: str = "grid or out_type") -> list[str]:
     """Return the parameter names of a function. Raises SpecError if they cannot be inspected (a C
     function)."""
     try:
@@ -271,7 +271,7 @@ def parameter_names(function: Callable[..., Any], what: str = "grid or out_type"
         ) from None
 
 
-def bound_defaults(function: Callable[..., Any], known: Container[str]) -> dict[str, Any]:
+def bound_defaults(function: Callable, known: Container[str]) -> dict[str, Any]:
     """Return the defaults of parameters that a call does not know: n of ``lambda x, n=n: …``."""
     return {
         name: parameter.default

@@ -25,7 +25,7 @@ from ..sim.chosen_schedules import Guide
 
 def simulate(
     unit: Unit,
-    function: Callable[..., Any],
+    function: Callable,
     arrays: Sequence[Sequence[np.ndarray]],
     scalars: Sequence[Sequence[Any]],
     grid: tuple[int, int, int],
@@ -88,7 +88,7 @@ def simulate(
 def run_role(
     machine: Machine,
     unit: Unit,
-    function: Callable[..., Any],
+    function: Callable,
     arrays: Sequence[Sequence[np.ndarray]],
     scalars: Sequence[Any],
 ) -> None:

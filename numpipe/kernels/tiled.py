@@ -48,7 +48,7 @@ class Tiled:
             )
         return sizes
 
-    def steps(self, grid: Callable[..., Any]) -> Callable[..., tuple[int, ...]]:
+    def steps(self, grid: Callable) -> Callable[..., tuple[int, ...]]:
         """Return the function of the arguments that returns the sizes of the sequential
         dimensions."""
 

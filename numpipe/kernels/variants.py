@@ -46,7 +46,7 @@ class Variant:
         self.outputs = sum(array.output and not array.own for array in self.arrays)
         """number of trailing arrays of a call that are outputs"""
         names = [array.name for array in self.arrays if not array.own]
-        self.workspace: Callable[..., Any] | None = (
+        self.workspace: Callable | None = (
             functools.partial(definition.results.workspace, names, dict(self.statics))
             if any(array.workspace for array in self.arrays)
             else None

@@ -71,9 +71,9 @@ def op(
     types: Sequence[str],
     launch: Kernel | Callable[..., None],
     checks: Mapping[str, Rule] | None = None,
-    gradients: Mapping[str, Callable[..., Any]] | None = None,
-    composite: Callable[..., Any] | None = None,
-    batching: str | Callable[..., Any] = "",
+    gradients: Mapping[str, Callable] | None = None,
+    composite: Callable | None = None,
+    batching: str | Callable = "",
     operations: Callable[..., float] | None = None,
 ) -> Callable[[Callable[P, Any]], Op[P]]:
     """Declare an op from a function without a body. The function's parameters are the op's operands
@@ -149,11 +149,11 @@ class Op(Generic[P]):
         operands: Mapping[str, str | Operand],
         results: Mapping[str, Any],
         types: Sequence[str],
-        launch: Kernel | Callable[..., Any],
+        launch: Kernel | Callable,
         checks: Mapping[str, Rule] | None = None,
-        gradients: Mapping[str, Callable[..., Any]] | None = None,
-        composite: Callable[..., Any] | None = None,
-        batching: str | Callable[..., Any] = "",
+        gradients: Mapping[str, Callable] | None = None,
+        composite: Callable | None = None,
+        batching: str | Callable = "",
         operations: Callable[..., float] | None = None,
         signature: inspect.Signature | None = None,
     ) -> None:
@@ -183,7 +183,7 @@ class Op(Generic[P]):
         self.launch, self.checks, self.composite = launch, checks or {}, composite
         self.gradients = {tuple(names.split()): f for names, f in (gradients or {}).items()}
         self.batching, self.operations = batching, operations
-        self.torch_fronts: list[Callable[..., Any]] = []
+        self.torch_fronts: list[Callable] = []
         self.arguments = self.arguments_of(tuple(parameters))
         """takes a call's arguments; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
@@ -516,7 +516,7 @@ class Op(Generic[P]):
         self._written = True
 
     # ---- gradients
-    def replacement(self, options: Iterable[Any]) -> Callable[..., Any] | None:
+    def replacement(self, options: Iterable[Any]) -> Callable | None:
         """Return the function that replaces the op where it is differentiated with these options,
         or None to differentiate the op itself."""
         if self.composite is None:
@@ -627,7 +627,7 @@ class Op(Generic[P]):
         gradients = f"There are gradients of {names}." if names else "It has no gradients."
         return f"{first}\n\n    {about}\n    {gradients}\n    "
 
-    def torch_front(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def torch_front(self, function: Callable) -> Callable:
         """Add a function with its own signature to ``numpipe.torch``. It is called with the PyTorch
         op, followed by the caller's arguments."""
         self.torch_fronts.append(function)
@@ -635,11 +635,11 @@ class Op(Generic[P]):
 
 
 @functools.cache
-def asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
+def asked_by(function: Callable) -> tuple[str, ...]:
     """Return the names of a function's parameters."""
     return tuple(inspect.signature(function).parameters)
 
 
-def by_name(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+def by_name(function: Callable, values: Mapping[str, Any]) -> Any:
     """Call a function with the values named by its parameters; other parameters keep defaults."""
     return function(**{name: values[name] for name in asked_by(function) if name in values})

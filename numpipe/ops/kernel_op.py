@@ -40,7 +40,7 @@ class KernelOp(Op[Any]):
         *,
         statics: Mapping[str, Any] | None = None,
         mutates: Sequence[str] = (),
-        gradients: Mapping[str, Callable[..., Any]] | None = None,
+        gradients: Mapping[str, Callable] | None = None,
     ) -> None:
         self.kernel, self.statics, self.mutates = kernel, dict(statics or {}), tuple(mutates)
         kinds = {each.name: each.annotation for each in options}
@@ -100,7 +100,7 @@ class KernelOp(Op[Any]):
         return dict(zip(results, types, strict=True))
 
 
-def gradients_by(op: KernelOp) -> Callable[..., Any]:
+def gradients_by(op: KernelOp) -> Callable:
     """Return a gradient function that calls `op`, whose kernel computes the gradients."""
 
     def gradients(xp: Any, **values: Any) -> Any:

@@ -82,7 +82,7 @@ class Form:
     alpha: bool = False
     source: bool = False
     bias: str = ""
-    activation: Callable[..., Any] | None = None
+    activation: Callable | None = None
 
     @property
     def c(self) -> str:

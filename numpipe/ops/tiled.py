@@ -56,7 +56,7 @@ class Tile:
     width: int
     exact: bool = False
 
-    def kernel(self, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    def kernel(self, **options: Any) -> Callable[[Callable], Kernel]:
         """Return a decorator that makes a kernel with a CTA for each tile of its first parameter,
         a matrix x."""
 

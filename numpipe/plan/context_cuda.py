@@ -146,7 +146,7 @@ def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
         )
 
 
-def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
+def by_compute(operation: Any) -> Callable[[Callable], None]:
     """Decorate the meaning of an operation (np_, *args) that both roles type-check, and that the
     compute role executes as a call.
 
@@ -154,7 +154,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
     and its argument types, is sent (context, builder, args), and returns the arguments' values.
     """
 
-    def attach(prepared: Callable[..., Any]) -> None:
+    def attach(prepared: Callable) -> None:
         def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
             rest = prepared(np_, *given)
             function, argtypes = next(rest)

@@ -141,7 +141,7 @@ class BlockSpec:
     """
 
     block_shape: tuple[Side, ...] | None = None
-    index_map: Callable[..., Any] | None = None
+    index_map: Callable | None = None
     _: KW_ONLY
     memory_space: Any = None
     transforms: tuple[Transform, ...] = ()

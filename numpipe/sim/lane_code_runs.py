@@ -265,7 +265,7 @@ class _Warp:
                         )
             self.touched.setdefault((byte, kind), set()).add(number)
 
-    def run(self, function: Callable[..., Any], arguments: Sequence[tuple]) -> list[Any]:
+    def run(self, function: Callable, arguments: Sequence[tuple]) -> list[Any]:
         results: dict[int, Any] = {}
         lanes = [
             self._start(number, function, arguments[number]) for number in range(len(arguments))
@@ -294,7 +294,7 @@ class _Warp:
                         lane.throw()
         return [results[number] for number in range(len(lanes))]
 
-    def _start(self, number: int, function: Callable[..., Any], arguments: tuple) -> greenlet:
+    def _start(self, number: int, function: Callable, arguments: tuple) -> greenlet:
         machine: Any = Lane(self, WARP * self.number + number)
 
         def start(_: Any) -> Any:
@@ -369,7 +369,7 @@ class _Warp:
         )
 
 
-def each(who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple]) -> list[Any]:
+def each(who: Warpgroup, function: Callable, arguments: Sequence[tuple]) -> list[Any]:
     """Run ``function(*arguments[i])`` as lane i of 128, warp after warp; return their results."""
     race_report.collective(who, "a body of lowering_semantics=Lane")
     results: list[Any] = []

@@ -39,7 +39,7 @@ from ...launch.table import Table
 from ...plan.specs import ArrayType
 from .ffi import Handler
 
-Run = Callable[..., Any]
+Run = Callable
 """run(inputs, outputs, **where): a function of two lists of arrays that writes the outputs. `where`
 is ``stream=`` on a GPU and empty for host arrays"""
 

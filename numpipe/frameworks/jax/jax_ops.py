@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @functools.cache
-def front(op: Op[Any]) -> Callable[..., Any]:
+def front(op: Op[Any]) -> Callable:
     """Return the function of JAX arrays for a declared op."""
     names = [name for name in op.signature.parameters if name not in ("out", "stream")]
     arguments = op.arguments_of(names)

@@ -30,7 +30,7 @@ def call(
     out_type: ArrayType | Sequence[ArrayType] | None = None,
     vmap_method: VmapMethod | None = None,
     target: str | None = None,
-) -> Callable[..., Any]:
+) -> Callable:
     """Return a function that calls a kernel, for use inside and outside of ``jax.jit``, like
     ``jax.ffi.ffi_call``.
 

@@ -170,7 +170,7 @@ class TorchOp:
         return f"{name}({', '.join([*texts, *out])}) -> {returned}"
 
     # ---- the function that users call
-    def _front(self) -> Callable[..., Any]:
+    def _front(self) -> Callable:
         declared, arguments = self.declared, self.arguments
 
         def call(*args: Any, **named: Any) -> Any:
@@ -516,7 +516,7 @@ def _kind(parameter: inspect.Parameter) -> str:
     return f"{found}?" if found and NoneType in kinds else found
 
 
-def own_front(op: Op[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def own_front(op: Op[Any], function: Callable) -> Callable:
     """Return an extra entry point of a declared op, with a different signature."""
     bound = functools.partial(function, torch_op(op).front)
     signature = inspect.signature(bound)

@@ -70,7 +70,7 @@ def explain_op(
     op: Any,
     args: tuple,
     named: dict[str, Any],
-    explain: Callable[..., Any],
+    explain: Callable,
 ) -> OpExplanation:
     """Explain a call of an op, using `explain` for each kernel. Raises SpecError if the call passes
     a target or a stream."""

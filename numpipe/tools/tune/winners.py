@@ -39,7 +39,7 @@ def identity(
     key: Any,
     args: tuple,
     named: Mapping[str, Any],
-    measure: Callable[..., Any] | None,
+    measure: Callable | None,
     device: launch.Device | None,
 ) -> dict[str, Any]:
     """Return everything that the fastest candidate depends on, as JSON values; a different value of
