@@ -360,7 +360,7 @@ def scalar_value(value: Any, name: str, kernel: str) -> Any:
     return value
 
 
-def scalar_values(numbers: Mapping[str, Any], kernel: str) -> list[Any]:
+def scalar_values(numbers: Mapping[str, Any], kernel: str) -> list:
     """Return run-time scalars as Python numbers, in order. Raises SpecError as `scalar_value`
     does."""
     return [scalar_value(value, name, kernel) for name, value in numbers.items()]

@@ -31,7 +31,7 @@ class Results:
         self.parameters = arguments.names
         self.options = options
 
-    def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence[Any]:
+    def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence:
         """Return the arrays passed as ``out=``, one for each of the `missing` parameters."""
         if not missing:
             raise SpecError(
@@ -39,7 +39,7 @@ class Results:
                 f"({', '.join(self.parameters)}) were passed too: give the outputs once"
             )
         several = isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
-        results: Sequence[Any] = out if several else (out,)
+        results: Sequence = out if several else (out,)
         if len(results) != len(missing):
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "

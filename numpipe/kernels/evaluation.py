@@ -115,7 +115,7 @@ _SAME: tuple = (
     *(math.ceil, math.floor, math.gcd, math.isqrt, math.log2, math.sqrt, math.trunc, cdiv),
     *(ArrayType, Workspace, *ERRORS.values()),
 )
-_BOUNDED: dict[Any, Any] = {
+_BOUNDED: dict = {
     math.prod: _prod,
     pow: _power,
     round: _round,
@@ -275,7 +275,7 @@ def compiled(functions: Iterable[ast.FunctionDef]) -> CodeType:
     return compile(module, "<a file>", "exec", dont_inherit=True)
 
 
-def evaluate(code: CodeType, name: str, values: Iterable[Any]) -> Any:
+def evaluate(code: CodeType, name: str, values: Iterable) -> Any:
     """Call a function of a text. Raises TooMuch, and whatever the function raises."""
     functions = _GLOBALS | {" spent": _Budget().spent}
     exec(code, functions)

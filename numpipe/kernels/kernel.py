@@ -109,7 +109,7 @@ class Kernel:
             raise
 
     @brief
-    def together(self, mesh: Mesh, args: Sequence[Any], stream: Any = None) -> Together | None:
+    def together(self, mesh: Mesh, args: Sequence, stream: Any = None) -> Together | None:
         """Run the kernel on a mesh. Return the launches that repeat the call, or None if the GPUs
         are simulated."""
         if (notes := noted_calls.taken()) is not None:

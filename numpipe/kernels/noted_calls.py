@@ -39,7 +39,7 @@ class Notes:
     copied: list[str] = field(default_factory=list)
 
 
-OPS: list[Any] = []
+OPS: list = []
 """functions of arrays whose calls can be recorded"""
 
 

@@ -44,9 +44,9 @@ class Planned(NamedTuple):
     plan: Plan
     infos: Sequence[launch.ArrayInfo]
     """all arrays, in the order in which the kernel takes them"""
-    values: Sequence[Any]
+    values: Sequence
     """the run-time scalars, after validation"""
-    results: Sequence[Any]
+    results: Sequence
     """the missing outputs, passed as ``out=`` or allocated"""
     fresh: int
     """number of trailing arrays that were allocated for this call"""
@@ -118,9 +118,7 @@ def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
         launch.deliver(call.infos[0], call.results) if call.fresh else call.results
         for call in calls
     ]
-    found: Sequence[Any] = (
-        [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
-    )
+    found: Sequence = [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
     return found[0] if len(found) == 1 else tuple(found)
 
 

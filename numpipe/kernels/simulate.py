@@ -27,7 +27,7 @@ def simulate(
     unit: Unit,
     function: Callable,
     arrays: Sequence[Sequence[np.ndarray]],
-    scalars: Sequence[Sequence[Any]],
+    scalars: Sequence[Sequence],
     grid: tuple[int, int, int],
     *,
     seed: sim.Seed = None,
@@ -90,7 +90,7 @@ def run_role(
     unit: Unit,
     function: Callable,
     arrays: Sequence[Sequence[np.ndarray]],
-    scalars: Sequence[Any],
+    scalars: Sequence,
 ) -> None:
     """Run one warpgroup, `machine`, from the kernel's entry to its end, in its role.
 

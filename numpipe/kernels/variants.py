@@ -225,7 +225,7 @@ class Variant:
             return self._prepared
 
     # ---- on the simulated SM
-    def typed(self, values: Sequence[Any]) -> list[Any]:
+    def typed(self, values: Sequence) -> list:
         """Convert the run-time scalars of a call to the types that the kernel function takes."""
         return [kind.type(value) for kind, value in zip(self.scalars, values, strict=True)]
 

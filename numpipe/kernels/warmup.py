@@ -29,7 +29,7 @@ from .variants import Variant
 
 __all__ = ["warmup"]
 
-Entry = tuple[Kernel, Sequence[Any]] | tuple[Kernel, Sequence[Any], Mapping[str, Any]]
+Entry = tuple[Kernel, Sequence] | tuple[Kernel, Sequence, Mapping[str, Any]]
 
 
 @brief

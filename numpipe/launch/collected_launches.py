@@ -18,7 +18,7 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -58,7 +58,7 @@ class Collected:
         prepared: Prepared,
         grid: tuple[int, int, int],
         infos: Sequence[ArrayInfo],
-        scalars: Sequence[Any],
+        scalars: Sequence,
         stream: int,
     ) -> None:
         """Make and record a launch; in a dry run, only record its workspace size."""

@@ -79,7 +79,7 @@ def run(
     prepared: Prepared,
     grid: Grid,
     infos: Sequence[ArrayInfo],
-    scalars: Sequence[Any] = (),
+    scalars: Sequence = (),
     stream: int = 0,
     *,
     outputs: int,

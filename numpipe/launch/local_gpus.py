@@ -67,7 +67,7 @@ class LocalGpus:
         except driver.DriverError as error:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list[Any]:
+    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list:
         """Return an array on each GPU: PyTorch tensors if the dtype is PyTorch's, otherwise
         numpipe's own arrays."""
         torch = sys.modules.get("torch")
@@ -88,7 +88,7 @@ class LocalGpus:
             arrays.append(array)
         return arrays
 
-    def to_device(self, arrays: Sequence[Any]) -> list[DeviceArray]:
+    def to_device(self, arrays: Sequence) -> list[DeviceArray]:
         """Copy host arrays, one to each GPU."""
         return [
             DeviceArray.from_host(np.ascontiguousarray(array), _OWN_STREAM, device)
@@ -139,7 +139,7 @@ class LocalGpus:
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
         """Do nothing, because one process makes all launches of a call."""
 
-    def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Any]:
+    def alive(self, infos: Sequence[ArrayInfo]) -> Sequence:
         """Return the objects that must exist for launches on these arrays to be repeated."""
         return ()
 

@@ -54,7 +54,7 @@ class Mesh:
         """None: the GPUs are simulated"""
         self.controls: Controls | None = None if gpus is None else Controls(gpus)
         self._rooms: dict[Hashable, tuple[int, Any]] = {}
-        self._outgrown: list[Any] = []
+        self._outgrown: list = []
         """workspaces that became too small, which are kept because graphs may use them"""
 
     # ---- the kinds

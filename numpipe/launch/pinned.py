@@ -24,7 +24,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class Block:
             ) from None
         _advise(self.memory)
         self.nbytes, self.device, self.generation = nbytes, device, generation
-        self.events: dict[Any, Any] = {}
+        self.events: dict = {}
         """the driver's events after copies of this memory, by the keys of `transfers`"""
         self.address: int = self.array((nbytes,), np.dtype(np.uint8)).ctypes.data
         driver.get().lock_pages(self.address, nbytes, device)

@@ -159,8 +159,8 @@ class Repeats:
     def learn(
         self,
         constants: Hashable,
-        args: Sequence[Any],
-        outputs: Sequence[Any],
+        args: Sequence,
+        outputs: Sequence,
         infos: Sequence[Sequence[ArrayInfo]],
         fresh: int,
         launched: Launch | Series | Together,
@@ -197,7 +197,7 @@ class Repeats:
             lists = type(passed[-1]) in (list, tuple)
             makers = []
             for number in range(-fresh, 0):
-                each: list[Any] = [maker(of_gpu[number]) for of_gpu in infos]
+                each: list = [maker(of_gpu[number]) for of_gpu in infos]
                 if None in each:
                     return
                 makers.append(functools.partial(_each, list, each) if lists else each[0])
@@ -271,7 +271,7 @@ class OpRepeats(Repeats):
 
         `arrays` may contain None; on a mesh, it may contain lists.
         """
-        given: Sequence[Any] = (*arrays, out)
+        given: Sequence = (*arrays, out)
         if mesh is not None:
             given = [
                 array

@@ -94,7 +94,7 @@ class TorchGpus:
             f"numpipe/{ranks}/{number}", c10d._get_process_group_store(c10d._get_default_group())
         )
         self._asked, self._agreed = 0, set[bytes]()
-        self._kept: list[Any] = []
+        self._kept: list = []
         """memory that is never freed"""
         self._allocations: dict[int, Allocation] = {}
         """allocations by their address in this process"""
@@ -284,7 +284,7 @@ class TorchGpus:
         return texts
 
     def _differs(
-        self, rank: int, other: list[Any], kernel: str, facts: dict[str, str], moment: str
+        self, rank: int, other: list, kernel: str, facts: dict[str, str], moment: str
     ) -> str:
         """Return the message for facts that differ from another rank's."""
         if (kernel, moment) != (other[0], other[2]):

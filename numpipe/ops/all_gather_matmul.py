@@ -227,7 +227,7 @@ def _launch(
     )
 
 
-def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> list[Any]:
+def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     """Gather the rows again: the forward pass keeps only this GPU's own."""
     rows = gathered_rows(xp, mesh, a)
     return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(rows, grad_out, strict=True)]

@@ -335,7 +335,7 @@ class Op(Generic[P]):
         operations = by_name(self.operations, absent | every | values) if self.operations else 0.0
         return nbytes, operations
 
-    def checked(self, options: Iterable[Any]) -> dict[str, Any]:
+    def checked(self, options: Iterable) -> dict[str, Any]:
         """Return options by name. Raises SpecError if one breaks its rule."""
         values = dict(zip(self.options, options, strict=True))
         require(self.name, values, **self.checks)
@@ -516,7 +516,7 @@ class Op(Generic[P]):
         self._written = True
 
     # ---- gradients
-    def replacement(self, options: Iterable[Any]) -> Callable | None:
+    def replacement(self, options: Iterable) -> Callable | None:
         """Return the function that replaces the op where it is differentiated with these options,
         or None to differentiate the op itself."""
         if self.composite is None:

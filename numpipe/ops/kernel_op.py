@@ -63,9 +63,7 @@ class KernelOp(Op[Any]):
         )
         self.__module__ = getattr(kernel, "_place", None) or kernel.__module__
 
-    def bound(
-        self, arrays: Sequence[Any], options: Sequence[Any]
-    ) -> tuple[Sequence[Any], dict[str, Any]]:
+    def bound(self, arrays: Sequence, options: Sequence) -> tuple[Sequence, dict[str, Any]]:
         """Return the positional and the named arguments of the kernel's call."""
         if not self._named:
             return arrays, self.statics

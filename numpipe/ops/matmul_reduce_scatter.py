@@ -234,7 +234,7 @@ def _launch(
     )
 
 
-def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> list[Any]:
+def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     grads = gathered_rows(xp, mesh, grad_out)
     return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
 

@@ -157,7 +157,7 @@ class Shards:
             self._check_alike("out", infos)
         return results
 
-    def parts(self, name: str, value: Any) -> Sequence[Any]:
+    def parts(self, name: str, value: Any) -> Sequence:
         """Return the arrays passed for this process' GPUs. Raises SpecError if they are not a list
         of that length."""
         listed = type(value) in (list, tuple) and self.mesh.rank is None
@@ -304,7 +304,7 @@ def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tup
     return (a[0], a[1]), b[1]
 
 
-def gathered_rows(xp: Any, mesh: Any, arrays: list[Any]) -> list[Any]:
+def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
     """Return the rows of all GPUs, for a gradient function; arrays of any size and layout are
     accepted."""
     rows, columns = arrays[0].shape

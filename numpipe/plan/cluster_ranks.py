@@ -30,7 +30,7 @@ ROWS = 8
 """Rows that are swizzled together. The rows of a share are a multiple of this."""
 
 
-def rank_of(place: Sequence[Any], dims: Dims) -> Any:
+def rank_of(place: Sequence, dims: Dims) -> Any:
     """Return the rank of the CTA at a position in its cluster.
 
     >>> rank_of((1, 1, 0), (2, 2, 1))
@@ -40,7 +40,7 @@ def rank_of(place: Sequence[Any], dims: Dims) -> Any:
     return x + (y + z * dims[1]) * dims[0]
 
 
-def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
+def first_of(place: Sequence, dims: Dims, along: Sequence[int]) -> Any:
     """Return the lowest rank among the CTAs along some dimensions, given the position of any of
     them.
 
@@ -50,7 +50,7 @@ def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
     return rank_of([at * 0 if axis in along else at for axis, at in enumerate(place)], dims)
 
 
-def place_of(cta: Sequence[Any], dims: Dims) -> tuple[Any, Any, Any]:
+def place_of(cta: Sequence, dims: Dims) -> tuple[Any, Any, Any]:
     """Return the position in its cluster of a CTA of the grid."""
     x, y, z = (at % of for at, of in zip(cta, dims, strict=True))
     return x, y, z
@@ -77,7 +77,7 @@ def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
     return tuple(sorted(found))
 
 
-def share_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
+def share_of(place: Sequence, dims: Dims, along: Sequence[int]) -> Any:
     """Return which share this CTA loads of a block that all CTAs along these dimensions load."""
     number: Any = 0
     for axis in reversed(along):

@@ -140,11 +140,11 @@ class Context(ContextFacts, Hidden):
         return self.unit.number(current().warpgroup)
 
     @property
-    def cta(self) -> Sequence[Any]:
+    def cta(self) -> Sequence:
         return current().cta
 
     @property
-    def grid(self) -> Sequence[Any]:
+    def grid(self) -> Sequence:
         return current().grid
 
     def part_of(self, region: Region, offset: int = 0) -> Any:

@@ -54,7 +54,7 @@ class CopyPlan:
     policy: str | None = None
     reduction: str = ""
 
-    def boxes(self, start: Sequence[Any], address: Any, share: Any) -> Iterator[tuple[tuple, Any]]:
+    def boxes(self, start: Sequence, address: Any, share: Any) -> Iterator[tuple[tuple, Any]]:
         """Yield (coordinates in memory order, address) of each copy, as ints or as LLVM values with
         Python's operators.
 

@@ -64,7 +64,7 @@ def launched(dims: Sequence[int]) -> tuple[int, int, int]:
     return x * math.prod(dims[3:]), y, z
 
 
-def index(x: Any, known: Sequence[Any], dimension: int) -> Any:
+def index(x: Any, known: Sequence, dimension: int) -> Any:
     """Return a CTA's index along a dimension that is folded into x, given its index along x and
     `known`, the `sizes`. All are ints, or values of compiled code."""
     place = 0 if dimension == 0 else dimension - 2

@@ -265,7 +265,7 @@ class _Warp:
                         )
             self.touched.setdefault((byte, kind), set()).add(number)
 
-    def run(self, function: Callable, arguments: Sequence[tuple]) -> list[Any]:
+    def run(self, function: Callable, arguments: Sequence[tuple]) -> list:
         results: dict[int, Any] = {}
         lanes = [
             self._start(number, function, arguments[number]) for number in range(len(arguments))
@@ -369,10 +369,10 @@ class _Warp:
         )
 
 
-def each(who: Warpgroup, function: Callable, arguments: Sequence[tuple]) -> list[Any]:
+def each(who: Warpgroup, function: Callable, arguments: Sequence[tuple]) -> list:
     """Run ``function(*arguments[i])`` as lane i of 128, warp after warp; return their results."""
     race_report.collective(who, "a body of lowering_semantics=Lane")
-    results: list[Any] = []
+    results: list = []
     for number in range(4):
         who.breathe()
         warp = _Warp(who, number)

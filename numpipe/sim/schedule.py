@@ -30,7 +30,6 @@ import operator
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 
@@ -89,7 +88,7 @@ class InOrder:
     (`chosen_schedules.Directed`)."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
-        self._tasks: list[Any] = []
+        self._tasks: list = []
         self._serial = 0
         self._random = (rng or random).random
 

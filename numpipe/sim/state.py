@@ -317,7 +317,7 @@ class Warpgroup(Warps):
         self.gpu = sm.gpu
         self.deal = sm.deal
         self.over = False
-        self.remote_arrivals: list[Any] = []
+        self.remote_arrivals: list = []
         """`cluster_traffic.RemoteArrival`: its arrivals in flight on other CTAs' mbarriers."""
         self.cluster_meeting: Meeting | None = None
         """The use of the cluster barrier that it has arrived at and not waited for."""

@@ -116,7 +116,7 @@ class Counter:
         """Accumulator registers per lane, now and at most."""
         self.deal, self._tickets = (WorkCounter(math.prod(grid)) for _ in range(2))
 
-    def scoped(self, lanes: Lanes, function: Callable, args: Sequence[Any]) -> Any:
+    def scoped(self, lanes: Lanes, function: Callable, args: Sequence) -> Any:
         outer, self.lanes = self.lanes, lanes
         try:
             return function(*args)
@@ -319,7 +319,7 @@ class Counter:
         they leave L2."""
         return any(array.workspace and array.name == what for array in self.unit.arrays)
 
-    def each_lane(self, function: Callable, arguments: Sequence[tuple]) -> list[Any]:
+    def each_lane(self, function: Callable, arguments: Sequence[tuple]) -> list:
         """Run lane 0, which represents all lanes."""
         enter: Callable[[Any], None] = _machine.enter
         enter(Lane(self))

@@ -144,7 +144,7 @@ class Target:
 
 
 def custom_call(
-    what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]
+    what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence
 ) -> tuple:
     """Add a call of `run` on these arrays, concrete or traced, to the program being traced, and
     return the outputs.

@@ -134,19 +134,19 @@ class _Form:
     names: tuple[str, ...]
     swapped: tuple[bool, ...]
 
-    def values(self, arrays: Sequence[Any]) -> dict[str, Any]:
+    def values(self, arrays: Sequence) -> dict[str, Any]:
         """Return operands and options by name."""
         named = zip(self.names, arrays, strict=True)
         return {**dict.fromkeys(self.op.operands), **dict(self.options), **dict(named)}
 
-    def seen(self, arrays: Sequence[Any], window: Callable[[Any], Any]) -> list[Any]:
+    def seen(self, arrays: Sequence, window: Callable[[Any], Any]) -> list:
         """Return the arrays, with `window` applied to those that are passed transposed."""
         return [
             window(array) if swapped else array
             for array, swapped in zip(arrays, self.swapped, strict=True)
         ]
 
-    def results(self, arrays: Iterable[Any]) -> list[ArrayType]:
+    def results(self, arrays: Iterable) -> list[ArrayType]:
         """Return the result types for operands of these types. Raises SpecError if the operands do
         not match."""
         operands = dict(zip(self.names, map(array_type, arrays), strict=True))
@@ -154,7 +154,7 @@ class _Form:
         values = self.op.checked(dict(self.options).values())
         return list(self.op.result_types(operands, values).values())
 
-    def call(self, arrays: Sequence[Any], **where: Any) -> None:
+    def call(self, arrays: Sequence, **where: Any) -> None:
         values = self.values(arrays)
         operands, options = (
             tuple(map(values.get, each)) for each in (self.op.operands, self.op.options)
@@ -227,7 +227,7 @@ def _mapped(form: _Form) -> Callable[..., tuple]:
     """Return a call as a function of its arrays, with a rule for ``jax.vmap``."""
     op = form.op
 
-    def run(ins: list[Any], outs: list[Any], **where: Any) -> None:
+    def run(ins: list, outs: list, **where: Any) -> None:
         window = transposed if where else _swap
         out = outs[0] if len(outs) == 1 else tuple(outs)
         form.call(form.seen(ins, window), out=out, **(where or {"target": form.target}))

@@ -98,7 +98,7 @@ class _Arrays:
     def cast(self, x: Any, dtype: Any) -> Any:
         return x.to(dtype if isinstance(dtype, torch.dtype) else torch_type(dtype))
 
-    def summed(self, x: Any, shape: Sequence[Any]) -> Any:
+    def summed(self, x: Any, shape: Sequence) -> Any:
         return x.sum_to_size(shape)
 
     def scattered(self, like: Any, indices: Any, values: Any) -> Any:
@@ -226,7 +226,7 @@ class TorchOp:
         found = self.on_mesh(lists, options, mesh)
         return found if mesh.rank is None else found[0]
 
-    def on_mesh(self, lists: Any, options: Any, mesh: Any) -> list[Any]:
+    def on_mesh(self, lists: Any, options: Any, mesh: Any) -> list:
         """Call the op on lists with one tensor for each GPU of this process; return such a list."""
         tensors = _flat(lists)
         if direct(*tensors) and differentiated(*tensors):
@@ -252,7 +252,7 @@ class TorchOp:
         return found[0] if len(found) == 1 else tuple(found)
 
     # ---- arguments, of the dispatcher and of the declaration
-    def _check(self, arrays: Sequence[Any], *out: Any) -> dict[str, Any]:
+    def _check(self, arrays: Sequence, *out: Any) -> dict[str, Any]:
         """Return the given tensors by name. Raises SpecError for other arguments, and for tensors
         (including `out`) on several devices."""
         named = zip(self.declared.operands, arrays, strict=True)
@@ -261,13 +261,13 @@ class TorchOp:
         check_tensors(self.name, **given, **dict(zip(["out"], out, strict=False)))
         return given
 
-    def _of_schema(self, options: Sequence[Any]) -> Iterator[Any]:
+    def _of_schema(self, options: Sequence) -> Iterator:
         """Yield the options that are in the schema, with functions replaced by their names."""
         for name, value in zip(self.declared.options, options, strict=True):
             if name in self._kinds:
                 yield self._spelled(name, value) if callable(value) else value
 
-    def _split(self, args: Sequence[Any]) -> tuple[tuple, tuple, Any]:
+    def _split(self, args: Sequence) -> tuple[tuple, tuple, Any]:
         """Return the arrays, options and mesh of a dispatcher call, in which trailing defaults are
         omitted."""
         arrays, options, _, mesh, _ = self._bind(*args)
@@ -317,7 +317,7 @@ class TorchOp:
         made = self.declared.call(tuple(arrays), options, out, mesh)
         return self._whole(made, arrays[0]) if mesh is None else [made]
 
-    def unrecorded(self, tensors: Sequence[Any], options: tuple, mesh: Any) -> Any:
+    def unrecorded(self, tensors: Sequence, options: tuple, mesh: Any) -> Any:
         """Run the op on flat tensors, bypassing the dispatcher if it would do nothing."""
         arrays = tensors
         if mesh is not None:
@@ -342,14 +342,14 @@ class TorchOp:
     def _fake(self, *args: Any) -> Any:
         return self._fake_of(*self._split(args))
 
-    def _fake_of(self, arrays: Any, options: Sequence[Any], mesh: Any) -> Any:
+    def _fake_of(self, arrays: Any, options: Sequence, mesh: Any) -> Any:
         """Return the results without contents. Raises SpecError as the op does, for symbolic sizes
         too."""
         if mesh is None:
             return self._results(arrays, options, 1)
         return [self._results(each, options, mesh.size) for each in zip(*arrays, strict=True)]
 
-    def _results(self, arrays: Sequence[Any], options: Sequence[Any], gpus: int) -> Any:
+    def _results(self, arrays: Sequence, options: Sequence, gpus: int) -> Any:
         given = self._check(arrays)
         infos = {
             name: SimpleNamespace(shape=tensor.shape, dtype=element_type(self.name, name, tensor))
@@ -391,12 +391,12 @@ class TorchOp:
                 "of torch.nn.functional"
             )
 
-    def constants(self, options: Sequence[Any], mesh: Any) -> dict[str, Any]:
+    def constants(self, options: Sequence, mesh: Any) -> dict[str, Any]:
         """Return the schema's options and the mesh by name."""
         named = zip(self.declared.options, options, strict=True)
         return {"mesh": mesh, **{name: x for name, x in named if name in self._kinds}}
 
-    def named(self, tensors: Sequence[Any], names: Collection[str]) -> dict[str, Any]:
+    def named(self, tensors: Sequence, names: Collection[str]) -> dict[str, Any]:
         """Return flat tensors by name, as lists if the op runs on several GPUs."""
         if not self.declared.sharded:
             return dict(zip(names, tensors, strict=True))
@@ -503,7 +503,7 @@ class _Recorded(_Transformed):
         return result
 
 
-def _flat(arrays: Iterable[Any]) -> list[Any]:
+def _flat(arrays: Iterable) -> list:
     """Return arrays, some of which may be lists, as one flat list."""
     return [x for each in arrays for x in (each if isinstance(each, list) else [each])]
 

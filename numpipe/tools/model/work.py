@@ -78,7 +78,7 @@ def count(
     work = KernelWork(ctas)
     events = 0
     movers: set[int] = set()
-    loops, dealt = (collections.defaultdict[int, dict[Any, Any]](dict) for _ in range(2))
+    loops, dealt = (collections.defaultdict[int, dict](dict) for _ in range(2))
 
     def at(number: int) -> Work:
         if number not in work.counted:

@@ -42,7 +42,7 @@ class Candidate:
     variant: Variant
 
 
-def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
+def named(space: Mapping[str, Any] | Iterable) -> dict[str, Any]:
     """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError if
     there are none, or two with the same name."""
     configs: dict[str, Any] = {}
@@ -140,7 +140,7 @@ class Buffers:
     returned."""
 
     sets: list[tuple[tuple, dict[str, Any]]]
-    outs: list[Any]
+    outs: list
 
     def call(self, kernel: Kernel, number: int) -> Any:
         """Call a kernel on the next set of buffers."""

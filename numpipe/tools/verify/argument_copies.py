@@ -35,7 +35,7 @@ class Arguments:
         self,
         what: str,
         kernel: Kernel,
-        args: Sequence[Any],
+        args: Sequence,
         named: dict[str, Any],
         out: Any,
         options: Sequence[str],
