@@ -19,7 +19,7 @@ from ..plan.specs import ArrayType
 from .declaration import Op
 
 
-class KernelOp(Op[Any]):
+class KernelOp(Op):
     """The op of a kernel. Its results are the parameters that are neither operands nor options.
 
     operands   names of the arrays that a call passes

@@ -444,7 +444,7 @@ def matmul(
     alpha: float = 1.0,
     beta: float = 1.0,
     bias: Any = None,
-    activation: str | Function[..., Any] | None = None,
+    activation: str | Function | None = None,
     out: Any = None,
     batch_invariant: bool = False,
     config: Config | None = None,

@@ -82,7 +82,7 @@ class ShardedOp(Op[P]):
 
 
 def sharded_op(
-    kind: type[ShardedOp[Any]] = ShardedOp, **declared: Any
+    kind: type[ShardedOp] = ShardedOp, **declared: Any
 ) -> Callable[[Callable[P, Any]], ShardedOp[P]]:
     """Declare an op on several GPUs; arguments are those of `numpipe.op`."""
     return lambda stub: noted(kind(stub, **declared))
@@ -92,7 +92,7 @@ class Shards:
     """A call of an op on a mesh. Its methods take and return lists with one array for each GPU of
     this process."""
 
-    def __init__(self, op: ShardedOp[Any], mesh: Any, stream: Any = None) -> None:
+    def __init__(self, op: ShardedOp, mesh: Any, stream: Any = None) -> None:
         """Raises SpecError if `mesh` is not a Mesh."""
         if not isinstance(mesh, Mesh):
             raise SpecError(

@@ -69,7 +69,7 @@ class Tile:
         return kernel(warp_specialized=False, **options)  # type: ignore[no-any-return]
 
     @property
-    def at(self) -> Function[..., Any]:
+    def at(self) -> Function:
         """The kernel function ``at(x)`` that returns the rows and columns of a CTA's tile."""
         height, width = self.height, self.width
 

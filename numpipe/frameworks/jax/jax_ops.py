@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @functools.cache
-def front(op: Op[Any]) -> Callable:
+def front(op: Op) -> Callable:
     """Return the function of JAX arrays for a declared op."""
     names = [name for name in op.signature.parameters if name not in ("out", "stream")]
     arguments = op.arguments_of(names)
@@ -93,7 +93,7 @@ class _Arrays:
     def __init__(self, target: str | None) -> None:
         self._target = target
 
-    def __call__(self, op: Op[Any] | str, *arrays: Any, **options: Any) -> Any:
+    def __call__(self, op: Op | str, *arrays: Any, **options: Any) -> Any:
         declared = getattr(ops, op) if isinstance(op, str) else op
         return front(declared)(*arrays, **options, target=self._target)
 
@@ -128,7 +128,7 @@ class _Form:
     """A call without its arrays. `names` are the operands that are given, in order; `swapped` says
     which of them are passed transposed."""
 
-    op: Op[Any]
+    op: Op
     options: Statics
     target: str | None
     names: tuple[str, ...]

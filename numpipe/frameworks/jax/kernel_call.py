@@ -25,7 +25,7 @@ _METHODS = ("sequential", "expand_dims", "broadcast_all")
 
 @brief
 def call(
-    kernel: Kernel | Op[Any],
+    kernel: Kernel | Op,
     *,
     out_type: ArrayType | Sequence[ArrayType] | None = None,
     vmap_method: VmapMethod | None = None,

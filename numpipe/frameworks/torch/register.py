@@ -34,7 +34,7 @@ SYMBOLIC.append(torch.SymInt)
 
 
 def register(
-    kernel: Kernel | Op[Any],
+    kernel: Kernel | Op,
     name: str | None = None,
     *,
     backward: Kernel | Callable | None = None,

@@ -49,12 +49,12 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 """schema types by the kind of a NumPy type"""
-_made: dict[Op[Any], TorchOp] = {}
+_made: dict[Op, TorchOp] = {}
 _registered: dict[str, TorchOp] = {}
 """registered ops by "namespace::name\""""
 
 
-def torch_op(op: Op[Any], name: str = "") -> TorchOp:
+def torch_op(op: Op, name: str = "") -> TorchOp:
     """Return an op in PyTorch, defining it on first use.
 
     `name` is "namespace::name"; by default it is the op's own name, in the namespace "numpipe" for
@@ -82,7 +82,7 @@ def torch_op(op: Op[Any], name: str = "") -> TorchOp:
 class _Arrays:
     """PyTorch as the ``xp`` of a declaration's functions."""
 
-    def __call__(self, op: Op[Any] | str, *arrays: Any, **options: Any) -> Any:
+    def __call__(self, op: Op | str, *arrays: Any, **options: Any) -> Any:
         called = torch_op(getattr(ops, op) if isinstance(op, str) else op)
         if called.declared.sharded:  # gradients are lists, even under Mesh.torch
             lists, constants, _, mesh, _ = called.arguments(*arrays, **options)
@@ -125,7 +125,7 @@ class TorchOp:
     function is the string "module:name".
     """
 
-    def __init__(self, declared: Op[Any], full: str) -> None:
+    def __init__(self, declared: Op, full: str) -> None:
         self.declared, self.name, self.full = declared, declared.name, full
         parameters = declared.signature.parameters
         kinds = {name: _kind(parameters[name]) for name in declared.options}
@@ -516,7 +516,7 @@ def _kind(parameter: inspect.Parameter) -> str:
     return f"{found}?" if found and NoneType in kinds else found
 
 
-def own_front(op: Op[Any], function: Callable) -> Callable:
+def own_front(op: Op, function: Callable) -> Callable:
     """Return an extra entry point of a declared op, with a different signature."""
     bound = functools.partial(function, torch_op(op).front)
     signature = inspect.signature(bound)
