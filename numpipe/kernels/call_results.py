@@ -39,7 +39,7 @@ class Results:
                 f"({', '.join(self.parameters)}) were passed too: give the outputs once"
             )
         several = isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
-        results: Sequence = out if several else (out,)
+        results = out if several else (out,)
         if len(results) != len(missing):
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "

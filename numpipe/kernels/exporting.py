@@ -109,8 +109,8 @@ class _Export:
     def _function(self, option: Any, function: Any, statics: Mapping[str, Any]) -> None:
         """Record a function of shapes for these values of the Statics."""
         what = f"kernel {self.definition.name}: {option}"
-        taken: dict[str, Any] = {}
-        defaults: dict[str, Any] = {}
+        taken = {}
+        defaults = {}
         if callable(function):
             of = self.definition.arguments
             defaults = bound_defaults(function, (*of.names, *of.scalars, *of.statics))
@@ -209,7 +209,7 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple, dict[str, Any
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16'), order='C'),), {'n': 3})
     """
-    why: object = "it is not a list of arguments"
+    why = "it is not a list of arguments"
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):

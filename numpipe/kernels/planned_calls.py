@@ -118,7 +118,7 @@ def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
         launch.deliver(call.infos[0], call.results) if call.fresh else call.results
         for call in calls
     ]
-    found: Sequence = [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
+    found = [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
     return found[0] if len(found) == 1 else tuple(found)
 
 

@@ -65,9 +65,7 @@ def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tupl
         # with named cluster axes, tiles are assigned to clusters
         several = SIMULATED_CTAS * (size if options.cluster_names else 1)
         whole = max(size, (several if device is None else device.sm_count * each) // size * size)
-        dims: tuple[int, ...] = _persistent(
-            definition, grid.ctas or whole, f"persistent({grid.ctas})"
-        )
+        dims = _persistent(definition, grid.ctas or whole, f"persistent({grid.ctas})")
     else:
         dims = grid_dims(
             definition.results.ask(grid, "grid", call.known) if callable(grid) else grid,

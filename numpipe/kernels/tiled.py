@@ -165,7 +165,7 @@ def _rank(
     if semantics is not None:
         return len(semantics)
     for spec in specs:
-        function: Any = spec.index_map
+        function = spec.index_map
         plain = function.function if isinstance(function, Function) else function
         if isinstance(plain, FunctionType):
             return plain.__code__.co_argcount

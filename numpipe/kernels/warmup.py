@@ -139,7 +139,7 @@ def compiled(
 
     Raises CompileError if a process dies; its message names the function `asker`.
     """
-    done: dict[int, Image | NumpipeError] = {}
+    done = {}
 
     def keep(number: int, result: Image | NumpipeError) -> None:
         done[number] = result
@@ -156,7 +156,7 @@ def compiled(
             missing.append(number)
         else:
             keep(number, found)
-    sent: dict[int, bytes] = {}
+    sent = {}
     if _in_worker:
         workers = 0
     for number in missing if workers or (workers is None and len(missing) > 1) else ():

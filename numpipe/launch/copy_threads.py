@@ -80,7 +80,7 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
             queue.stop()
             raise
 
-    helpers: list[concurrent.futures.Future[None]] = []
+    helpers = []
     try:
         for _ in range(min(threads, len(parts)) - 1):
             try:
@@ -101,7 +101,7 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
 def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) -> None:
     """Wait until no helper is working, because the caller will reuse their memory. Ctrl-C stops
     them, and is raised afterwards."""
-    interrupt: KeyboardInterrupt | None = None
+    interrupt = None
     for helper in helpers:
         while not helper.cancel() and not helper.done():
             try:

@@ -19,7 +19,7 @@ from .debug_reports import WATCH
 from .driver_errors import naming
 from .overlapping_outputs import check_overlap
 from .profiles import PROFILES
-from .transfers import Job, Transfers
+from .transfers import Transfers
 
 if TYPE_CHECKING:
     from .launcher import Prepared
@@ -53,7 +53,7 @@ class Staging:
         """Return buffers with copies of arrays, except that the last `fresh` are not
         initialized."""
         buffers: list[DeviceBuffer] = []
-        jobs: list[Job] = []
+        jobs = []
         for info in infos:
             key = _key(info)
             if key not in self._buffers:
@@ -66,7 +66,7 @@ class Staging:
 
     def download(self, infos: Sequence[ArrayInfo]) -> None:
         """Copy arrays back to the host. Returns after the copies have finished."""
-        jobs: dict[tuple, Job] = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
+        jobs = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
         self._transfers.download(list(jobs.values()))
 
 

@@ -89,7 +89,7 @@ def fit_slots(
         other_bytes=whole(0),
         blocks=each(pair),
     )
-    stage: int = sum(
+    stage = sum(
         -(-BY_DTYPE[element_type("fit_slots", dtype)].nbytes(math.prod(shape)) // ATOM) * ATOM
         for shape, dtype in blocks
     )

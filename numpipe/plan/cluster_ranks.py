@@ -79,7 +79,7 @@ def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
 
 def share_of(place: Sequence, dims: Dims, along: Sequence[int]) -> Any:
     """Return which share this CTA loads of a block that all CTAs along these dimensions load."""
-    number: Any = 0
+    number = 0
     for axis in reversed(along):
         number = number * dims[axis] + place[axis]
     return number

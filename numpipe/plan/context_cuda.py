@@ -294,7 +294,7 @@ def define_axes(module: Any, unit: Unit) -> None:
 def cluster_place(builder: Any, dims: Dims) -> list:
     """Return the position of this CTA in its cluster, along x, y and z. A grid is a whole number of
     clusters in each dimension."""
-    ids: list = [
+    ids = [
         Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
         for dim, of in zip("xyz", dims, strict=True)
     ]

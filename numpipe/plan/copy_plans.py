@@ -104,7 +104,7 @@ def cut(
     inner = layout.inner
     lines = layout.shape[1 - inner] if lines is None else lines
     side = _side(lines, 8)
-    places: list[tuple[int, ...]] = []
+    places = []
     for panel in range(layout.panels):
         for line in range(0, lines, side):
             start = (line, panel * layout.per_panel) if inner else (panel * layout.per_panel, line)

@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
-from .block import Block, cut
+from .block import cut
 from .budget import PANEL_BYTES, Region
 from .control_block import WORDS_BYTES, section_bytes
 from .copy_plans import MapRequest
@@ -240,7 +240,7 @@ class Unit(SharedMemory):
     ) -> dict[str, Any]:
         """Return the fields of a plan that describe the operands and how their blocks lie in a
         slot."""
-        blocks: list[Block] = []
+        blocks = []
         offsets, stride = [], 0
         for label, (arg, shape, fill, known, transforms, policy, shared, mode) in zip(
             labels, wanted, strict=True

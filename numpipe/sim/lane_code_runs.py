@@ -266,11 +266,11 @@ class _Warp:
             self.touched.setdefault((byte, kind), set()).add(number)
 
     def run(self, function: Callable, arguments: Sequence[tuple]) -> list:
-        results: dict[int, Any] = {}
+        results = {}
         lanes = [
             self._start(number, function, arguments[number]) for number in range(len(arguments))
         ]
-        stops: dict[int, _Stop] = {}
+        stops = {}
 
         def go_on(number: int, value: Any = None) -> None:
             stopped = lanes[number].switch(value)
@@ -295,7 +295,7 @@ class _Warp:
         return [results[number] for number in range(len(lanes))]
 
     def _start(self, number: int, function: Callable, arguments: tuple) -> greenlet:
-        machine: Any = Lane(self, WARP * self.number + number)
+        machine = Lane(self, WARP * self.number + number)
 
         def start(_: Any) -> Any:
             _machine.enter(machine)
@@ -372,7 +372,7 @@ class _Warp:
 def each(who: Warpgroup, function: Callable, arguments: Sequence[tuple]) -> list:
     """Run ``function(*arguments[i])`` as lane i of 128, warp after warp; return their results."""
     race_report.collective(who, "a body of lowering_semantics=Lane")
-    results: list = []
+    results = []
     for number in range(4):
         who.breathe()
         warp = _Warp(who, number)

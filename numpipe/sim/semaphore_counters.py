@@ -175,7 +175,7 @@ def wait(who: Warpgroup, semaphores: np.ndarray, index: int, value: int, what: s
 def hints(sm: SM) -> list[Hint]:
     """Return a hint for each semaphore that a warpgroup waits for."""
     agents = [agent for each in sm.group for agent in each.warpgroups]
-    found: dict[tuple[str, int], Hint] = {}
+    found = {}
     for agent in agents:
         reason = agent.blocked
         if not isinstance(reason, Wait):

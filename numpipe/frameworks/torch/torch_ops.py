@@ -465,7 +465,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        op: TorchOp = ctx.call.op
+        op = ctx.call.op
         op.require_gradients()
         operands, results = op.declared.operands, op.declared.results
         if op.declared.contiguous:

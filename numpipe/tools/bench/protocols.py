@@ -225,8 +225,8 @@ class Session:
 
     def _one_by_one(self, protocol: Protocol, prepare: Callable[[str], None], count: int) -> Sample:
         """Measure each competitor `count` times, after `prepare`."""
-        handles: dict[str, list] = {}
-        readings: dict[str, dict[str, float]] = {}
+        handles = {}
+        readings = {}
         for name in self.turns:
             prepare(name)
             handles[name] = [self.measure(name) for _ in range(count)]

@@ -403,9 +403,7 @@ def explain(
         )
     if compiled is None:
         compiled = os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
-    used: Resources | None = (
-        kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
-    )
+    used = kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
     unit = variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
     semaphores = kernel.definition.results.semaphores(call) if unit.gpus else None

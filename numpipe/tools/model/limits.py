@@ -195,7 +195,7 @@ class Model:
     def compute(self, work: Work, without: str = "") -> float:
         """Return the cycles of the compute role if it never waits for tiles."""
         device, facts = self.device, self.facts
-        own: dict[int, float] = {}
+        own = {}
         for warpgroup in {
             key[1] for key in work if key[0] in ("tensor", "read", "written", "steps")
         }:

@@ -77,7 +77,7 @@ def count(
     ctas = math.prod(grid)
     work = KernelWork(ctas)
     events = 0
-    movers: set[int] = set()
+    movers = set()
     loops, dealt = (collections.defaultdict[int, dict](dict) for _ in range(2))
 
     def at(number: int) -> Work:
@@ -149,14 +149,14 @@ def _trace(
     moved, steady, swept, union, beside = (
         collections.defaultdict[tuple[str, str], float](float) for _ in range(5)
     )
-    known: set[Any] = set()
+    known = set()
     here: set[Any] = set()
     samples = events = 0
     while samples < resident and (samples < NEIGHBOURS or events < EVENTS):
         number, samples = samples, samples + 1
         neighbor, here = here if number % NEIGHBOURS else set(), set()
         for warpgroup in movers:
-            mine: set[Any] = set()
+            mine = set()
             machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
             run(machine, body)
             events += machine.events

@@ -45,7 +45,7 @@ class Candidate:
 def named(space: Mapping[str, Any] | Iterable) -> dict[str, Any]:
     """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError if
     there are none, or two with the same name."""
-    configs: dict[str, Any] = {}
+    configs = {}
     for name, config in (
         space.items()
         if isinstance(space, Mapping)

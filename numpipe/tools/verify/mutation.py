@@ -296,7 +296,7 @@ def watched(
         return call
 
     methods = {name: getattr(Warpgroup, name) for name in operations}
-    meet: Any = barrier.warp_sync
+    meet = barrier.warp_sync
     function = meet.function
     for name, method in methods.items():
         setattr(Warpgroup, name, patched(name, method))
@@ -451,7 +451,7 @@ def mutate(
     products = any(place.operation == "wgmma_commit" for place in places)
     mutants, rules = [], REDUNDANT | ({} if products else {"wgmma_wait": _NO_PRODUCTS})
     for place, line in places.items():
-        edits: dict[str, Edit] = {} if place.operation in COUNTED else {LEFT_OUT: lambda _: None}
+        edits = {} if place.operation in COUNTED else {LEFT_OUT: lambda _: None}
         for change, edit in (edits | CHANGES.get(place.operation, {})).items():
             by = _told(kernel, arguments, place, edit, wanted)
             if by is None:
