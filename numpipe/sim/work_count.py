@@ -131,7 +131,7 @@ class Counter:
     def gpu_of(self, rank: int, what: str) -> int:
         return min(max(int(rank), 0), self.unit.gpus - 1)
 
-    def mbar_test(self, address: int, parity: int) -> bool:
+    def mbar_test(self, *_: Any) -> bool:
         return True
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
@@ -210,19 +210,12 @@ class Counter:
         self.work["copied",] += tensor.nbytes * max(1, bin(ctas).count("1"))
 
     def tma_store(
-        self,
-        tensor: TensorMap,
-        coords: tuple[int, ...],
-        src: int,
-        reduction: str = "",
-        once: bool = False,
+        self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", *_: Any
     ) -> None:
         kind, place = "reduce" if reduction else "store", (*map(int, coords),)
         self._moved(kind, tensor.name, self._inside(tensor, coords), place)
 
-    def wgmma(
-        self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
-    ) -> Accumulator:
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, *_: Any) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
         product = self.unit.target.product
         kind = product.operand(mma.dtype)
@@ -244,31 +237,24 @@ class Counter:
         self.work["flop",] += 2 * adds
         self.work["tensor", self.warpgroup] += adds * dtype.itemsize // 2 // product.multiply_adds
 
-    def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
+    def smem_write(self, chunks: np.ndarray, values: np.ndarray, *_: Any) -> None:
         self.work["written", self.warpgroup] += values.nbytes
 
-    def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
+    def smem_read(self, chunks: np.ndarray, *_: Any) -> np.ndarray:
         self.work["read", self.warpgroup] += 16 * chunks.size
         return np.zeros((*chunks.shape, 16), np.uint8)
 
-    def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
+    def smem_load(self, addresses: np.ndarray, nbytes: int, *_: Any) -> np.ndarray:
         self.work["read", self.warpgroup] += nbytes * addresses.size
         return np.zeros((*addresses.shape, nbytes), np.uint8)
 
-    def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
-        return self.smem_load(addresses, nbytes, what)
+    smem_fetch, smem_store = smem_load, smem_write
 
-    smem_store = smem_write
-
-    def smem_update(
-        self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str
-    ) -> None:
+    def smem_update(self, addresses: np.ndarray, values: np.ndarray, *_: Any) -> None:
         self.work["written", self.warpgroup] += 2 * values.nbytes
 
-    def smem_send(
-        self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str
-    ) -> None:
-        self.work["written", self.warpgroup] += values.nbytes
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, *_: Any) -> None:
+        self.smem_write(chunks, values)
         self.work["sent", self.warpgroup] += 1
 
     def load_word(self, address: int) -> int:
@@ -309,7 +295,7 @@ class Counter:
             self._moved("load", what, read.nbytes, repr(index))
         return array[index] if read.size == 1 else np.zeros(read.shape, read.dtype)
 
-    def gmem_signal(self, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
+    def gmem_signal(self, *_: Any, **__: Any) -> None:
         self.work["handed",] += 1
 
     gmem_await = gmem_signal
@@ -373,14 +359,14 @@ class Lane:
         self.grid = who.grid
         self.unit = who.unit
 
-    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+    def load(self, address: int, dtype: np.dtype, *_: Any) -> Any:
         self.who.work["read", self.warpgroup] += 128 * dtype.itemsize
         return np.zeros((), dtype)[()]
 
-    def store(self, address: int, value: Any, what: str) -> None:
+    def store(self, address: int, value: Any, *_: Any) -> None:
         self.who.work["written", self.warpgroup] += 128 * value.dtype.itemsize
 
-    def update(self, address: int, value: Any, reduction: str, what: str) -> None:
+    def update(self, address: int, value: Any, *_: Any) -> None:
         self.who.work["written", self.warpgroup] += 2 * 128 * value.dtype.itemsize
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
@@ -405,7 +391,7 @@ class Lane:
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return value
 
-    def syncwarp(self, mask: int) -> None: ...
+    def syncwarp(self, *_: Any) -> None: ...
 
 
 class Access(NamedTuple):
