@@ -14,6 +14,8 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch.dimensions import Dim3, Ints
+
 
 @dataclass(frozen=True)
 class Line:
@@ -49,7 +51,7 @@ class Party:
     did: str
     warpgroup: int
     role: str
-    cta: tuple[int, int, int] = (0, 0, 0)
+    cta: Dim3 = (0, 0, 0)
     lines: tuple[Line, ...] = ()
     ring: str | None = None
     slot: int | None = None
@@ -92,7 +94,7 @@ class Barrier:
     missing_bytes: int
     expected: int | None = None
     arrived: tuple[tuple[str, int], ...] = ()
-    waiters: tuple[int, ...] = ()
+    waiters: Ints = ()
     kind: str = ""
     ring: str | None = None
     slot: int | None = None

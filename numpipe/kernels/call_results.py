@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import is_int, told
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
@@ -113,9 +114,9 @@ class Results:
         self,
         names: list[str],
         statics: dict[str, Any],
-        grid: tuple[int, int, int],
+        grid: Dim3,
         infos: Sequence[ArrayInfo],
-    ) -> tuple[int, ...]:
+    ) -> Ints:
         """Return the shape of the workspace that the kernel's option asks for, given the grid and
         the arrays with these names."""
         workspace = self.options.workspace
@@ -191,7 +192,7 @@ class Results:
 class HostView:
     """An array as user functions see it: only shape, dtype and ndim."""
 
-    shape: tuple[int, ...]
+    shape: Ints
     dtype: np.dtype
     ndim: int
 

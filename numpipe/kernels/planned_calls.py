@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3
 from ..diagnostics.errors import CompileError, SpecError
 from . import run_target
 from .call_records import Described
@@ -21,7 +22,7 @@ class Plan(NamedTuple):
     variant: Variant
     prepared: launch.Prepared | None
     """the machine code, ready to launch; None: the call is simulated, or there is nothing to do"""
-    grid: tuple[int, int, int]
+    grid: Dim3
     allocated: Sequence[launch.ArrayInfo]
     """descriptions of the outputs that a call allocates"""
     empty: bool

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import is_int, told
 from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
@@ -55,7 +56,7 @@ def choose(what: str, target: str | None, infos: Sequence[ArrayInfo], place: str
     return choice
 
 
-def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tuple[int, int, int]:
+def ctas(definition: Definition, choice: launch.Choice, call: Described) -> Dim3:
     """Return the grid of a call."""
     kernel, options = definition.name, definition.options
     grid = options.grid
@@ -78,7 +79,7 @@ def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tupl
     return launched(dims)
 
 
-def on(definition: Definition, number: int) -> tuple[int, int, int]:
+def on(definition: Definition, number: int) -> Dim3:
     """Return the grid of a call that is simulated on `number` CTAs. Raises SpecError if the
     kernel's grid is not persistent."""
     kernel, options = definition.name, definition.options
@@ -94,7 +95,7 @@ def on(definition: Definition, number: int) -> tuple[int, int, int]:
     return launched(dims)
 
 
-def _persistent(definition: Definition, number: int, option: str) -> tuple[int, ...]:
+def _persistent(definition: Definition, number: int, option: str) -> Ints:
     """Return a persistent grid with `number` CTAs."""
     cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
     if number % size:

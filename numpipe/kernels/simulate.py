@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import sim
+from ..arch.dimensions import Dim3
 from ..core.lanes import one_lane
 from ..core.machine import Machine
 from ..intrinsics import cluster, griddep, setmaxnreg
@@ -28,7 +29,7 @@ def simulate(
     function: Callable,
     arrays: Sequence[Sequence[np.ndarray]],
     scalars: Sequence[Sequence],
-    grid: tuple[int, int, int],
+    grid: Dim3,
     *,
     seed: sim.Seed = None,
     trace: sim.Trace | None = None,

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Dim3
 from ..diagnostics.argument_checks import FLAG, NONE, require
 from ..diagnostics.errors import SpecError
 
@@ -19,7 +20,7 @@ LARGEST_CLUSTER = 16
 """cluster size, in CTAs, that a Hopper GPU can run if the kernel allows it"""
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)
 """maximum CTAs along x, y, z (CUDA C++ Programming Guide, "Compute Capabilities")"""
-Grid = tuple[int, int, int]
+Grid = Dim3
 
 
 @dataclass(frozen=True)

@@ -25,12 +25,13 @@ from typing import TypeVar
 
 import numpy as np
 
+from ..arch.dimensions import Dim3
 from ..plan.specs import FLAGS
 from . import driver
 from .array_info import ArrayInfo, padded
 
 _LOCK = threading.Lock()
-_workspaces: dict[tuple[int, int, int], list[DeviceBuffer]] = {}
+_workspaces: dict[Dim3, list[DeviceBuffer]] = {}
 """(device, stream, words per slot) -> workspaces, largest last"""
 _Buffer = TypeVar("_Buffer", bound="DeviceBuffer")
 

@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arch.dimensions import Dim3
 from ..plan.specs import FLAGS
 from . import driver
 from .array_info import ArrayInfo, dense_strides
@@ -56,7 +57,7 @@ class Collected:
     def take(
         self,
         prepared: Prepared,
-        grid: tuple[int, int, int],
+        grid: Dim3,
         infos: Sequence[ArrayInfo],
         scalars: Sequence,
         stream: int,

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import element_type
 from ..diagnostics.errors import LaunchError, SpecError, TargetError
 from . import driver
@@ -67,7 +68,7 @@ class LocalGpus:
         except driver.DriverError as error:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list:
+    def empty(self, shape: Ints, dtype: Any, zeros: bool) -> list:
         """Return an array on each GPU: PyTorch tensors if the dtype is PyTorch's, otherwise
         numpipe's own arrays."""
         torch = sys.modules.get("torch")
@@ -103,7 +104,7 @@ class LocalGpus:
         """Return the addresses of new zero-filled memory, by rank."""
         return self.room(4 * words)
 
-    def window(self, room: list[int], shape: tuple[int, ...], dtype: Any) -> list[ArrayInfo]:
+    def window(self, room: list[int], shape: Ints, dtype: Any) -> list[ArrayInfo]:
         """Return arrays in memory allocated by `room`."""
         kind = element_type("Mesh.workspace", dtype)
         strides = dense_strides(shape, kind.itemsize)
@@ -113,7 +114,7 @@ class LocalGpus:
         ]
 
     @staticmethod
-    def nbytes(shape: tuple[int, ...], dtype: Any) -> int:
+    def nbytes(shape: Ints, dtype: Any) -> int:
         """Return the size of an array in bytes."""
         return math.prod(shape) * element_type("Mesh.workspace", dtype).itemsize
 

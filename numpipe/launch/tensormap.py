@@ -24,6 +24,7 @@ import functools
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics import log
 from ..plan.copy_plans import MapRequest
@@ -39,9 +40,9 @@ MAP_BYTES = 128
 def encode(
     ptr: int,
     dtype: np.dtype,
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    box: tuple[int, ...],
+    shape: Ints,
+    strides: Ints,
+    box: Ints,
     swizzle: int,
     fill: str = "zeros",
 ) -> bytes:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import element_type
 from ..diagnostics.errors import LaunchError, SpecError, TargetError
 from .array_info import ArrayInfo, argument
@@ -87,7 +88,7 @@ class TorchGpus:
             )
         self.rank = distributed.get_rank(self._group)
         self.size = distributed.get_world_size(self._group)
-        self.ranks: tuple[int, ...] = (self.rank,)
+        self.ranks: Ints = (self.rank,)
         ranks = "_".join(map(str, distributed.get_process_group_ranks(self._group)))
         number = _meshes[ranks] = _meshes.get(ranks, 0) + 1
         self._store = distributed.PrefixStore(
@@ -101,12 +102,12 @@ class TorchGpus:
         os.environ.setdefault(_MULTICAST, "1")  # PyTorch reads it in its first rendezvous
 
     @property
-    def devices(self) -> tuple[int, ...]:
+    def devices(self) -> Ints:
         """The CUDA ordinal of this process's GPU, which is the current one."""
         return (int(self._torch.cuda.current_device()),)
 
     # ---- memory
-    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> Any:
+    def empty(self, shape: Ints, dtype: Any, zeros: bool) -> Any:
         """Return a tensor in symmetric memory. All ranks must make this call at the same point of
         the program."""
         torch = self._torch
@@ -177,13 +178,13 @@ class TorchGpus:
         self._kept.append(memory)
         return self._allocations[memory.data_ptr()].begins
 
-    def window(self, room: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    def window(self, room: Any, shape: Ints, dtype: Any) -> Any:
         """Return a tensor in memory allocated by `room`."""
         return (
             room[: self.nbytes(shape, dtype)].view(self._dtype(dtype, "Mesh.workspace")).view(shape)
         )
 
-    def nbytes(self, shape: tuple[int, ...], dtype: Any) -> int:
+    def nbytes(self, shape: Ints, dtype: Any) -> int:
         """Return the size of an array in bytes."""
         return math.prod(shape) * int(self._dtype(dtype, "Mesh.workspace").itemsize)
 

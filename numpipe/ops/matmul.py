@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3, Ints
 from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function
@@ -483,8 +484,8 @@ def _product(
     operands: Sequence[Matrix],
     results: list[ArrayInfo],
     bias: ArrayInfo | None,
-    batch: tuple[int, ...],
-    sizes: tuple[int, int, int],
+    batch: Ints,
+    sizes: Dim3,
     *,
     alpha: float,
     beta: float,
@@ -564,8 +565,8 @@ def _product_elsewhere(
     operands: Sequence[Matrix],
     results: list[ArrayInfo],
     bias: ArrayInfo | None,
-    batch: tuple[int, ...],
-    sizes: tuple[int, int, int],
+    batch: Ints,
+    sizes: Dim3,
     **options: Any,
 ) -> None:
     """Compute a product in a new array, then copy it to a result whose layout no store can
@@ -580,9 +581,7 @@ _form = functools.cache(Form)
 
 
 @functools.lru_cache(maxsize=1024)
-def product_sizes(
-    a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any
-) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+def product_sizes(a: Ints, b: Ints, c: Any, bias: Any) -> tuple[Ints, int, int, int, Ints]:
     """Return (batches, M, N, K, result shape) for operands of these shapes. Raises SpecError if
     they do not match."""
     for name, shape in (("a", a), ("b", b)):

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Ints
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import require, told, whole
 from ..diagnostics.errors import SpecError
@@ -290,7 +291,7 @@ def planes(info: ArrayInfo, count: int) -> ArrayInfo:
     return strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
 
 
-def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, int], int]:
+def check_matrices(op: str, a: Ints, b: Ints) -> tuple[tuple[int, int], int]:
     """Return ((M, K), N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
     if len(a) != 2 or len(b) != 2:
         raise SpecError(
@@ -361,7 +362,7 @@ def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
     return nbytes
 
 
-def _retyped(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype) -> ArrayInfo:
+def _retyped(info: ArrayInfo, shape: Ints, dtype: np.dtype) -> ArrayInfo:
     """View a contiguous array with another shape and an element type of another size."""
     array = None if info.array is None else info.array.reshape(-1).view(dtype).reshape(shape)
     return info._replace(

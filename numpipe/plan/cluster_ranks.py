@@ -23,7 +23,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-Dims: TypeAlias = tuple[int, int, int]
+from ..arch.dimensions import Dim3, Ints
+
+Dims: TypeAlias = Dim3
 ALONE: Dims = (1, 1, 1)
 """A cluster of one CTA."""
 ROWS = 8
@@ -63,7 +65,7 @@ def shifted(place: Dims, shift: Dims, dims: Dims) -> Dims:
 
 
 @functools.lru_cache(maxsize=256)
-def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
+def shifts(dims: Dims, groups: tuple[Ints, ...]) -> tuple[Dims, ...]:
     """Return the shifts from a CTA to the CTAs along the dimensions of any of `groups`, itself
     first.
 
@@ -85,7 +87,7 @@ def share_of(place: Sequence, dims: Dims, along: Sequence[int]) -> Any:
     return number
 
 
-def mask_of(dims: Dims, along: tuple[int, ...]) -> int:
+def mask_of(dims: Dims, along: Ints) -> int:
     """Return a bit mask of the ranks of the CTAs along some dimensions, counted from the first of
     them: PTX's ctaMask, shifted right by `first_of`.
 
@@ -108,7 +110,7 @@ class Sharing:
     """
 
     dims: Dims
-    along: tuple[int, ...]
+    along: Ints
     across: int
     rows: int
     width: int

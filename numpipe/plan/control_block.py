@@ -45,6 +45,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ..arch.dimensions import Dim3
+
 MOST_GPUS = 62
 """The maximum number of GPUs of a mesh."""
 LOST, GO, SEMAPHORES = 63, 64, 128
@@ -83,7 +85,7 @@ class Waited:
     index: int
     seen: int
     wanted: int
-    cta: tuple[int, int, int]
+    cta: Dim3
     thread: int
     place: int = -1
 

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from ..arch.dimensions import Ints
 from ..core.machine import TensorMap
 
 _REDUCED: dict[str, Callable[[Any, Any], np.ndarray]] = {
@@ -85,7 +86,7 @@ class Box:
         table, touched = _pattern(nbytes // 16, self.tensor.swizzle, address - line)
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
-    def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
+    def elements(self, coords: Ints) -> tuple[slice, ...]:
         """Return the part of the array that the box at `coords` covers, empty if it lies
         outside."""
         return tuple(
@@ -97,7 +98,7 @@ class Box:
             ]
         )
 
-    def _within(self, coords: tuple[int, ...], part: tuple[slice, ...]) -> tuple[slice, ...]:
+    def _within(self, coords: Ints, part: tuple[slice, ...]) -> tuple[slice, ...]:
         """Return the position of a part of the array within the box at `coords`."""
         return tuple(
             [
@@ -106,7 +107,7 @@ class Box:
             ]
         )
 
-    def fetch(self, coords: tuple[int, ...]) -> np.ndarray:
+    def fetch(self, coords: Ints) -> np.ndarray:
         """Return the box at `coords` as contiguous 16-byte chunks; elements outside the array are
         zeros (or NaN)."""
         part = self.elements(coords)
@@ -118,7 +119,7 @@ class Box:
                 box[self._within(coords, part)] = inside
         return np.ascontiguousarray(box).reshape(-1).view(np.complex128)
 
-    def put(self, coords: tuple[int, ...], chunks: np.ndarray, reduction: str = "") -> None:
+    def put(self, coords: Ints, chunks: np.ndarray, reduction: str = "") -> None:
         """Write the part of the box at `coords` that lies inside the array, or reduce it into the
         array."""
         array, part = self.tensor.array, self.elements(coords)

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.errors import SpecError
 from .footprints import Footprint
 from .regions import bounds, joined
@@ -45,7 +46,7 @@ class Name:
 
     cluster: int = 0
     turns: tuple[tuple[int, int], ...] = ()
-    deal: tuple[int, ...] = ()
+    deal: Ints = ()
 
     def __str__(self) -> str:
         dealt = f" / {'.'.join(map(str, self.deal))}" if self.deal else ""
@@ -124,7 +125,7 @@ class Directed(InOrder):
         self.over = False
         self.cut = False
         """Whether some steps were not recorded."""
-        self._bases: list[tuple[int, int, int]] = []
+        self._bases: list[Dim3] = []
         """(first byte, one past the last byte, index of the first array) of arrays that overlap."""
         self._stuck: set[Agent] = set()
 

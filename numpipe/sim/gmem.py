@@ -46,6 +46,7 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ..arch.dimensions import Ints
 from ..core.machine import TensorMap
 from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
@@ -109,13 +110,13 @@ class GlobalMemory:
         """Codes above this belong to accesses by earlier clusters."""
         self._regions: list[Region] = []
         self._places: dict[tuple, Place] = {}
-        self._cuts: dict[TensorMap, tuple[Place, set[tuple[int, ...]]]] = {}
+        self._cuts: dict[TensorMap, tuple[Place, set[Ints]]] = {}
         self.flags: dict[int, Flag] = {}
         """The flags with which CTAs hand data to each other, by address."""
         self._awaits = programmatic
         self._early: Touch | None = None
         """The first access before a griddepcontrol.wait."""
-        self._reads: dict[Place, dict[int, dict[tuple[int, ...], Touch]]] = {}
+        self._reads: dict[Place, dict[int, dict[Ints, Touch]]] = {}
         """Ordinary loads of the running CTA, by array, warpgroup and place."""
         self._reductions: dict[Place, dict[str, dict[tuple, Touch]]] = {}
         """Reductions of the running CTA, by array, kind, and who changed which place; maps hold
@@ -145,7 +146,7 @@ class GlobalMemory:
             settle(place, self._regions)
         return place
 
-    def _cut(self, box: Box) -> tuple[Place, set[tuple[int, ...]]]:
+    def _cut(self, box: Box) -> tuple[Place, set[Ints]]:
         """Return the array of a box, and the places from which boxes of its shape have been
         loaded."""
         place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
@@ -173,7 +174,7 @@ class GlobalMemory:
                 self._check_written(access, touch, written)
 
     # ---- accesses
-    def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
+    def load(self, access: Access, box: Box, where: Ints, known: list[int]) -> None:
         """Record a TMA load of a box."""
         if access.agent.sm.scheduler.explores:
             access.agent.sm.scheduler.touch_array(box.tensor.array, box.elements(where), READS)
@@ -210,7 +211,7 @@ class GlobalMemory:
         self,
         access: Access,
         box: Box,
-        where: tuple[int, ...],
+        where: Ints,
         known: list[int],
         need: Need,
         reduction: str,

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Dim3, Ints
 from .gmem_accesses import Codes, Index
 
 
@@ -55,7 +56,7 @@ class Place:
         self.address = int(array.ctypes.data)
         self.fresh = fresh
         """Whether its elements are uninitialized until the kernel writes them."""
-        self.seen: dict[Any, set[tuple[int, ...]]] = {}
+        self.seen: dict[Any, set[Ints]] = {}
         """The places from which boxes have been read, by their shape."""
         self.region: Region
         self.written: Codes
@@ -97,13 +98,13 @@ def bounds(array: np.ndarray) -> tuple[int, int]:
     ) + array.dtype.itemsize
 
 
-def joined(arrays: Sequence[np.ndarray]) -> list[tuple[int, int, int]]:
+def joined(arrays: Sequence[np.ndarray]) -> list[Dim3]:
     """Return the memory of arrays, merging arrays that overlap.
 
     Each entry is (first byte, one past the last byte, the smallest index of an array there), in
     this order.
     """
-    found: list[tuple[int, int, int]] = []
+    found: list[Dim3] = []
     for lo, hi, number in sorted((*bounds(array), number) for number, array in enumerate(arrays)):
         if found and lo < found[-1][1]:
             first, last, least = found.pop()

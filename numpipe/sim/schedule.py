@@ -33,10 +33,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from ..arch.dimensions import Dim3
 from ..arch.products import WGMMA
 from .footprints import WRITE
 
-Place = tuple[int, int, int]
+Place = Dim3
 Task = Callable[[int], None]
 """Called with the cycle at which it runs."""
 Ready = Callable[[], bool]

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.reports import Party
 from ..plan.roles import COMPUTE
 from .clocks import WAITED, Clocks, Need, Release, Warps
@@ -83,7 +84,7 @@ class Access:
         """The box that a TMA copy moves, at `where` in its array."""
         self.over: Access | None = None
         """For a TMA load: the access that had written the bytes before it."""
-        self.where: tuple[int, ...] = ()
+        self.where: Ints = ()
         self.readers: Sequence[Access] = ()
         """For what arrives on an mbarrier: the reads of the bytes that were there before."""
         self.waits = int(agent.counters[WAITED][0])
@@ -443,8 +444,8 @@ class SM:
     def __init__(
         self,
         *,
-        cta: tuple[int, int, int],
-        grid: tuple[int, int, int],
+        cta: Dim3,
+        grid: Dim3,
         warpgroups: int,
         unit: Any,
         scheduler: InOrder,

@@ -26,6 +26,7 @@ from typing import Literal
 import numpy as np
 import numpy.typing as npt
 
+from ..arch.dimensions import Ints
 from ..arch.dtypes import FLOAT16, FLOAT32
 from ..arch.products import WGMMA, Product
 from ..core.machine import InFlight, Mma
@@ -83,9 +84,7 @@ class Operand:
 
 
 @functools.lru_cache(maxsize=256)
-def _relative(
-    major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]
-) -> Operand:
+def _relative(major: str, rows: int, within: int, first: int, steps: tuple[Ints, ...]) -> Operand:
     """Return the operand of [block][step along K] descriptors as if it started in 1024-byte line 0,
     `within` bytes in.
 
@@ -103,7 +102,7 @@ def _relative(
     return Operand(table, intervals(16 * table, 16))
 
 
-def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) -> Operand:
+def _operand(major: str, rows: int, descriptors: tuple[Ints, ...]) -> Operand:
     first = descriptors[0][0]
     start = min(d & _FIELD for block in descriptors for d in block)  # in chunks
     line = start & ~63

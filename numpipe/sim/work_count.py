@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arch.dimensions import Dim3, Ints
 from ..arch.products import Product
 from ..core import machine as _machine
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
@@ -40,7 +41,7 @@ class Numbers(np.ndarray):
     it, which may steer it; `strides`: those of the array that zeros replace."""
 
     read = False
-    _strides: tuple[int, ...] | None = None
+    _strides: Ints | None = None
 
     @property
     def strides(self) -> Any:
@@ -87,16 +88,16 @@ class Counter:
         work: Work,
         unit: Unit,
         warpgroup: int,
-        cta: tuple[int, int, int],
-        grid: tuple[int, int, int],
+        cta: Dim3,
+        grid: Dim3,
     ) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
         self.role = COMPUTE
         self.lanes: Lanes = "all"
-        self._loops: dict[tuple[int, int, int], Iterator[int]] = {}
+        self._loops: dict[Dim3, Iterator[int]] = {}
         """by current tile, stride and end"""
-        self._asked: tuple[int, ...] = ()
+        self._asked: Ints = ()
         self.tile = 0
         self.dealt: dict[str, Work] = {}
         """a CTA's share of the tiles of loops that take them from a counter"""
@@ -194,7 +195,7 @@ class Counter:
         far = gpu is not None and int(gpu) != 0
         self.work[("fetch" if kind == "load" else "send") if far else kind, array] += nbytes
 
-    def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
+    def _inside(self, tensor: TensorMap, coords: Ints) -> int:
         """Return the bytes of a box that lie inside its array."""
         places = list(zip(coords, tensor.box, tensor.array.shape, strict=True))
         if all(0 <= at <= n - box for at, box, n in places):
@@ -202,15 +203,13 @@ class Counter:
         size = tensor.array.dtype.itemsize
         return int(size * math.prod(max(0, min(at + box, n) - max(at, 0)) for at, box, n in places))
 
-    def tma_load(
-        self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
-    ) -> None:
+    def tma_load(self, dst: int, tensor: TensorMap, coords: Ints, mbar: int, ctas: int = 0) -> None:
         """Count a load; in a multicast, this CTA receives as much as it sends."""
         self._moved("load", tensor.name, self._inside(tensor, coords), (*map(int, coords),))
         self.work["copied",] += tensor.nbytes * max(1, bin(ctas).count("1"))
 
     def tma_store(
-        self, tensor: TensorMap, coords: tuple[int, ...], src: int, reduction: str = "", *_: Any
+        self, tensor: TensorMap, coords: Ints, src: int, reduction: str = "", *_: Any
     ) -> None:
         kind, place = "reduce" if reduction else "store", (*map(int, coords),)
         self._moved(kind, tensor.name, self._inside(tensor, coords), place)

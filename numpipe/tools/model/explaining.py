@@ -16,6 +16,7 @@ from typing import Any, overload
 import numpy as np
 
 from ... import launch
+from ...arch.dimensions import Dim3
 from ...compile.build import toolchain
 from ...compile.check import error_lines
 from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require
@@ -131,7 +132,7 @@ class Explanation:
     registers: Registers
     slots: tuple[Slots, ...]
     threads: int
-    grid: tuple[int, int, int]
+    grid: Dim3
     ctas_per_sm: int
     persistent: bool
     sms: int
@@ -500,7 +501,7 @@ def _count(
     unit: Unit,
     variant: Variant,
     call: Described,
-    grid: tuple[int, int, int],
+    grid: Dim3,
     semaphores: int | None,
     resident: Callable[[], int],
 ) -> KernelWork:

@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...arch.dimensions import Dim3
 from ...arch.products import Product
 from ...diagnostics.argument_checks import FLAG, NONE, a, each, require, told, whole, word
 from ...diagnostics.errors import SpecError
@@ -31,7 +32,7 @@ CLUSTER = "cluster"
 
 
 def product(
-    shape: tuple[int, int, int],
+    shape: Dim3,
     *,
     tile: tuple[int, int],
     depth: int,
