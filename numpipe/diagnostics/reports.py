@@ -14,8 +14,6 @@ import re
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch.dimensions import Dim3, Ints
-
 
 @dataclass(frozen=True)
 class Line:
@@ -51,7 +49,7 @@ class Party:
     did: str
     warpgroup: int
     role: str
-    cta: Dim3 = (0, 0, 0)
+    cta: tuple[int, int, int] = (0, 0, 0)
     lines: tuple[Line, ...] = ()
     ring: str | None = None
     slot: int | None = None
@@ -94,7 +92,7 @@ class Barrier:
     missing_bytes: int
     expected: int | None = None
     arrived: tuple[tuple[str, int], ...] = ()
-    waiters: Ints = ()
+    waiters: tuple[int, ...] = ()
     kind: str = ""
     ring: str | None = None
     slot: int | None = None
