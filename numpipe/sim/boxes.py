@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arch.dimensions import Ints
 from ..core.machine import TensorMap
@@ -48,7 +47,7 @@ def combined(reduction: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
         return _REDUCED[reduction](old, new)
 
 
-def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int64]:
+def swizzled(chunks: np.ndarray, swizzle: int) -> np.ndarray:
     """Return the chunk number at which the hardware puts 16-byte chunk number `chunks` (address /
     16).
 
@@ -61,7 +60,7 @@ def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int6
 @functools.lru_cache(maxsize=1024)
 def _pattern(
     count: int, swizzle: int, start: int
-) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
+) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
     """Return (chunk table, bytes touched) relative to the 1024-byte line that contains the start of
     the box, at offset `start`."""
     table = swizzled(start // 16 + np.arange(count), swizzle)
@@ -74,9 +73,7 @@ class Box:
 
     tensor: TensorMap
 
-    def footprint(
-        self, address: int
-    ) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+    def footprint(self, address: int) -> tuple[np.ndarray | slice, list[tuple[int, int]]]:
         """Return (index into the 16-byte chunks of shared memory, byte intervals) of the box at
         `address`."""
         nbytes = self.tensor.nbytes

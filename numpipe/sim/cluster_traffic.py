@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
 from . import generic_proxy, mbarriers, race_report, sites
@@ -205,7 +204,7 @@ def land(
     access: Access,
     what: str,
     known: Vector | None,
-    index: npt.NDArray[np.int64] | slice,
+    index: np.ndarray | slice,
     fetch: Callable[[], np.ndarray],
     done: int,
     _: int,
@@ -224,9 +223,7 @@ def land(
 REMOTE = "remote load"
 
 
-def fetch(
-    who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: int, what: str
-) -> npt.NDArray[np.uint8]:
+def fetch(who: Warpgroup, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
     """Return the `nbytes` at each address (warps, n) of the CTA of a rank, possibly this one."""
     of, clocks = _peer(who, int(rank), f"{what} of"), who.sm.clocks
     of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
@@ -243,7 +240,7 @@ def fetch(
             seen[clocks.of_warps(GENERIC, first, count)] = seen[clocks.of_warps(TOLD, first, count)]
         for lo, hi in intervals(own, nbytes):
             of.memory.read(access, ("read", who.first_warp + warp), lo, hi, seen.tolist(), False)
-    found: npt.NDArray[np.uint8] = of.memory.bytes[addresses[..., None] + np.arange(nbytes)]
+    found: np.ndarray = of.memory.bytes[addresses[..., None] + np.arange(nbytes)]
     return found
 
 

@@ -39,13 +39,13 @@ def _view(who: Warpgroup, addresses: Addresses, nbytes: int) -> tuple[Any, Any]:
     return who.sm.memory.bytes, addresses[..., None] + np.arange(nbytes)
 
 
-def load(who: Warpgroup, addresses: Addresses, nbytes: int, what: str) -> npt.NDArray[np.uint8]:
+def load(who: Warpgroup, addresses: Addresses, nbytes: int, what: str) -> np.ndarray:
     _touch(who, addresses, nbytes, what, "read")
     memory, where = _view(who, addresses, nbytes)
     return memory[where]  # type: ignore[no-any-return]
 
 
-def store(who: Warpgroup, addresses: Addresses, values: npt.NDArray[np.uint8], what: str) -> None:
+def store(who: Warpgroup, addresses: Addresses, values: np.ndarray, what: str) -> None:
     _touch(who, addresses, values.shape[-1], what, "write")
     memory, where = _view(who, addresses, values.shape[-1])
     memory[where] = values
@@ -67,9 +67,7 @@ def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype, reduction: s
     who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
 
-def combine(
-    memory: npt.NDArray[np.uint8], addresses: Addresses, values: np.ndarray, reduction: str
-) -> None:
+def combine(memory: np.ndarray, addresses: Addresses, values: np.ndarray, reduction: str) -> None:
     """Combine each value with the element at its address, one after another."""
     with np.errstate(all="ignore"):
         UPDATES[reduction].at(memory.view(values.dtype), addresses // values.itemsize, values)
@@ -82,17 +80,13 @@ def _intervals(chunks: bytes, nbytes: int) -> tuple[tuple[int, int], ...]:
     return intervals(np.frombuffer(chunks, np.int64), nbytes)
 
 
-def intervals_of(
-    row: npt.NDArray[np.int64], nbytes: int = 16
-) -> tuple[int, tuple[tuple[int, int], ...]]:
+def intervals_of(row: np.ndarray, nbytes: int = 16) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Return (first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
     return first, _intervals((row - first).tobytes(), nbytes)
 
 
-def _checked(
-    who: Warpgroup, chunks: np.ndarray, what: str, nbytes: int = 16
-) -> npt.NDArray[np.int64]:
+def _checked(who: Warpgroup, chunks: np.ndarray, what: str, nbytes: int = 16) -> np.ndarray:
     """Return addresses of chunks of `nbytes`, one row per warp. Raises SimulationError for
     addresses outside the CTA's memory."""
     chunks = np.ascontiguousarray(chunks, np.int64)
@@ -163,7 +157,7 @@ def note_all(
 
 def checked(
     who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: str
-) -> tuple[npt.NDArray[np.int64], np.ndarray]:
+) -> tuple[np.ndarray, np.ndarray]:
     """Return addresses of chunks of 4 or 16 bytes, one row per warp, and the values to store there.
     Raises SimulationError for addresses outside the CTA's memory."""
     values = np.ascontiguousarray(values)
@@ -181,18 +175,16 @@ def write_chunks(who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: s
     _trace(who, "write", what, 16 * chunks.size)
 
 
-def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> npt.NDArray[np.uint8]:
+def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> np.ndarray:
     chunks = _checked(who, chunks, what)
     if not chunks.size:
         return np.empty((*chunks.shape, 16), np.uint8)
     note_all(who, what, "read", map(intervals_of, chunks))
-    read: npt.NDArray[np.uint8] = (
-        who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
-    )
+    read: np.ndarray = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
     return read
 
 
-def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDArray[np.uint8]:
+def _word(who: Warpgroup, address: int, operation: str, write: bool) -> np.ndarray:
     """Return the four bytes at an address that every executing warp reads or writes."""
     address = int(address)
     if address % 4:
@@ -202,7 +194,7 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse_wait()
     note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
-    word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address : address + 4]
+    word: np.ndarray = who.sm.memory.bytes[address : address + 4]
     return word
 
 

@@ -44,7 +44,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arch.dimensions import Ints
 from ..core.machine import TensorMap
@@ -425,9 +424,7 @@ class GlobalMemory:
 
 
 # ---- flags ---------------------------------------------------------------------------------------
-def _flag(
-    who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str
-) -> Flag:
+def _flag(who: Warpgroup, flags: np.ndarray, index: int, what: str, instruction: str) -> Flag:
     """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or
     reads."""
     race_report.one_lane(who, instruction)
@@ -441,9 +438,7 @@ def _flag(
     return flag
 
 
-def signal(
-    who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, stays: bool = False
-) -> None:
+def signal(who: Warpgroup, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
     flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.release is not None:
         raise race_report.violation(
@@ -462,7 +457,7 @@ def signal(
     flag.open(who.time)
 
 
-def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
+def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str) -> None:
     flag = _flag(who, flags, index, what, "ld.acquire.gpu")
     while flag.release is None:
         flag.enqueue(who, what=what)

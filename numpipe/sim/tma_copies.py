@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ..arch.dimensions import Dim3, Ints
 from ..arch.dtypes import REDUCTIONS
@@ -31,7 +30,7 @@ from .state import SM, Access, WaitReason, Warpgroup
 
 def _place(
     who: Warpgroup, operation: str, box: Box, coords: Ints, address: int
-) -> tuple[Ints, npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+) -> tuple[Ints, np.ndarray | slice, list[tuple[int, int]]]:
     """Return (coordinates as ints, chunk index, byte intervals). Raises SimulationError for a wrong
     alignment or range."""
     name = box.tensor.name

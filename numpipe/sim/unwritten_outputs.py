@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import numpy as np
-import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
@@ -65,11 +64,11 @@ def unwritten(
     return reported(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
 
 
-def _same(array: np.ndarray, before: np.ndarray | None) -> npt.NDArray[np.bool_]:
+def _same(array: np.ndarray, before: np.ndarray | None) -> np.ndarray:
     """Return for each element whether it has its earlier value."""
     now = _bytes(array)
     return np.asarray((now == (0xFF if before is None else _bytes(before))).all(axis=-1))
 
 
-def _bytes(array: np.ndarray) -> npt.NDArray[np.uint8]:
+def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(array.shape)[..., None].view(np.uint8)

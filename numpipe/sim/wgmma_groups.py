@@ -222,7 +222,7 @@ class Products:
                 Accumulator,
                 np.ndarray | Accumulator,
                 Plan,
-                npt.NDArray[np.float32] | None,
+                np.ndarray | None,
                 int,
             ]
         ] = []
