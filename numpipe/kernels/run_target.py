@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import launch
-from ..arch.dimensions import Dim3, Ints
+from ..arch.dimensions import Dim3, Ints, round_up
 from ..diagnostics.argument_checks import is_int, told
 from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
@@ -101,7 +101,7 @@ def _persistent(definition: Definition, number: int, option: str) -> Ints:
     if number % size:
         raise SpecError(
             f"kernel {definition.name}: {option} is not a multiple of the {size} CTAs of a cluster "
-            f"{cluster}: round it up to {-(-number // size) * size}"
+            f"{cluster}: round it up to {round_up(number, size)}"
         )
     return (number // math.prod(cluster[1:]), *cluster[1:])
 

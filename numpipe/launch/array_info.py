@@ -13,7 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, round_up
 from ..arch.dtypes import ELEMENTS, packed_fix
 from ..diagnostics.errors import SpecError
 
@@ -115,7 +115,7 @@ def padded(info: ArrayInfo) -> tuple[Ints, int]:
     size = info.dtype.itemsize
     if len(shape) < 2:
         return dense_strides(shape, size), math.prod(shape) * size
-    pitch = -(-shape[-1] * size // _TMA_ALIGN) * _TMA_ALIGN
+    pitch = round_up(shape[-1] * size, _TMA_ALIGN)
     return memory_order((*dense_strides(shape[:-1], pitch), size), major), math.prod(
         shape[:-1]
     ) * pitch

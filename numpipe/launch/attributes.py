@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import Dim3
+from ..arch.dimensions import Dim3, round_up
 from ..diagnostics.argument_checks import FLAG, NONE, require
 from ..diagnostics.errors import SpecError
 
@@ -46,7 +46,7 @@ class Attributes:
             if n % size:
                 raise SpecError(
                     f"kernel {kernel}: the grid has {n} CTAs along {axis}, not a multiple of the "
-                    f"{size} of a cluster {self.cluster}: round it up to {-(-n // size) * size} "
+                    f"{size} of a cluster {self.cluster}: round it up to {round_up(n, size)} "
                     "and let the extra CTAs do nothing, or use a smaller cluster"
                 )
         if any(size > 1 for size in self.cluster[len(grid) :]):

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from ..arch.dimensions import Dim3
+from ..arch.dimensions import Dim3, round_up
 from ..plan.specs import FLAGS
 from . import driver
 from .array_info import ArrayInfo, dense_strides
@@ -95,7 +95,7 @@ class Collected:
             return None
         self._allocated = taken
         place = _IMAGINED + taken if self._dry else self._memory + self._lent - taken
-        place = -(-place // _LINE) * _LINE
+        place = round_up(place, _LINE)
         strides = dense_strides(tuple(shape), dtype.itemsize)
         return ArrayInfo("cuda", place, tuple(shape), strides, dtype, device, True, None)
 

@@ -34,7 +34,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, round_up
 
 LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
@@ -162,7 +162,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     if by_tma and stored and last.source == size and all(_line(dim.source) for dim in outer):
         source, target = _views(dims, 4)
         # TMA fills the target's padding with zeros, because the source ends before it
-        whole = -(-last.size * size // LINE) * LINE // size
+        whole = round_up(last.size * size, LINE) // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
     turned = min(outer, key=lambda dim: abs(dim.source), default=last)
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4

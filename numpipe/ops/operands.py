@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, round_up
 from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..launch.array_info import ArrayInfo, tma_addressable
@@ -136,7 +136,7 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
     else:
         *outer, columns = info.shape
         size = info.dtype.itemsize
-        pitch = -(-columns * size // LINE) * LINE // size
+        pitch = round_up(columns * size, LINE) // size
         made = allocated("copy", info, (*outer, pitch), stream)
         window = strided(made, info.shape, made.strides)
         move(info, window, target, stream, padded=True)

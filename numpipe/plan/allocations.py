@@ -23,7 +23,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, round_up
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import element_type, is_int
 from ..diagnostics.errors import SpecError
@@ -109,7 +109,7 @@ class SMEM:
     @property
     def stride(self) -> int:
         """Bytes from the beginning of one slot to the beginning of the next."""
-        return -(-self.layout.nbytes // ATOM) * ATOM
+        return round_up(self.layout.nbytes, ATOM)
 
     @property
     def nbytes(self) -> int:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch.dimensions import round_up
 from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import DEFAULT
 from ..diagnostics.argument_checks import SHAPE, Rule, each, element_type, require, whole
@@ -90,7 +91,7 @@ def fit_slots(
         blocks=each(pair),
     )
     stage = sum(
-        -(-BY_DTYPE[element_type("fit_slots", dtype)].nbytes(math.prod(shape)) // ATOM) * ATOM
+        round_up(BY_DTYPE[element_type("fit_slots", dtype)].nbytes(math.prod(shape)), ATOM)
         for shape, dtype in blocks
     )
     if not stage:

@@ -45,7 +45,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from ..arch.dimensions import Dim3
+from ..arch.dimensions import Dim3, round_up
 
 MOST_GPUS = 62
 """The maximum number of GPUs of a mesh."""
@@ -73,7 +73,7 @@ def section_bytes(maps: int, arrays: int) -> int:
     >>> section_bytes(2, 3)
     384
     """
-    return 128 * maps + -(-8 * arrays // 128) * 128
+    return 128 * maps + round_up(8 * arrays, 128)
 
 
 @dataclass(frozen=True)

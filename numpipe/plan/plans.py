@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, round_up
 from ..diagnostics.errors import SpecError
 from .block import Block
 from .budget import Region
@@ -290,4 +290,4 @@ class NumberPlan(RingPlan):
 
     @property
     def barrier_bytes_of_one(self) -> int:
-        return super().barrier_bytes_of_one + -(-4 * self.slots // 8) * 8
+        return super().barrier_bytes_of_one + round_up(4 * self.slots, 8)

@@ -16,6 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..arch.dimensions import round_up
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import cut
@@ -283,7 +284,7 @@ class Unit(SharedMemory):
                 )
             blocks.append(block)
             offsets.append(stride)
-            stride += -(-block.layout.nbytes // ATOM) * ATOM
+            stride += round_up(block.layout.nbytes, ATOM)
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
         return {
             "name": f"{names} @ {site}",

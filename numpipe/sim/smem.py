@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from . import conflicts, race_report
 from .clocks import lacks
 from .footprints import READS, WRITES
@@ -45,7 +46,7 @@ class SharedMemory:
     def __init__(self, sm: SM, nbytes: int) -> None:
         self.sm = sm
         self.nbytes = nbytes
-        self.bytes = np.full(-(-nbytes // 1024) * 1024, POISON, np.uint8)
+        self.bytes = np.full(round_up(nbytes, 1024), POISON, np.uint8)
         self.chunks = self.bytes.view(np.complex128)
         self._starts = [0]
         self._segments = [Segment(None, {})]
