@@ -23,19 +23,19 @@ VARIABLE = "NUMPIPE_COPY_THREADS"
 T = TypeVar("T")
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @functools.cache
 def count() -> int:
     """Return the number of threads that share a copy, including the caller's: NUMPIPE_COPY_THREADS,
     or half the cores, at most 8."""
     text = os.environ.get(VARIABLE)
     if not text:
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
         # 8 threads nearly reach the speed of PCIe, and some cores should stay free
-        return max(1, min(8, cores // 2))
+        return max(1, min(8, cores() // 2))
     if not text.isdecimal() or len(text) > 3 or int(text) < 1:
         raise SpecError(
             f"{VARIABLE} is {text[:50]!r}: set the number of threads that share the copy of a host "

@@ -124,11 +124,8 @@ def op(
     np.float32(2.0)
     """
 
-    def declare(stub: Callable[P, Any]) -> Op[P]:
-        more = gradients, composite, batching, operations
-        return noted(Op(stub, operands, results, types, launch, checks, *more))
-
-    return declare
+    declared = locals()
+    return lambda stub: noted(Op(stub, **declared))
 
 
 class Op(Generic[P]):

@@ -587,19 +587,18 @@ def product_sizes(a: Ints, b: Ints, c: Any, bias: Any) -> tuple[Ints, int, int, 
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise SpecError(f"matmul: '{name}' is a number; fix: multiply with *, or pass alpha=")
-    m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
-    if k != b[-2 if len(b) > 1 else -1]:
-        fix = "; fix: pass b.T for a b (N, K)" if len(b) > 1 and b[-1] == k else ""
-        raise SpecError(
-            f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}"
-        )
+    columns = b[-1:] if len(b) > 1 else ()
+    m, n, k = a[-2] if len(a) > 1 else 1, columns[0] if columns else 1, a[-1]
+    if k != (k_of_b := b[-2 if columns else -1]):
+        fix = "; fix: pass b.T for a b (N, K)" * (columns == (k,))
+        raise SpecError(f"matmul: K = {k} in 'a' {a}, {k_of_b} in 'b' {b}{fix}")
     try:
         batch = broadcast_shape(a[:-2], b[:-2])
     except ValueError:
         raise SpecError(
             f"matmul: the batches of 'a' {a} and 'b' {b} do not broadcast: {a[:-2]} and {b[:-2]}"
         ) from None
-    result = (*batch, *a[-2:-1], *b[-1:] * (len(b) > 1))
+    result = (*batch, *a[-2:-1], *columns)
     if bias is not None and bias not in ((n,), (m, 1)):
         raise SpecError(f"matmul: 'bias' must be {(n,)} or {(m, 1)}, got {bias}")
     try:
