@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import argparse
 import importlib
-import importlib.metadata
 import io
 import math
 import platform
@@ -25,6 +24,7 @@ import numpy as np
 
 from .compile import cache
 from .diagnostics.errors import NumpipeError, SpecError
+from .diagnostics.versions import installed
 from .kernels.archive import Archive
 from .kernels.exporting import signature
 from .kernels.kernel import Kernel
@@ -51,12 +51,7 @@ _PACKAGES = (
 
 def version(package: str) -> str:
     """Return the version of an installed distribution, also under its CUDA 12 name, ``*-cu12``."""
-    for name in (package, f"{package}-cu12"):
-        try:
-            return importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return "not installed"
+    return next(iter(installed(package, f"{package}-cu12").values()), "not installed")
 
 
 def report() -> Iterator[tuple[str, str]]:
@@ -129,14 +124,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     kept = commands.add_parser("cache", help="report or clear the compiled kernels kept on disk")
     kept.add_argument("action", choices=("info", "clear"), help="report the size; remove all")
     kept.set_defaults(run=look_after_cache)
+    named_kernel: dict[str, Any] = {
+        "metavar": "module:kernel",
+        "help": "a module that Python can import, and the kernel's name in it",
+    }
     writes = commands.add_parser(
         "export", help="compile a kernel and write it to a file for numpipe.load"
     )
-    writes.add_argument(
-        "kernel",
-        metavar="module:kernel",
-        help="a module that Python can import, and the kernel's name in it",
-    )
+    writes.add_argument("kernel", **named_kernel)
     writes.add_argument("file")
     writes.add_argument(
         "signatures",
@@ -151,11 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     changes = commands.add_parser(
         "mutate", help="simulate a kernel with each synchronization left out in turn"
     )
-    changes.add_argument(
-        "kernel",
-        metavar="module:kernel",
-        help="a module that Python can import, and the kernel's name in it",
-    )
+    changes.add_argument("kernel", **named_kernel)
     changes.add_argument(
         "signature",
         help="a call's arguments, as for export; arrays hold small random integers (seed 0)",

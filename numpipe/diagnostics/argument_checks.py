@@ -15,7 +15,7 @@ import math
 import os
 import reprlib
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,10 +123,10 @@ def each(rule: Rule, count: int | None = None) -> Rule:
     )
 
 
-def element_type(where: str, dtype: Any) -> np.dtype[Any]:
+def element_type(where: str, dtype: Any) -> np.dtype:
     """Return `dtype` as a NumPy dtype. Raises SpecError if it does not name one."""
     try:
-        found: np.dtype[Any] = np.dtype(dtype)
+        found: np.dtype = np.dtype(dtype)
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"{where}: dtype must be an element type, got {told(dtype)} ({error})"
@@ -142,6 +142,14 @@ def _is_path(value: Any) -> bool:
 
 
 SHAPE = Rule(("a tuple of ints >= 0",), each(whole(0)).holds)
+
+
+def sizes_of(where: str, shape: Any) -> tuple[int, ...]:
+    """Return an int or a sequence of ints as a shape. Raises SpecError for anything else."""
+    require(where, locals(), shape=whole(0) | SHAPE)
+    return tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
+
+
 SERIES = Rule(
     ("a list or another iterable",),
     lambda value: isinstance(value, Iterable) and not isinstance(value, (str, bytes, np.ndarray)),

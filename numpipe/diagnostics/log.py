@@ -70,7 +70,7 @@ def spell(seconds: float) -> str:
     return f"{seconds * 1e3:.1f} ms" if seconds >= 1e-3 else f"{seconds * 1e6:.1f} µs"
 
 
-def launches(function: Callable[..., Any], what: str) -> Callable[..., Any]:
+def launches(function: Callable, what: str) -> Callable:
     """Wrap a function that launches a kernel so that each call prints a line."""
 
     def launch(*arguments: Any) -> Any:

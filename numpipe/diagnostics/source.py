@@ -9,12 +9,11 @@ from __future__ import annotations
 import contextlib
 import inspect
 from collections.abc import Callable
-from typing import Any
 
 _ATTRIBUTE = "__numpipe_source__"
 
 
-def remember(function: Callable[..., Any]) -> None:
+def remember(function: Callable) -> None:
     """Attach the lines of its file to a function that has just been defined, if Python finds them.
 
     Finding the function's end requires tokenizing, which is deferred to the first call of `lines`.
@@ -25,13 +24,13 @@ def remember(function: Callable[..., Any]) -> None:
             setattr(function, _ATTRIBUTE, (function.__code__, *found, True))
 
 
-def lines(function: Callable[..., Any]) -> tuple[list[str], int]:
+def lines(function: Callable) -> tuple[list[str], int]:
     """Return the lines of a function, including its decorators, and the number of the first. Raises
     OSError or TypeError if there is no source."""
     return remembered(function) or inspect.getsourcelines(function)
 
 
-def remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
+def remembered(function: Callable) -> tuple[list[str], int] | None:
     """Return what `remember` attached, in the form of `lines`, or None."""
     code, text, first, whole_file = getattr(function, _ATTRIBUTE, (None, [], 0, False))
     if code is not function.__code__:  # module reloaders put new code into old functions
@@ -42,7 +41,7 @@ def remembered(function: Callable[..., Any]) -> tuple[list[str], int] | None:
     return text, first + 1
 
 
-def missing(function: Callable[..., Any]) -> str:
+def missing(function: Callable) -> str:
     """Return a message that explains why a function has no source, and how to fix it."""
     filename = function.__code__.co_filename
     if filename == "<stdin>":

@@ -42,7 +42,7 @@ _EXACT = 1 << 53
 class Parameters:
     """The parameters of a kernel function, to which the arguments of calls are bound."""
 
-    def __init__(self, function: Callable[..., Any], without: Collection[str] = ()) -> None:
+    def __init__(self, function: Callable, without: Collection[str] = ()) -> None:
         if not isinstance(function, FunctionType):
             raise SpecError(f"@numpipe.kernel decorates a Python function, got {_a(function)}")
         self.kernel = function.__name__
@@ -179,7 +179,7 @@ class Parameters:
         return name
 
     # ---- a call
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
+    def bind(self, args: tuple, named: dict[str, Any]) -> Bound:
         """Bind the arguments of a call.
 
         Raises SpecError for unknown, missing, duplicate or excess arguments, and for arrays passed
@@ -258,9 +258,7 @@ class Parameters:
             self._hashable(values)  # raises an error that names the unhashable one
         return statics
 
-    def _take_scalars(
-        self, arguments: dict[str, Any], args: tuple[Any, ...], left: dict[str, Any]
-    ) -> None:
+    def _take_scalars(self, arguments: dict[str, Any], args: tuple, left: dict[str, Any]) -> None:
         """Add the scalars to `arguments`: the last positional ones, then keywords (removed from
         `left`), then defaults."""
         if len(args) > len(self.positional):
@@ -362,7 +360,7 @@ def scalar_value(value: Any, name: str, kernel: str) -> Any:
     return value
 
 
-def scalar_values(numbers: Mapping[str, Any], kernel: str) -> list[Any]:
+def scalar_values(numbers: Mapping[str, Any], kernel: str) -> list:
     """Return run-time scalars as Python numbers, in order. Raises SpecError as `scalar_value`
     does."""
     return [scalar_value(value, name, kernel) for name, value in numbers.items()]

@@ -30,7 +30,7 @@ class Statics(tuple[tuple[str, Any], ...]):
     False
     """
 
-    types: tuple[Any, ...]
+    types: tuple
 
     def __new__(cls, pairs: Iterable[tuple[str, Any]]) -> Statics:
         statics = super().__new__(cls, pairs)
@@ -86,7 +86,7 @@ class Described(NamedTuple):
     """the run-time scalars, in the order in which kernels take them"""
     missing: Sequence[str]
     """the outputs that are not passed by position or by name"""
-    results: Sequence[Any] | None = None
+    results: Sequence | None = None
     """the arrays passed as ``out=``, one per missing output; None: the call allocates them"""
     target: str | None = None
     """the ``target=`` argument"""

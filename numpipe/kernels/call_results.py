@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import is_int, told
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
@@ -31,7 +32,7 @@ class Results:
         self.parameters = arguments.names
         self.options = options
 
-    def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence[Any]:
+    def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence:
         """Return the arrays passed as ``out=``, one for each of the `missing` parameters."""
         if not missing:
             raise SpecError(
@@ -39,7 +40,7 @@ class Results:
                 f"({', '.join(self.parameters)}) were passed too: give the outputs once"
             )
         several = isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
-        results: Sequence[Any] = out if several else (out,)
+        results = out if several else (out,)
         if len(results) != len(missing):
             raise SpecError(
                 f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
@@ -113,9 +114,9 @@ class Results:
         self,
         names: list[str],
         statics: dict[str, Any],
-        grid: tuple[int, int, int],
+        grid: Dim3,
         infos: Sequence[ArrayInfo],
-    ) -> tuple[int, ...]:
+    ) -> Ints:
         """Return the shape of the workspace that the kernel's option asks for, given the grid and
         the arrays with these names."""
         workspace = self.options.workspace
@@ -148,9 +149,7 @@ class Results:
             )
         return max(1, int(count))
 
-    def ask(
-        self, function: Callable[..., Any], what: str, known: Mapping[str, Any], has: str = ""
-    ) -> Any:
+    def ask(self, function: Callable, what: str, known: Mapping[str, Any], has: str = "") -> Any:
         """Call a user's function with the `known` arguments that it takes, passing arrays as
         `HostView`. `has` replaces the end of the error for unknown parameters."""
         names = parameter_names(function, what)
@@ -193,7 +192,7 @@ class Results:
 class HostView:
     """An array as user functions see it: only shape, dtype and ndim."""
 
-    shape: tuple[int, ...]
+    shape: Ints
     dtype: np.dtype
     ndim: int
 

@@ -58,7 +58,7 @@ class Calls:
 
     def resolve(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any,
         target: str | None,
@@ -98,7 +98,7 @@ class Calls:
         plan = self.table.get(key) if target is None or isinstance(target, str) else None
         if plan is None:
             plan = self.table.keep(key, self._plan(call))
-        results: Sequence[Any] = call.results or ()
+        results: Sequence = call.results or ()
         fresh = 0
         if missing and not results:
             handle = None if stream is None else launch.as_stream(stream)
@@ -163,7 +163,7 @@ class Calls:
 
     def described(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any = None,
         *,

@@ -16,7 +16,7 @@ __all__ = ["kernel"]
 
 
 def kernel(
-    function: Callable[..., Any] | None = None,
+    function: Callable | None = None,
     /,
     *,
     grid: Any = (1,),
@@ -147,7 +147,7 @@ def kernel(
 
     parsed = None if signature is None else Signature.parse(signature)
 
-    def make(function: Callable[..., Any]) -> Kernel:
+    def make(function: Callable) -> Kernel:
         name = getattr(function, "__name__", repr(function))
         return Kernel(
             function,

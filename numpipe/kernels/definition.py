@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Ints
 from ..compile import cache
 from ..compile.fingerprint import Fingerprint
 from ..diagnostics.errors import SpecError
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 class Definition:
     """A kernel before it is called: its function, parameters, options and source."""
 
-    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+    def __init__(self, function: Callable, options: Options) -> None:
         options = options.without_workspace(function)
         arguments = Parameters(function, options.without)
         self.function = function
@@ -66,7 +67,7 @@ class Definition:
         self.own_names: tuple[str, ...] = ()
         """trailing scalars that numpipe passes: for a kernel over tiles, the sizes of its
         sequential dimensions"""
-        self.steps: Callable[..., tuple[int, ...]] | None = None
+        self.steps: Callable[..., Ints] | None = None
         """function of the arguments that returns these sizes"""
         if self.tiled is not None:
             self.own_names = self.tiled.grid.hidden
@@ -120,7 +121,7 @@ class Definition:
         passes."""
         steps, options, name = self.steps, self.options, self.name
 
-        def sizes(**arguments: Any) -> tuple[int, ...]:
+        def sizes(**arguments: Any) -> Ints:
             grid = options.grid(**arguments) if callable(options.grid) else options.grid
             # `run_target.ctas` checks the values
             dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
@@ -136,7 +137,7 @@ class Definition:
         self.steps, self.own_names = sizes, (*self.own_names, *self.size_names)
         self.arguments.hide(self.size_names)
 
-    def check_rank(self, dims: tuple[int, ...]) -> None:
+    def check_rank(self, dims: Ints) -> None:
         """Raise SpecError if the grid's number of dimensions differs from what the kernel was
         defined with."""
         if max(3, len(dims)) != self.grid_rank:
@@ -231,7 +232,7 @@ class Definition:
         return [*(p for p in self.parameters if p not in arrays), *self.arguments.scalars]
 
     # ---- a call
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
+    def bind(self, args: tuple, named: dict[str, Any]) -> Bound:
         """Bind a call's arguments."""
         return self.arguments.bind(args, named)
 
@@ -332,7 +333,7 @@ class Definition:
             and (info.strides[-1] == info.dtype.itemsize or info.shape[-1] == 1)
         )
 
-    def key(self, call: Described) -> tuple[tuple[Any, ...], dict[int, str]]:
+    def key(self, call: Described) -> tuple[tuple, dict[int, str]]:
         """Return the key of the variant that a call needs, and a dictionary from argument indices
         to reasons why TMA cannot address the array.
 

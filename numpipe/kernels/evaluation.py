@@ -109,13 +109,13 @@ _OPERATIONS: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
     ast.LShift: _shifted,
 }
 """operations that need a size limit"""
-_SAME: tuple[Any, ...] = (
+_SAME: tuple = (
     *(abs, all, any, bool, dict, divmod, enumerate, float, int, isinstance, len, list, max, min),
     *(range, repr, reversed, sorted, str, sum, tuple, zip, np.dtype, np.integer, np.floating),
     *(math.ceil, math.floor, math.gcd, math.isqrt, math.log2, math.sqrt, math.trunc, cdiv),
     *(ArrayType, Workspace, *ERRORS.values()),
 )
-_BOUNDED: dict[Any, Any] = {
+_BOUNDED: dict = {
     math.prod: _prod,
     pow: _power,
     round: _round,
@@ -275,7 +275,7 @@ def compiled(functions: Iterable[ast.FunctionDef]) -> CodeType:
     return compile(module, "<a file>", "exec", dont_inherit=True)
 
 
-def evaluate(code: CodeType, name: str, values: Iterable[Any]) -> Any:
+def evaluate(code: CodeType, name: str, values: Iterable) -> Any:
     """Call a function of a text. Raises TooMuch, and whatever the function raises."""
     functions = _GLOBALS | {" spent": _Budget().spent}
     exec(code, functions)

@@ -33,8 +33,8 @@ _MAKERS = ("numpipe", "numba-cuda", "llvmlite", "nvidia-nvvm", "nvidia-nvjitlink
 def export(
     calls: Calls,
     path: str | os.PathLike[str],
-    signatures: tuple[Any, ...],
-    choose: Callable[..., Any] | None,
+    signatures: tuple,
+    choose: Callable | None,
 ) -> None:
     """Write the export file of the kernel that `calls` belongs to (see `Kernel.export`)."""
     what = f"kernel {calls.definition.name}: export"
@@ -61,13 +61,13 @@ def export(
 class _Export:
     """An export file under construction."""
 
-    def __init__(self, calls: Calls, choose: Callable[..., Any] | None) -> None:
+    def __init__(self, calls: Calls, choose: Callable | None) -> None:
         self.definition, self.described = calls.definition, calls.described
         self.variant = calls.variant
         self.what = f"kernel {self.definition.name}: export"
         self.images: list[bytes] = []
         self._entries: dict[Any, tuple[Variant, Entry]] = {}
-        self._functions: dict[tuple[Any, ...], Function] = {}
+        self._functions: dict[tuple, Function] = {}
         self._choose = choose
         if choose is not None:
             self._function("choose", choose, {})
@@ -92,9 +92,7 @@ class _Export:
             named |= self._choice(self._choose, args, named)
         self._compile(self.described(args, named, out))
 
-    def _choice(
-        self, choose: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]
-    ) -> dict[str, Any]:
+    def _choice(self, choose: Callable, args: tuple, named: dict[str, Any]) -> dict[str, Any]:
         """Return what `choose` returns for a signature's shapes."""
         definition = self.definition
         bound = definition.arguments.bind(args, dict.fromkeys(definition.statics) | named)
@@ -111,8 +109,8 @@ class _Export:
     def _function(self, option: Any, function: Any, statics: Mapping[str, Any]) -> None:
         """Record a function of shapes for these values of the Statics."""
         what = f"kernel {self.definition.name}: {option}"
-        taken: dict[str, Any] = {}
-        defaults: dict[str, Any] = {}
+        taken = {}
+        defaults = {}
         if callable(function):
             of = self.definition.arguments
             defaults = bound_defaults(function, (*of.names, *of.scalars, *of.statics))
@@ -201,7 +199,7 @@ class _Export:
         )
 
 
-def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Parse a call's arguments given as source on the command line, with ``float16[512, 512]`` for
     an array; `names` defines additional names.
 
@@ -211,7 +209,7 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     >>> signature("float16[512, 512], n=3", {})
     ((ArrayType(shape=(512, 512), dtype=dtype('float16'), order='C'),), {'n': 3})
     """
-    why: object = "it is not a list of arguments"
+    why = "it is not a list of arguments"
     try:
         call = ast.parse(f"f({text})", mode="eval").body
         if isinstance(call, ast.Call) and isinstance(call.func, ast.Name):
@@ -223,7 +221,7 @@ def signature(text: str, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dic
     )
 
 
-def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def _arguments(call: ast.Call, names: Mapping[str, Any]) -> tuple[tuple, dict[str, Any]]:
     """Return the values of a call's arguments."""
     if any(each.arg is None for each in call.keywords):
         raise ValueError("** is not allowed here")

@@ -94,7 +94,7 @@ def check(function: ast.FunctionDef, earlier: Collection[str]) -> None:
     """Raise Unsupported for a node that no text can hold. The function may call `earlier`
     functions."""
     local = bound_names(function)
-    nodes: list[tuple[ast.AST, int]] = [(function.args, 0), *((part, 0) for part in function.body)]
+    nodes = [(function.args, 0), *((part, 0) for part in function.body)]
     while nodes:
         node, depth = nodes.pop()
         if depth > MOST_DEPTH:

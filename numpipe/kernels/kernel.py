@@ -45,7 +45,7 @@ def check_kernel(what: str, kernel: Any) -> None:
 class Kernel:
     """A kernel function; call it on arrays."""
 
-    def __init__(self, function: Callable[..., Any], options: Options) -> None:
+    def __init__(self, function: Callable, options: Options) -> None:
         # first, so that an entry of the function's __dict__ does not overwrite an attribute of the
         # kernel
         functools.update_wrapper(self, function)
@@ -109,7 +109,7 @@ class Kernel:
             raise
 
     @brief
-    def together(self, mesh: Mesh, args: Sequence[Any], stream: Any = None) -> Together | None:
+    def together(self, mesh: Mesh, args: Sequence, stream: Any = None) -> Together | None:
         """Run the kernel on a mesh. Return the launches that repeat the call, or None if the GPUs
         are simulated."""
         if (notes := noted_calls.taken()) is not None:
@@ -214,7 +214,7 @@ class Kernel:
 
     def _run(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any,
         target: str | None,
@@ -279,7 +279,7 @@ class Kernel:
         path: str | os.PathLike[str],
         /,
         *signatures: Any,
-        choose: Callable[..., Any] | None = None,
+        choose: Callable | None = None,
     ) -> None:
         """Compile the kernel for the given signatures and write it to a file for `numpipe.load`.
 
@@ -320,7 +320,7 @@ class Kernel:
 
     def described(
         self,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any = None,
         *,
@@ -358,7 +358,7 @@ class Kernel:
 
     def ask(
         self,
-        function: Callable[..., Any],
+        function: Callable,
         what: str,
         view: Callable[[ArrayInfo], Any],
         /,

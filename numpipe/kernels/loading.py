@@ -190,7 +190,7 @@ class _Definition(Definition):
     def fingerprint(self) -> NoReturn:
         self.read()
 
-    def bind(self, args: tuple[Any, ...], named: dict[str, Any]) -> Bound:
+    def bind(self, args: tuple, named: dict[str, Any]) -> Bound:
         """Bind a call's arguments, and choose the Statics if the call passes none."""
         if self._choose is not None and named.keys().isdisjoint(self.statics):
             bound = self.arguments.bind(args, dict.fromkeys(self.statics) | named)

@@ -37,7 +37,7 @@ class OnMesh:
     def run(
         self,
         mesh: Mesh,
-        args: tuple[Any, ...],
+        args: tuple,
         named: dict[str, Any],
         out: Any,
         target: str | None,
@@ -153,14 +153,14 @@ class OnMesh:
 
 
 def split(
-    definition: Definition, mesh: Mesh, args: Sequence[Any], named: dict[str, Any], out: Any
-) -> list[tuple[tuple[Any, ...], dict[str, Any], Any]]:
+    definition: Definition, mesh: Mesh, args: Sequence, named: dict[str, Any], out: Any
+) -> list[tuple[tuple, dict[str, Any], Any]]:
     """Return the positional arguments, named arguments and ``out`` of each GPU of this process.
     Raises SpecError for an argument that is not a list of one array per GPU."""
     if mesh.rank is not None:
         return [(tuple(args), named, out)]
 
-    def parts(value: Any, name: str) -> Sequence[Any]:
+    def parts(value: Any, name: str) -> Sequence:
         """Return the argument of each GPU."""
         if isinstance(value, SCALAR):
             return [value] * mesh.size
@@ -188,7 +188,7 @@ def split(
         name: parts(value, name) if name in definition.parameters else [value] * mesh.size
         for name, value in named.items()
     }
-    outs: Sequence[Any] = [None] * mesh.size
+    outs: Sequence = [None] * mesh.size
     if out is not None:
         several = type(out) in (list, tuple) and any(type(each) in (list, tuple) for each in out)
         lists = (
@@ -235,10 +235,10 @@ def check_alike(definition: Definition, calls: Sequence[Planned]) -> None:
 def one_of(
     mesh: Mesh | None,
     definition: Definition,
-    args: tuple[Any, ...],
+    args: tuple,
     named: dict[str, Any],
     out: Any,
-) -> tuple[tuple[Any, ...], dict[str, Any], Any]:
+) -> tuple[tuple, dict[str, Any], Any]:
     """Return the arguments of the first GPU, for a call that is not run. A single array or an
     ArrayType can be passed in place of a list for all GPUs."""
     if mesh is None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, field
@@ -15,9 +14,9 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from ..launch.array_info import ArrayInfo
+from ..launch.array_info import ArrayInfo, dense_strides
 
-F = TypeVar("F", bound=Callable[..., Any])
+F = TypeVar("F", bound=Callable)
 _places = itertools.count(1)
 """counter for the addresses of imagined arrays, which are 2**40 bytes apart so that none overlap"""
 
@@ -26,7 +25,7 @@ class Noted(NamedTuple):
     """A call that was recorded instead of run."""
 
     kernel: Any
-    args: tuple[Any, ...]
+    args: tuple
     named: dict[str, Any]
     out: Any
 
@@ -39,7 +38,7 @@ class Notes:
     copied: list[str] = field(default_factory=list)
 
 
-OPS: list[Any] = []
+OPS: list = []
 """functions of arrays whose calls can be recorded"""
 
 
@@ -59,8 +58,7 @@ def imagined(
     """Describe a nonexistent GPU array, contiguous by default. It begins `offset` bytes after an
     aligned address."""
     dtype = np.dtype(dtype)
-    dense = [dtype.itemsize * math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
-    strides = tuple(dense if strides is None else strides)
+    strides = dense_strides(shape, dtype.itemsize) if strides is None else tuple(strides)
     return ArrayInfo(
         "cuda", (next(_places) << 40) + offset, tuple(shape), strides, dtype, 0, True, None
     )

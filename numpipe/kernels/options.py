@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import FLAG, FUNCTION, NONE, a, require, told, whole, word
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
@@ -58,7 +59,7 @@ class Signature:
         left, right = plain.split("->")
         return cls(text, dims(left), dims(right))
 
-    def check(self, kernel: str, names: Sequence[str], shapes: Sequence[tuple[int, ...]]) -> None:
+    def check(self, kernel: str, names: Sequence[str], shapes: Sequence[Ints]) -> None:
         """Raise SpecError if shapes do not agree. `names` are all arrays of a call, `shapes` the
         shapes of the leading ones."""
         groups = self.inputs + self.outputs
@@ -113,10 +114,10 @@ class Options:
     workspace: Any = None
     semaphores: Any = None
     """number per GPU, or a function of the arguments; None: a kernel of one GPU"""
-    static_dims: tuple[int, ...] = ()
+    static_dims: Ints = ()
     """dimensions whose sizes are compile-time constants, counted from the last one, -1"""
 
-    def without_workspace(self, function: Callable[..., Any]) -> Options:
+    def without_workspace(self, function: Callable) -> Options:
         """Leave out the workspace parameter if the `Workspace` is empty (``split=None``, or a
         cluster's axis)."""
         if not isinstance(self.workspace, Workspace) or self.workspace.exists(self.cluster_names):
@@ -250,7 +251,7 @@ class Options:
                 "num_compute_wgs=1: give num_compute_wgs=2"
             )
 
-    def check_names(self, dims: tuple[int, ...], kernel: str) -> None:
+    def check_names(self, dims: Ints, kernel: str) -> None:
         """Raise SpecError if the number of grid names differs from the number of dimensions."""
         if self.grid_names and len(self.grid_names) != len(dims):
             raise SpecError(
@@ -259,7 +260,7 @@ class Options:
             )
 
 
-def parameter_names(function: Callable[..., Any], what: str = "grid or out_type") -> list[str]:
+def parameter_names(function: Callable, what: str = "grid or out_type") -> list[str]:
     """Return the parameter names of a function. Raises SpecError if they cannot be inspected (a C
     function)."""
     try:
@@ -271,7 +272,7 @@ def parameter_names(function: Callable[..., Any], what: str = "grid or out_type"
         ) from None
 
 
-def bound_defaults(function: Callable[..., Any], known: Container[str]) -> dict[str, Any]:
+def bound_defaults(function: Callable, known: Container[str]) -> dict[str, Any]:
     """Return the defaults of parameters that a call does not know: n of ``lambda x, n=n: …``."""
     return {
         name: parameter.default
@@ -280,7 +281,7 @@ def bound_defaults(function: Callable[..., Any], known: Container[str]) -> dict[
     }
 
 
-def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> tuple[int, ...]:
+def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> Ints:
     """Return the number of CTAs along each dimension of a grid; `names` are used in errors. Raises
     SpecError for a grid that no GPU can launch."""
     dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)

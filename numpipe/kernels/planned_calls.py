@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3
 from ..diagnostics.errors import CompileError, SpecError
 from . import run_target
 from .call_records import Described
@@ -21,7 +22,7 @@ class Plan(NamedTuple):
     variant: Variant
     prepared: launch.Prepared | None
     """the machine code, ready to launch; None: the call is simulated, or there is nothing to do"""
-    grid: tuple[int, int, int]
+    grid: Dim3
     allocated: Sequence[launch.ArrayInfo]
     """descriptions of the outputs that a call allocates"""
     empty: bool
@@ -44,9 +45,9 @@ class Planned(NamedTuple):
     plan: Plan
     infos: Sequence[launch.ArrayInfo]
     """all arrays, in the order in which the kernel takes them"""
-    values: Sequence[Any]
+    values: Sequence
     """the run-time scalars, after validation"""
-    results: Sequence[Any]
+    results: Sequence
     """the missing outputs, passed as ``out=`` or allocated"""
     fresh: int
     """number of trailing arrays that were allocated for this call"""
@@ -118,9 +119,7 @@ def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
         launch.deliver(call.infos[0], call.results) if call.fresh else call.results
         for call in calls
     ]
-    found: Sequence[Any] = (
-        [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
-    )
+    found = [list(arrays) for arrays in zip(*each, strict=True)] if lists else each[0]
     return found[0] if len(found) == 1 else tuple(found)
 
 

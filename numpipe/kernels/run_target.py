@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3, Ints, round_up
 from ..diagnostics.argument_checks import is_int, told
 from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
@@ -55,7 +56,7 @@ def choose(what: str, target: str | None, infos: Sequence[ArrayInfo], place: str
     return choice
 
 
-def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tuple[int, int, int]:
+def ctas(definition: Definition, choice: launch.Choice, call: Described) -> Dim3:
     """Return the grid of a call."""
     kernel, options = definition.name, definition.options
     grid = options.grid
@@ -65,9 +66,7 @@ def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tupl
         # with named cluster axes, tiles are assigned to clusters
         several = SIMULATED_CTAS * (size if options.cluster_names else 1)
         whole = max(size, (several if device is None else device.sm_count * each) // size * size)
-        dims: tuple[int, ...] = _persistent(
-            definition, grid.ctas or whole, f"persistent({grid.ctas})"
-        )
+        dims = _persistent(definition, grid.ctas or whole, f"persistent({grid.ctas})")
     else:
         dims = grid_dims(
             definition.results.ask(grid, "grid", call.known) if callable(grid) else grid,
@@ -80,7 +79,7 @@ def ctas(definition: Definition, choice: launch.Choice, call: Described) -> tupl
     return launched(dims)
 
 
-def on(definition: Definition, number: int) -> tuple[int, int, int]:
+def on(definition: Definition, number: int) -> Dim3:
     """Return the grid of a call that is simulated on `number` CTAs. Raises SpecError if the
     kernel's grid is not persistent."""
     kernel, options = definition.name, definition.options
@@ -96,13 +95,13 @@ def on(definition: Definition, number: int) -> tuple[int, int, int]:
     return launched(dims)
 
 
-def _persistent(definition: Definition, number: int, option: str) -> tuple[int, ...]:
+def _persistent(definition: Definition, number: int, option: str) -> Ints:
     """Return a persistent grid with `number` CTAs."""
     cluster, size = definition.options.attributes.cluster, definition.options.attributes.size
     if number % size:
         raise SpecError(
             f"kernel {definition.name}: {option} is not a multiple of the {size} CTAs of a cluster "
-            f"{cluster}: round it up to {-(-number // size) * size}"
+            f"{cluster}: round it up to {round_up(number, size)}"
         )
     return (number // math.prod(cluster[1:]), *cluster[1:])
 

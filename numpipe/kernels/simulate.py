@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from .. import sim
+from ..arch.dimensions import Dim3
 from ..core.lanes import one_lane
 from ..core.machine import Machine
 from ..intrinsics import cluster, griddep, setmaxnreg
@@ -25,10 +26,10 @@ from ..sim.chosen_schedules import Guide
 
 def simulate(
     unit: Unit,
-    function: Callable[..., Any],
+    function: Callable,
     arrays: Sequence[Sequence[np.ndarray]],
-    scalars: Sequence[Sequence[Any]],
-    grid: tuple[int, int, int],
+    scalars: Sequence[Sequence],
+    grid: Dim3,
     *,
     seed: sim.Seed = None,
     trace: sim.Trace | None = None,
@@ -88,9 +89,9 @@ def simulate(
 def run_role(
     machine: Machine,
     unit: Unit,
-    function: Callable[..., Any],
+    function: Callable,
     arrays: Sequence[Sequence[np.ndarray]],
-    scalars: Sequence[Any],
+    scalars: Sequence,
 ) -> None:
     """Run one warpgroup, `machine`, from the kernel's entry to its end, in its role.
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from ..diagnostics.errors import SimulationError
 
-Arrays = Mapping[str, np.ndarray[Any, Any]]
+Arrays = Mapping[str, np.ndarray]
 
 
 def of_gpu(name: str, gpu: int, gpus: int) -> str:

@@ -30,7 +30,7 @@ _CONTAINERS = (str, tuple, dict, list, int, float)
 
 
 def text_of(
-    function: Callable[..., Any],
+    function: Callable,
     statics: Mapping[str, Any],
     what: str,
     instances: bool = False,

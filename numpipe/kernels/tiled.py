@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
+from ..arch.dimensions import Ints
 from ..core.functions import Function
 from ..diagnostics.errors import SpecError
 from ..plan.params import CompilerParams
@@ -37,7 +38,7 @@ class Tiled:
 
         return wrapped(source, arrays, self.ins, self.outs, self.grid, self.roles)
 
-    def check(self, dims: Any) -> tuple[int, ...]:
+    def check(self, dims: Any) -> Ints:
         """Return all dimensions of a call's grid. Raises SpecError if their number differs from
         what the index maps take."""
         sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
@@ -48,12 +49,12 @@ class Tiled:
             )
         return sizes
 
-    def steps(self, grid: Callable[..., Any]) -> Callable[..., tuple[int, ...]]:
+    def steps(self, grid: Callable) -> Callable[..., Ints]:
         """Return the function of the arguments that returns the sizes of the sequential
         dimensions."""
 
         @functools.wraps(grid)
-        def sequential(**arguments: Any) -> tuple[int, ...]:
+        def sequential(**arguments: Any) -> Ints:
             dims = grid(**arguments)
             sizes = self.check(dims)[self.grid.parallel :]
             if not all(_is_size(size) for size in sizes):
@@ -165,7 +166,7 @@ def _rank(
     if semantics is not None:
         return len(semantics)
     for spec in specs:
-        function: Any = spec.index_map
+        function = spec.index_map
         plain = function.function if isinstance(function, Function) else function
         if isinstance(plain, FunctionType):
             return plain.__code__.co_argcount

@@ -46,7 +46,7 @@ class Variant:
         self.outputs = sum(array.output and not array.own for array in self.arrays)
         """number of trailing arrays of a call that are outputs"""
         names = [array.name for array in self.arrays if not array.own]
-        self.workspace: Callable[..., Any] | None = (
+        self.workspace: Callable | None = (
             functools.partial(definition.results.workspace, names, dict(self.statics))
             if any(array.workspace for array in self.arrays)
             else None
@@ -225,7 +225,7 @@ class Variant:
             return self._prepared
 
     # ---- on the simulated SM
-    def typed(self, values: Sequence[Any]) -> list[Any]:
+    def typed(self, values: Sequence) -> list:
         """Convert the run-time scalars of a call to the types that the kernel function takes."""
         return [kind.type(value) for kind, value in zip(self.scalars, values, strict=True)]
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 import concurrent.futures
 import contextlib
 import multiprocessing
-import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures.process import BrokenProcessPool
@@ -22,6 +21,7 @@ from ..diagnostics.argument_checks import FLAG, NONE, SERIES, require, whole
 from ..diagnostics.errors import CompileError, NumpipeError, SpecError
 from ..diagnostics.frames import brief
 from ..diagnostics.progress_bar import progress_bar
+from ..launch.copy_threads import cores
 from ..plan.image import Image
 from ..plan.resources import Resources
 from .kernel import Kernel
@@ -29,7 +29,7 @@ from .variants import Variant
 
 __all__ = ["warmup"]
 
-Entry = tuple[Kernel, Sequence[Any]] | tuple[Kernel, Sequence[Any], Mapping[str, Any]]
+Entry = tuple[Kernel, Sequence] | tuple[Kernel, Sequence, Mapping[str, Any]]
 
 
 @brief
@@ -139,7 +139,7 @@ def compiled(
 
     Raises CompileError if a process dies; its message names the function `asker`.
     """
-    done: dict[int, Image | NumpipeError] = {}
+    done = {}
 
     def keep(number: int, result: Image | NumpipeError) -> None:
         done[number] = result
@@ -156,7 +156,7 @@ def compiled(
             missing.append(number)
         else:
             keep(number, found)
-    sent: dict[int, bytes] = {}
+    sent = {}
     if _in_worker:
         workers = 0
     for number in missing if workers or (workers is None and len(missing) > 1) else ():
@@ -165,7 +165,7 @@ def compiled(
                 sent[number] = jobs[number].packed()
     here = [number for number in missing if number not in sent]
     if sent:
-        most = min(workers or _cpus(), len(sent))
+        most = min(workers or cores(), len(sent))
         with concurrent.futures.ProcessPoolExecutor(
             most, multiprocessing.get_context("spawn"), _begin
         ) as pool:
@@ -202,10 +202,6 @@ imports may call `warmup` again"""
 def _begin() -> None:
     global _in_worker
     _in_worker = True
-
-
-def _cpus() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def _module(source: Any) -> str:

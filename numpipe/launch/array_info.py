@@ -13,6 +13,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
+from ..arch.dimensions import Ints, round_up
 from ..arch.dtypes import ELEMENTS, packed_fix
 from ..diagnostics.errors import SpecError
 
@@ -34,15 +35,15 @@ class ArrayInfo(NamedTuple):
 
     kind: Kind
     ptr: int
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-    dtype: np.dtype[Any]
+    shape: Ints
+    strides: Ints
+    dtype: np.dtype
     device: int
     """CUDA ordinal; -1 for host arrays"""
     writable: bool
     owner: Any
     """the object that was passed"""
-    array: np.ndarray[Any, Any] | None = None
+    array: np.ndarray | None = None
     """for host arrays, the memory as a NumPy array (for a CPU tensor, a view of it)"""
     held: Any = None
     """the view of a DLPack export, which like `owner` keeps the memory alive"""
@@ -53,7 +54,7 @@ class ArrayInfo(NamedTuple):
         return self.ptr if self.array is None else int(self.array.__array_interface__["data"][0])
 
 
-def info_of_zeros(shape: tuple[int, ...], dtype: np.dtype[Any], order: str = "C") -> ArrayInfo:
+def info_of_zeros(shape: Ints, dtype: np.dtype, order: str = "C") -> ArrayInfo:
     """Describe an array of zeros that is not allocated; `order` is NumPy's."""
     zeros = np.broadcast_to(np.zeros((), dtype), shape)
     along = -1 if order == "F" else 1
@@ -66,7 +67,7 @@ def argument(name: str, kernel: str) -> str:
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
-def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
+def element_type(dtype: np.dtype, name: str, kernel: str) -> np.dtype:
     """Return the element type. Raises SpecError if kernels do not support it."""
     element = _exact.get(dtype)
     if element is None:
@@ -77,7 +78,7 @@ def element_type(dtype: np.dtype[Any], name: str, kernel: str) -> np.dtype[Any]:
     return element
 
 
-def dense_strides(shape: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def dense_strides(shape: Sequence[int], itemsize: int) -> Ints:
     """Return the byte strides of a C-contiguous array; dimensions of size 0 count as 1."""
     strides = [itemsize] * len(shape)
     for axis in range(len(shape) - 2, -1, -1):
@@ -101,12 +102,12 @@ def major_order(info: ArrayInfo) -> Major:
     return "col" if strides[0] == size else "row"
 
 
-def memory_order(values: Sequence[int], major: Major) -> tuple[int, ...]:
+def memory_order(values: Sequence[int], major: Major) -> Ints:
     """Return a tuple of a shape, strides or a block with the contiguous dimension last."""
     return tuple(values) if major == "row" else tuple(reversed(values))
 
 
-def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
+def padded(info: ArrayInfo) -> tuple[Ints, int]:
     """Return the byte strides and the size in bytes of a copy in the major order of `info` whose
     rows start at multiples of 16 bytes."""
     major = major_order(info)
@@ -114,7 +115,7 @@ def padded(info: ArrayInfo) -> tuple[tuple[int, ...], int]:
     size = info.dtype.itemsize
     if len(shape) < 2:
         return dense_strides(shape, size), math.prod(shape) * size
-    pitch = -(-shape[-1] * size // _TMA_ALIGN) * _TMA_ALIGN
+    pitch = round_up(shape[-1] * size, _TMA_ALIGN)
     return memory_order((*dense_strides(shape[:-1], pitch), size), major), math.prod(
         shape[:-1]
     ) * pitch
@@ -126,7 +127,7 @@ def copied_obstacle(info: ArrayInfo) -> str | None:
     return _obstacle(0, info.shape, padded(info)[0], info.dtype)
 
 
-def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> tuple[int, ...]:
+def tma_strides(shape: Sequence[int], strides: Sequence[int], itemsize: int) -> Ints:
     """Return byte strides (contiguous dimension last) in which strides that are never used are
     replaced by values that TMA accepts."""
     result = list(strides)
@@ -197,9 +198,7 @@ def obstacle_in_place(info: ArrayInfo) -> str | None:
 
 
 @functools.lru_cache(maxsize=4096)
-def _obstacle(
-    offset: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-) -> str | None:
+def _obstacle(offset: int, shape: Ints, strides: Ints, dtype: np.dtype) -> str | None:
     """Return the result of `tma_addressable`. It depends only on the last bits of the address, so
     it is cached: each call needs it for each array."""
     major = major_order(ArrayInfo("cuda", offset, shape, strides, dtype, 0, True, None))

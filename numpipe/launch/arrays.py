@@ -114,12 +114,12 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
     raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {fix}")
 
 
-def _numpy(obj: np.ndarray[Any, Any], name: str, kernel: str) -> ArrayInfo:
+def _numpy(obj: np.ndarray, name: str, kernel: str) -> ArrayInfo:
     dtype = element_type(obj.dtype, name, kernel)
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
-_torch_dtypes: dict[Any, np.dtype[Any]] = {}
+_torch_dtypes: dict[Any, np.dtype] = {}
 
 
 def _torch(obj: Any, name: str, kernel: str) -> ArrayInfo:
@@ -142,7 +142,7 @@ def _torch(obj: Any, name: str, kernel: str) -> ArrayInfo:
     )
 
 
-def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype[Any]:
+def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype:
     spelled = str(obj.dtype)
     dtype = DTYPES.get(spelled.rpartition(".")[2])
     if dtype is None:
@@ -202,10 +202,10 @@ def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
     return ArrayInfo("cuda", ptr, shape, strides, dtype, _device_of(ptr), not readonly, obj)
 
 
-_typestrs: dict[str, np.dtype[Any]] = {}
+_typestrs: dict[str, np.dtype] = {}
 
 
-def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
+def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype:
     """Return the element type of a type string, or of the object if the string is ambiguous:
     ml_dtypes types have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
     dtype = _typestrs.get(typestr)
@@ -224,7 +224,7 @@ def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype[Any]:
     return element_type(dtype, name, kernel)
 
 
-def _numpys(dtype: Any) -> np.dtype[Any] | None:
+def _numpys(dtype: Any) -> np.dtype | None:
     try:
         return None if dtype is None else np.dtype(dtype)
     except TypeError:

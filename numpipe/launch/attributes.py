@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Dim3, round_up
 from ..diagnostics.argument_checks import FLAG, NONE, require
 from ..diagnostics.errors import SpecError
 
@@ -19,7 +20,7 @@ LARGEST_CLUSTER = 16
 """cluster size, in CTAs, that a Hopper GPU can run if the kernel allows it"""
 MAX_GRID = ((1 << 31) - 1, 65535, 65535)
 """maximum CTAs along x, y, z (CUDA C++ Programming Guide, "Compute Capabilities")"""
-Grid = tuple[int, int, int]
+Grid = Dim3
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,7 @@ class Attributes:
             if n % size:
                 raise SpecError(
                     f"kernel {kernel}: the grid has {n} CTAs along {axis}, not a multiple of the "
-                    f"{size} of a cluster {self.cluster}: round it up to {-(-n // size) * size} "
+                    f"{size} of a cluster {self.cluster}: round it up to {round_up(n, size)} "
                     "and let the extra CTAs do nothing, or use a smaller cluster"
                 )
         if any(size > 1 for size in self.cluster[len(grid) :]):

@@ -21,16 +21,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import numpy as np
 
+from ..arch.dimensions import Dim3
 from ..plan.specs import FLAGS
 from . import driver
 from .array_info import ArrayInfo, padded
 
 _LOCK = threading.Lock()
-_workspaces: dict[tuple[int, int, int], list[DeviceBuffer]] = {}
+_workspaces: dict[Dim3, list[DeviceBuffer]] = {}
 """(device, stream, words per slot) -> workspaces, largest last"""
 _Buffer = TypeVar("_Buffer", bound="DeviceBuffer")
 
@@ -49,7 +50,7 @@ class DeviceBuffer:
         self,
         shape: Sequence[int],
         strides: Sequence[int],
-        dtype: np.dtype[Any],
+        dtype: np.dtype,
         nbytes: int,
         stream: int,
         device: int,

@@ -18,10 +18,11 @@ import functools
 import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arch.dimensions import Dim3, round_up
 from ..plan.specs import FLAGS
 from . import driver
 from .array_info import ArrayInfo, dense_strides
@@ -56,9 +57,9 @@ class Collected:
     def take(
         self,
         prepared: Prepared,
-        grid: tuple[int, int, int],
+        grid: Dim3,
         infos: Sequence[ArrayInfo],
-        scalars: Sequence[Any],
+        scalars: Sequence,
         stream: int,
     ) -> None:
         """Make and record a launch; in a dry run, only record its workspace size."""
@@ -85,7 +86,7 @@ class Collected:
     def nbytes(self) -> int:
         return self._workspace + self._allocated
 
-    def allocate(self, shape: Sequence[int], dtype: np.dtype[Any], device: int) -> ArrayInfo | None:
+    def allocate(self, shape: Sequence[int], dtype: np.dtype, device: int) -> ArrayInfo | None:
         """Return an array at the end of the caller's memory, for data that one launch passes to the
         next, or None if the memory is too small. A dry run only counts the bytes."""
         nbytes = math.prod(shape) * dtype.itemsize
@@ -94,7 +95,7 @@ class Collected:
             return None
         self._allocated = taken
         place = _IMAGINED + taken if self._dry else self._memory + self._lent - taken
-        place = -(-place // _LINE) * _LINE
+        place = round_up(place, _LINE)
         strides = dense_strides(tuple(shape), dtype.itemsize)
         return ArrayInfo("cuda", place, tuple(shape), strides, dtype, device, True, None)
 

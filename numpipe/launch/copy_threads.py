@@ -23,19 +23,19 @@ VARIABLE = "NUMPIPE_COPY_THREADS"
 T = TypeVar("T")
 
 
+def cores() -> int:
+    """Return the number of cores that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 @functools.cache
 def count() -> int:
     """Return the number of threads that share a copy, including the caller's: NUMPIPE_COPY_THREADS,
     or half the cores, at most 8."""
     text = os.environ.get(VARIABLE)
     if not text:
-        cores = (
-            len(os.sched_getaffinity(0))
-            if hasattr(os, "sched_getaffinity")
-            else os.cpu_count() or 1
-        )
         # 8 threads nearly reach the speed of PCIe, and some cores should stay free
-        return max(1, min(8, cores // 2))
+        return max(1, min(8, cores() // 2))
     if not text.isdecimal() or len(text) > 3 or int(text) < 1:
         raise SpecError(
             f"{VARIABLE} is {text[:50]!r}: set the number of threads that share the copy of a host "
@@ -80,7 +80,7 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
             queue.stop()
             raise
 
-    helpers: list[concurrent.futures.Future[None]] = []
+    helpers = []
     try:
         for _ in range(min(threads, len(parts)) - 1):
             try:
@@ -101,7 +101,7 @@ def share(parts: Sequence[T], work: Callable[[Parts[T]], None], threads: int) ->
 def _await(queue: Parts[T], helpers: Sequence[concurrent.futures.Future[None]]) -> None:
     """Wait until no helper is working, because the caller will reuse their memory. Ctrl-C stops
     them, and is raised afterwards."""
-    interrupt: KeyboardInterrupt | None = None
+    interrupt = None
     for helper in helpers:
         while not helper.cancel() and not helper.done():
             try:

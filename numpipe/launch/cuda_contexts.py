@@ -120,7 +120,7 @@ class Contexts:
             self._call("cuThreadExchangeStreamCaptureMode", before)
 
     @contextlib.contextmanager
-    def aside(self, ordinal: int) -> Iterator[Any]:
+    def aside(self, ordinal: int) -> Iterator:
         """Like `relaxed`, yielding a stream of numpipe's own that does not synchronize with the
         default stream."""
         with self.relaxed(ordinal):

@@ -18,6 +18,7 @@ import threading
 import time
 from typing import Any
 
+from ..arch.dimensions import Dim3
 from ..core.process_guards import in_child
 from ..diagnostics import nan_report
 from ..diagnostics.errors import PipelineDeadlock, SimulationError, SpecError, at, reported
@@ -114,9 +115,7 @@ class Watch:
         newest = reversed(self.kernels)
         return next(w for w in newest if w.compiled is compiled and w.device == device)
 
-    def launched(
-        self, compiled: Image, _grid: tuple[int, int, int], stream: int, device: int
-    ) -> None:
+    def launched(self, compiled: Image, _grid: Dim3, stream: int, device: int) -> None:
         """Record an event after a kernel that was queued on a device, whose context is current."""
         with self.lock:
             watched = self.of(compiled, device)
@@ -342,7 +341,7 @@ def nan_stored(compiled: Image, records: list[wait_records.Record]) -> Simulatio
 def report_of(compiled: Image, records: list[wait_records.Record], ended: bool = True) -> Report:
     """Return a report on the CTA with the most waiting warpgroups, or the first of several, with
     one party per warpgroup."""
-    by_cta: dict[tuple[int, int, int], dict[int, wait_records.Record]] = {}
+    by_cta: dict[Dim3, dict[int, wait_records.Record]] = {}
     for record in sorted(records, key=lambda r: r.warp):
         by_cta.setdefault(record.cta, {}).setdefault(compiled.part(record.warp), record)
     cta = min(by_cta, key=lambda place: (-len(by_cta[place]), place[::-1]))

@@ -85,11 +85,11 @@ class DeviceArray(DeviceBuffer):
             "stream": self.stream or 1,  # the interface uses 1 for the legacy default stream
         }
 
-    def mark(self) -> tuple[Any, ...]:
+    def mark(self) -> tuple:
         """Return the properties that a launch depends on (see `repeats.MARKS`)."""
         return self.ptr, self.shape, self.strides, self.dtype, self.device, self.stream
 
-    def copy_to_host(self) -> np.ndarray[Any, Any]:
+    def copy_to_host(self) -> np.ndarray:
         """Wait for the work that writes this array, and copy it to a new NumPy array of the same
         major order."""
         if self.base is not None:
@@ -100,7 +100,7 @@ class DeviceArray(DeviceBuffer):
                 transfers.download([(describe(out, "out"), self)])
         return out
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         """Copy the array to the host, for ``np.asarray``. Raises SpecError for ``copy=False``."""
         if copy is False:
             raise SpecError(

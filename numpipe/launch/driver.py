@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Dim3, Ints
 from ..core.process_guards import in_child
 from .attributes import PLAIN, Attributes
 from .cuda_contexts import Contexts
@@ -36,11 +37,11 @@ class Driver(Contexts):
         super().__init__()
         self._launch: Callable[..., tuple[Any]] = self._api.cuLaunchKernelEx
         self._pools: dict[int, Any] = {}
-        self._shared: set[tuple[int, tuple[int, ...]]] = set()
+        self._shared: set[tuple[int, Ints]] = set()
         self._blanks: dict[tuple[int, bool, str], int] = {}
         self._counters: dict[int, list[int]] = {}
         """counter addresses not yet handed out, by GPU"""
-        self._unfreed: list[tuple[int, int, int]] = []
+        self._unfreed: list[Dim3] = []
         """(address, stream, device) of memory that a later `free` releases, when its stream is no
         longer being captured"""
 
@@ -126,9 +127,7 @@ class Driver(Contexts):
         )
         return per_sm * self.properties(ordinal)[2]
 
-    def launcher(
-        self, ordinal: int, cleared: tuple[int, int, int] | None = None
-    ) -> Callable[..., tuple[Any]]:
+    def launcher(self, ordinal: int, cleared: Dim3 | None = None) -> Callable[..., tuple[Any]]:
         """Return the function that launches on a device. It takes a configuration, a kernel, the
         address of the ``void*[]`` and 0, returns (CUresult,), which is 0 for success, and never
         raises.
@@ -255,7 +254,7 @@ class Driver(Contexts):
                 )
             return self._blanks[key]
 
-    def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
+    def kept(self, source: np.ndarray, ordinal: int) -> int:
         """Allocate device memory with these contents for the rest of the process."""
         with self.aside(ordinal) as stream:
             address = self.allocate(source.nbytes, stream, ordinal)

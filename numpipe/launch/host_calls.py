@@ -19,7 +19,7 @@ from .debug_reports import WATCH
 from .driver_errors import naming
 from .overlapping_outputs import check_overlap
 from .profiles import PROFILES
-from .transfers import Job, Transfers
+from .transfers import Transfers
 
 if TYPE_CHECKING:
     from .launcher import Prepared
@@ -34,7 +34,7 @@ class Staging:
 
     def __init__(self, stream: int, device: int) -> None:
         self.stream, self.device = stream, device
-        self._buffers: dict[tuple[Any, ...], DeviceBuffer] = {}
+        self._buffers: dict[tuple, DeviceBuffer] = {}
         self._transfers = Transfers(stream, device)
 
     def __enter__(self) -> Staging:
@@ -53,7 +53,7 @@ class Staging:
         """Return buffers with copies of arrays, except that the last `fresh` are not
         initialized."""
         buffers: list[DeviceBuffer] = []
-        jobs: list[Job] = []
+        jobs = []
         for info in infos:
             key = _key(info)
             if key not in self._buffers:
@@ -66,13 +66,11 @@ class Staging:
 
     def download(self, infos: Sequence[ArrayInfo]) -> None:
         """Copy arrays back to the host. Returns after the copies have finished."""
-        jobs: dict[tuple[Any, ...], Job] = {
-            _key(info): (info, self._buffers[_key(info)]) for info in infos
-        }
+        jobs = {_key(info): (info, self._buffers[_key(info)]) for info in infos}
         self._transfers.download(list(jobs.values()))
 
 
-def _key(info: ArrayInfo) -> tuple[Any, ...]:
+def _key(info: ArrayInfo) -> tuple:
     assert info.array is not None, "a host array"
     return info.array.ctypes.data, info.shape, info.strides, info.dtype
 
@@ -81,7 +79,7 @@ def run(
     prepared: Prepared,
     grid: Grid,
     infos: Sequence[ArrayInfo],
-    scalars: Sequence[Any] = (),
+    scalars: Sequence = (),
     stream: int = 0,
     *,
     outputs: int,

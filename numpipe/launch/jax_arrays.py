@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import SpecError
 from .array_info import ArrayInfo, argument, dense_strides, element_type
 
@@ -88,7 +89,7 @@ def _ordinal(sharding: Any) -> int:
     return int(device.local_hardware_id)
 
 
-def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str) -> tuple[int, ...]:
+def _strides(obj: Any, shape: Ints, dtype: np.dtype, where: str) -> Ints:
     """Return the byte strides of a C-contiguous array, or of the array's own layout if it has one
     (jax.experimental.layout)."""
     layout = getattr(getattr(obj, "format", None), "layout", None)
@@ -107,7 +108,7 @@ def _strides(obj: Any, shape: tuple[int, ...], dtype: np.dtype[Any], where: str)
     return strides
 
 
-def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
+def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype) -> Any:
     """Return memory for an output on the device of `info`: a JAX array on a GPU, or on the CPU a
     NumPy array, which `stream_handover.deliver` converts.
 
@@ -132,7 +133,7 @@ def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype[Any]) -> Any:
 
 
 @functools.lru_cache(maxsize=512)
-def _maker(shape: tuple[int, ...], dtype: np.dtype[Any], device: Any) -> Any:
+def _maker(shape: Ints, dtype: np.dtype, device: Any) -> Any:
     """Return a function that makes arrays and is compiled by JAX, because JAX's ``empty`` on a
     given device takes a hundred microseconds."""
     jax = sys.modules["jax"]

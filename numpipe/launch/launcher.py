@@ -123,7 +123,7 @@ class Prepared:
         self,
         compiled: Image,
         infos: Sequence[ArrayInfo],
-        scalars: Sequence[Any] = (),
+        scalars: Sequence = (),
         outputs: int = 0,
         attributes: Attributes = PLAIN,
         workspace: Callable[[Grid, Sequence[ArrayInfo]], tuple[int, int]] | None = None,
@@ -161,7 +161,7 @@ class Prepared:
         """bytes of all parameters of a launch"""
         self.offsets = [0, *range(maps, self.nbytes, _WORD)]
         """byte offset of each parameter"""
-        self.observers: list[Any] = [
+        self.observers: list = [
             by for wanted, by in ((compiled.debug, WATCH), (compiled.recording, PROFILES)) if wanted
         ]
         """notified when the kernel is loaded (`arm`) and launched (`launched`)"""
@@ -173,10 +173,10 @@ class Prepared:
         """held while scalars are written and the kernel is launched; the driver copies the
         parameters before a launch returns"""
         self.table = Table() if table is None else table
-        self._counters: dict[tuple[Any, ...], int] = {}
+        self._counters: dict[tuple, int] = {}
         """addresses of launch counters, by stream and outputs, for a kernel that has one"""
 
-    def _field(self, dtype: np.dtype[Any]) -> str:
+    def _field(self, dtype: np.dtype) -> str:
         code = _SCALARS.get(dtype.name)
         if code is None:
             raise SpecError(
@@ -325,7 +325,7 @@ class Prepared:
 
     # ---- launches
     def __call__(
-        self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence[Any] = (), stream: int = 0
+        self, grid: Grid, infos: Sequence[ArrayInfo], scalars: Sequence = (), stream: int = 0
     ) -> Launch | None:
         """Queue the kernel. Return its launch, or None for a grid without CTAs.
 
@@ -352,7 +352,7 @@ class Prepared:
         self,
         grid: Grid,
         infos: Sequence[ArrayInfo],
-        scalars: Sequence[Any],
+        scalars: Sequence,
         stream: int,
         work: ArrayInfo | None = None,
     ) -> Launch:
@@ -406,7 +406,7 @@ class Prepared:
             pointers,
         )
 
-    def _write(self, launch: Launch, scalars: Sequence[Any]) -> None:
+    def _write(self, launch: Launch, scalars: Sequence) -> None:
         try:
             self._scalars.pack_into(launch.buffer, self._scalars_at, *scalars)
         except (struct.error, OverflowError) as error:
@@ -415,7 +415,7 @@ class Prepared:
                 f"kernel {self.name!r}: scalars {tuple(scalars)} do not fit ({wanted}): {error}"
             ) from error
 
-    def together(self, launches: Sequence[Launch], scalars: Sequence[Any]) -> None:
+    def together(self, launches: Sequence[Launch], scalars: Sequence) -> None:
         """Queue the launches of one call on several GPUs, with these scalars."""
         with self._lock:
             for launch in launches:

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import element_type
 from ..diagnostics.errors import LaunchError, SpecError, TargetError
 from . import driver
@@ -67,7 +68,7 @@ class LocalGpus:
         except driver.DriverError as error:
             raise LaunchError(f"Mesh.local{self.devices}: {error}") from error
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> list[Any]:
+    def empty(self, shape: Ints, dtype: Any, zeros: bool) -> list:
         """Return an array on each GPU: PyTorch tensors if the dtype is PyTorch's, otherwise
         numpipe's own arrays."""
         torch = sys.modules.get("torch")
@@ -88,7 +89,7 @@ class LocalGpus:
             arrays.append(array)
         return arrays
 
-    def to_device(self, arrays: Sequence[Any]) -> list[DeviceArray]:
+    def to_device(self, arrays: Sequence) -> list[DeviceArray]:
         """Copy host arrays, one to each GPU."""
         return [
             DeviceArray.from_host(np.ascontiguousarray(array), _OWN_STREAM, device)
@@ -103,7 +104,7 @@ class LocalGpus:
         """Return the addresses of new zero-filled memory, by rank."""
         return self.room(4 * words)
 
-    def window(self, room: list[int], shape: tuple[int, ...], dtype: Any) -> list[ArrayInfo]:
+    def window(self, room: list[int], shape: Ints, dtype: Any) -> list[ArrayInfo]:
         """Return arrays in memory allocated by `room`."""
         kind = element_type("Mesh.workspace", dtype)
         strides = dense_strides(shape, kind.itemsize)
@@ -113,7 +114,7 @@ class LocalGpus:
         ]
 
     @staticmethod
-    def nbytes(shape: tuple[int, ...], dtype: Any) -> int:
+    def nbytes(shape: Ints, dtype: Any) -> int:
         """Return the size of an array in bytes."""
         return math.prod(shape) * element_type("Mesh.workspace", dtype).itemsize
 
@@ -139,7 +140,7 @@ class LocalGpus:
     def agree(self, facts: dict[str, str], kernel: str, moment: str) -> None:
         """Do nothing, because one process makes all launches of a call."""
 
-    def alive(self, infos: Sequence[ArrayInfo]) -> Sequence[Any]:
+    def alive(self, infos: Sequence[ArrayInfo]) -> Sequence:
         """Return the objects that must exist for launches on these arrays to be repeated."""
         return ()
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.argument_checks import NONE, SHAPE, each, element_type, require, told, whole
+from ..diagnostics.argument_checks import NONE, each, element_type, require, sizes_of, told, whole
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..plan.control_block import MOST_GPUS
 from .array_info import ArrayInfo
@@ -54,7 +54,7 @@ class Mesh:
         """None: the GPUs are simulated"""
         self.controls: Controls | None = None if gpus is None else Controls(gpus)
         self._rooms: dict[Hashable, tuple[int, Any]] = {}
-        self._outgrown: list[Any] = []
+        self._outgrown: list = []
         """workspaces that became too small, which are kept because graphs may use them"""
 
     # ---- the kinds
@@ -111,7 +111,7 @@ class Mesh:
         return self._made("zeros", shape, dtype, True)
 
     def _made(self, what: str, shape: Any, dtype: Any, zeros: bool) -> Any:
-        dims = _dims(f"Mesh.{what}", shape)
+        dims = sizes_of(f"Mesh.{what}", shape)
         if self.gpus is not None:
             return self.gpus.empty(dims, dtype, zeros)
         kind, make = element_type(f"Mesh.{what}", dtype), np.zeros if zeros else np.empty
@@ -151,7 +151,7 @@ class Mesh:
         """Return memory like `empty`, for work that runs on a stream. Calls with the same name and
         stream share the same memory, as long as it is large enough. Its contents are undefined. All
         ranks must make the same call."""
-        dims = _dims("Mesh.workspace", shape)
+        dims = sizes_of("Mesh.workspace", shape)
         if self.gpus is None:
             return self.empty(dims, dtype)
         wanted, key = max(self.gpus.nbytes(dims, dtype), 1), (name, stream)
@@ -218,11 +218,6 @@ def key_of(mesh: Mesh | None) -> Hashable:
     """Return the part of a mesh that plans of calls depend on; simulated meshes of one size are
     equivalent."""
     return mesh.size if mesh is not None and mesh.gpus is None else mesh
-
-
-def _dims(what: str, shape: Any) -> tuple[int, ...]:
-    require(what, locals(), shape=whole(0) | SHAPE)
-    return tuple(map(int, shape)) if isinstance(shape, (tuple, list)) else (int(shape),)
 
 
 def check_mesh(mesh: Any, kernel: str) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import SpecError, TargetError
 from . import driver, jax_arrays, pinned, transfers
 from .array_info import ArrayInfo, argument, major_order
@@ -111,7 +112,7 @@ def _element(dtype: Any, device: int) -> Any:
 
 
 def _torch_empty(
-    owner: Any, info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype[Any], stream: int | None
+    owner: Any, info: ArrayInfo, shape: Ints, dtype: np.dtype, stream: int | None
 ) -> Any:
     torch = sys.modules["torch"]
     kind = getattr(torch, dtype.name, None)
@@ -123,9 +124,7 @@ def _torch_empty(
     return torch.empty(shape, dtype=kind, device=owner.device)
 
 
-def _lacking(
-    library: str, dtype: np.dtype[Any], shape: tuple[int, ...], why: str = ""
-) -> SpecError:
+def _lacking(library: str, dtype: np.dtype, shape: Ints, why: str = "") -> SpecError:
     return SpecError(
         f"{library} has no element type {dtype.name} for an output of shape {shape}{why}; "
         "choose another one in out_type, or pass out="

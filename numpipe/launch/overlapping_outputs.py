@@ -114,20 +114,20 @@ def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
     return _view(one) != _view(other) and _share(_memory(one), _memory(other))
 
 
-def _memory(info: ArrayInfo) -> np.ndarray[Any, Any]:
+def _memory(info: ArrayInfo) -> np.ndarray:
     """Return host or GPU memory as an array that must not be read."""
     kind = np.dtype(f"V{info.dtype.itemsize}")
     return memory(info.address, info.shape, info.strides, kind, False, None)
 
 
-def _share(first: np.ndarray[Any, Any], second: np.ndarray[Any, Any]) -> bool:
+def _share(first: np.ndarray, second: np.ndarray) -> bool:
     try:
         return np.shares_memory(first, second, max_work=_MOST_WORK)
     except np.exceptions.TooHardError:
         return False  # undecided: refusing a correct call would be worse
 
 
-def _view(info: ArrayInfo) -> tuple[Any, ...]:
+def _view(info: ArrayInfo) -> tuple:
     """Return a key that is equal for equal views. It excludes the strides of dimensions of size 1,
     which do not matter."""
     strides = [stride for dim, stride in zip(info.shape, info.strides, strict=True) if dim > 1]

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dataclasses
 import struct
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -40,7 +40,7 @@ class Together:
     launches: Sequence[Launch]
     stream: tuple[int, ...]
     """stream on each GPU"""
-    alive: Sequence[Any]
+    alive: Sequence
     """allocations that must still exist, which `stale` checks"""
 
     @property
@@ -57,7 +57,7 @@ class Together:
             for launch in self.launches:
                 launch()
 
-    def run(self, scalars: Sequence[Any]) -> None:
+    def run(self, scalars: Sequence) -> None:
         """Launch with these scalars."""
         self.controls.check()
         with self.controls.launching:

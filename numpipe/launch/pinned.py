@@ -24,7 +24,6 @@ import threading
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -73,7 +72,7 @@ class Block:
             ) from None
         _advise(self.memory)
         self.nbytes, self.device, self.generation = nbytes, device, generation
-        self.events: dict[Any, Any] = {}
+        self.events: dict = {}
         """the driver's events after copies of this memory, by the keys of `transfers`"""
         self.address: int = self.array((nbytes,), np.dtype(np.uint8)).ctypes.data
         driver.get().lock_pages(self.address, nbytes, device)
@@ -81,10 +80,10 @@ class Block:
     def array(
         self,
         shape: Sequence[int],
-        dtype: np.dtype[Any],
+        dtype: np.dtype,
         strides: Sequence[int] | None = None,
         offset: int = 0,
-    ) -> np.ndarray[Any, Any]:
+    ) -> np.ndarray:
         """Return an array in the block that begins at `offset` bytes; it is C-contiguous unless
         `strides` (in bytes) are given."""
         return np.ndarray(shape, dtype, self.memory, offset, strides)
@@ -192,7 +191,7 @@ POOL = Pool()
 in_child(POOL.after_fork)
 
 
-def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray[Any, Any]:
+def empty(shape: Sequence[int], dtype: np.dtype, device: int) -> np.ndarray:
     """Return an uninitialized C-contiguous array in its own page-locked memory. Raises DriverError
     and MemoryError."""
     nbytes = math.prod(shape) * dtype.itemsize
@@ -202,7 +201,7 @@ def empty(shape: Sequence[int], dtype: np.dtype[Any], device: int) -> np.ndarray
     return _array(block, shape, dtype, block.unlock)
 
 
-def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> np.ndarray[Any, Any]:
+def empty_output(shape: Sequence[int], dtype: np.dtype, smallest: int) -> np.ndarray:
     """Return an uninitialized C-contiguous array. It is page-locked if it has at least `smallest`
     bytes and the pool has room."""
     nbytes = math.prod(shape) * dtype.itemsize
@@ -216,8 +215,8 @@ def empty_output(shape: Sequence[int], dtype: np.dtype[Any], smallest: int) -> n
 
 
 def _array(
-    block: Block, shape: Sequence[int], dtype: np.dtype[Any], then: Callable[[], None]
-) -> np.ndarray[Any, Any]:
+    block: Block, shape: Sequence[int], dtype: np.dtype, then: Callable[[], None]
+) -> np.ndarray:
     """Return an array in a block. `then` is called when the array and all its views, which all
     refer to `whole`, are gone."""
     whole = np.frombuffer(block.memory, np.uint8, math.prod(shape) * dtype.itemsize)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.argument_checks import SHAPE, element_type, require, whole
+from ..diagnostics.argument_checks import element_type, sizes_of
 from ..diagnostics.errors import LaunchError, SpecError
 from . import driver, pinned
 from .arrays import describe
@@ -60,7 +60,7 @@ def to_device(array: Any, *, stream: Any = None, target: str | None = None) -> A
 
 def pinned_empty(
     shape: int | Sequence[int], dtype: Any, *, target: str | None = None
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """Return an uninitialized, C-contiguous NumPy array in page-locked memory.
 
     shape   an int or a sequence of ints
@@ -82,8 +82,7 @@ def pinned_empty(
     ((2, 3), 'float16', True)
     """
     kind = element_type("pinned_empty", dtype)
-    require("pinned_empty", locals(), shape=whole(0) | SHAPE)
-    dims = tuple(map(int, shape)) if isinstance(shape, Sequence) else (int(shape),)
+    dims = sizes_of("pinned_empty", shape)
     if math.prod(dims) * kind.itemsize >= 2**63:
         raise SpecError(
             f"pinned_empty: shape {dims} of {kind} needs more bytes than a host can have: pass a "

@@ -35,7 +35,7 @@ from .peer_access import Together
 from .streams import as_stream, follow
 from .table import Table
 
-Mark = tuple[Any, ...]
+Mark = tuple
 _POINTER = operator.attrgetter("ptr")
 
 
@@ -111,9 +111,7 @@ class Repeats:
         self.any = False
         """whether a call is cached; never true for a kernel with scalars"""
 
-    def find(
-        self, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
-    ) -> tuple[Any, Any]:
+    def find(self, constants: Hashable, args: tuple, out: Any, stream: Any) -> tuple[Any, Any]:
         """Return the launch of a call, or None if it is unknown, and the call's outputs.
 
         `constants` is everything else that the call depends on. Outputs that the call leaves out
@@ -149,7 +147,7 @@ class Repeats:
         return newest if newest.stream == handle else get((repeat, handle)), out
 
     def find_on(
-        self, mesh: Mesh, constants: Hashable, args: tuple[Any, ...], out: Any, stream: Any
+        self, mesh: Mesh, constants: Hashable, args: tuple, out: Any, stream: Any
     ) -> tuple[Any, Any]:
         """Like `find`, on a mesh: arrays may be lists, and several outputs are a tuple."""
         given = out if out is None or type(out) is tuple else (out,)
@@ -161,8 +159,8 @@ class Repeats:
     def learn(
         self,
         constants: Hashable,
-        args: Sequence[Any],
-        outputs: Sequence[Any],
+        args: Sequence,
+        outputs: Sequence,
         infos: Sequence[Sequence[ArrayInfo]],
         fresh: int,
         launched: Launch | Series | Together,
@@ -199,7 +197,7 @@ class Repeats:
             lists = type(passed[-1]) in (list, tuple)
             makers = []
             for number in range(-fresh, 0):
-                each: list[Any] = [maker(of_gpu[number]) for of_gpu in infos]
+                each: list = [maker(of_gpu[number]) for of_gpu in infos]
                 if None in each:
                     return
                 makers.append(functools.partial(_each, list, each) if lists else each[0])
@@ -263,7 +261,7 @@ class OpRepeats(Repeats):
 
     def again(
         self,
-        arrays: tuple[Any, ...],
+        arrays: tuple,
         constants: Hashable,
         out: Any,
         stream: Any,
@@ -273,7 +271,7 @@ class OpRepeats(Repeats):
 
         `arrays` may contain None; on a mesh, it may contain lists.
         """
-        given: Sequence[Any] = (*arrays, out)
+        given: Sequence = (*arrays, out)
         if mesh is not None:
             given = [
                 array
@@ -300,7 +298,7 @@ class OpRepeats(Repeats):
     def call(
         self,
         run: Callable[[], None],
-        arrays: tuple[Any, ...],
+        arrays: tuple,
         constants: Hashable,
         out: Any,
         infos: Sequence[ArrayInfo],

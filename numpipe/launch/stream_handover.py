@@ -91,7 +91,7 @@ def settle(infos: Sequence[ArrayInfo], stream: int, fresh: int = 0) -> None:
             kept.append((cuda.mark(event, stream), held))
 
 
-def deliver(like: ArrayInfo, results: Sequence[Any]) -> Sequence[Any]:
+def deliver(like: ArrayInfo, results: Sequence) -> Sequence:
     """Convert the outputs that a call allocated like `like` to their library's own type."""
     if like.kind == "host" and library(type(like.owner)) == "jax":
         return [sys.modules["jax"].device_put(output, like.owner.device) for output in results]

@@ -21,10 +21,10 @@ simulator models them:
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics import log
 from ..plan.copy_plans import MapRequest
@@ -39,10 +39,10 @@ MAP_BYTES = 128
 @functools.lru_cache(maxsize=4096)
 def encode(
     ptr: int,
-    dtype: np.dtype[Any],
-    shape: tuple[int, ...],
-    strides: tuple[int, ...],
-    box: tuple[int, ...],
+    dtype: np.dtype,
+    shape: Ints,
+    strides: Ints,
+    box: Ints,
     swizzle: int,
     fill: str = "zeros",
 ) -> bytes:

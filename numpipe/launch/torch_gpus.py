@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import element_type
 from ..diagnostics.errors import LaunchError, SpecError, TargetError
 from .array_info import ArrayInfo, argument
@@ -87,26 +88,26 @@ class TorchGpus:
             )
         self.rank = distributed.get_rank(self._group)
         self.size = distributed.get_world_size(self._group)
-        self.ranks: tuple[int, ...] = (self.rank,)
+        self.ranks: Ints = (self.rank,)
         ranks = "_".join(map(str, distributed.get_process_group_ranks(self._group)))
         number = _meshes[ranks] = _meshes.get(ranks, 0) + 1
         self._store = distributed.PrefixStore(
             f"numpipe/{ranks}/{number}", c10d._get_process_group_store(c10d._get_default_group())
         )
         self._asked, self._agreed = 0, set[bytes]()
-        self._kept: list[Any] = []
+        self._kept: list = []
         """memory that is never freed"""
         self._allocations: dict[int, Allocation] = {}
         """allocations by their address in this process"""
         os.environ.setdefault(_MULTICAST, "1")  # PyTorch reads it in its first rendezvous
 
     @property
-    def devices(self) -> tuple[int, ...]:
+    def devices(self) -> Ints:
         """The CUDA ordinal of this process's GPU, which is the current one."""
         return (int(self._torch.cuda.current_device()),)
 
     # ---- memory
-    def empty(self, shape: tuple[int, ...], dtype: Any, zeros: bool) -> Any:
+    def empty(self, shape: Ints, dtype: Any, zeros: bool) -> Any:
         """Return a tensor in symmetric memory. All ranks must make this call at the same point of
         the program."""
         torch = self._torch
@@ -146,7 +147,7 @@ class TorchGpus:
             self._meet("Mesh.zeros")
         return tensor if shape else tensor[0]
 
-    def to_device(self, arrays: Sequence[np.ndarray[Any, Any]]) -> Any:
+    def to_device(self, arrays: Sequence[np.ndarray]) -> Any:
         """Copy this rank's host array to symmetric memory."""
         array = np.ascontiguousarray(arrays[0])
         tensor = self.empty(array.shape, array.dtype, zeros=False)
@@ -177,13 +178,13 @@ class TorchGpus:
         self._kept.append(memory)
         return self._allocations[memory.data_ptr()].begins
 
-    def window(self, room: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+    def window(self, room: Any, shape: Ints, dtype: Any) -> Any:
         """Return a tensor in memory allocated by `room`."""
         return (
             room[: self.nbytes(shape, dtype)].view(self._dtype(dtype, "Mesh.workspace")).view(shape)
         )
 
-    def nbytes(self, shape: tuple[int, ...], dtype: Any) -> int:
+    def nbytes(self, shape: Ints, dtype: Any) -> int:
         """Return the size of an array in bytes."""
         return math.prod(shape) * int(self._dtype(dtype, "Mesh.workspace").itemsize)
 
@@ -284,7 +285,7 @@ class TorchGpus:
         return texts
 
     def _differs(
-        self, rank: int, other: list[Any], kernel: str, facts: dict[str, str], moment: str
+        self, rank: int, other: list, kernel: str, facts: dict[str, str], moment: str
     ) -> str:
         """Return the message for facts that differ from another rank's."""
         if (kernel, moment) != (other[0], other[2]):

@@ -32,7 +32,7 @@ import contextlib
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
@@ -53,14 +53,14 @@ _NARROW = 512
 """Padded rows with fewer bytes are too slow for the GPU to copy one by one."""
 
 Job = tuple[ArrayInfo, DeviceBuffer]
-Piece = tuple[np.ndarray[Any, Any], DeviceBuffer]
+Piece = tuple[np.ndarray, DeviceBuffer]
 
 
 class Part(NamedTuple):
     """One copy: a piece of a host array, and contiguous rows on the GPU that start at `address`,
     `pitch` bytes apart."""
 
-    host: np.ndarray[Any, Any]
+    host: np.ndarray
     address: int
     pitch: int
 
@@ -83,7 +83,7 @@ class Part(NamedTuple):
         )
 
 
-def cut(array: np.ndarray[Any, Any], address: int, pitch: int, most: int) -> Iterator[Part]:
+def cut(array: np.ndarray, address: int, pitch: int, most: int) -> Iterator[Part]:
     """Yield parts of at most `most` bytes, in memory order. The array has at least 1 dimension, the
     contiguous one last."""
     if array.ndim == 1:
@@ -109,7 +109,7 @@ class _Worker:
         self.queued: set[int] = set()
         """slots with an event after their latest copy"""
 
-    def view(self, slot: int, part: Part) -> np.ndarray[Any, Any]:
+    def view(self, slot: int, part: Part) -> np.ndarray:
         return self.block.array(part.host.shape, part.host.dtype, part.strides, slot * CHUNK)
 
     def wait(self, slot: int) -> None:
@@ -170,7 +170,7 @@ class Transfers:
     def __init__(self, stream: int, device: int) -> None:
         self.stream, self.device = stream, device
         self._workers: list[_Worker] | None = None
-        self._kept: list[np.ndarray[Any, Any]] = []
+        self._kept: list[np.ndarray] = []
         """contiguous copies of arrays that the GPU may still be reading"""
 
     def __enter__(self) -> Transfers:
@@ -254,7 +254,7 @@ class Transfers:
                 ways[not self._staged(array, buffer)].append((array, buffer))
         return ways
 
-    def _staged(self, array: np.ndarray[Any, Any], buffer: DeviceBuffer) -> bool:
+    def _staged(self, array: np.ndarray, buffer: DeviceBuffer) -> bool:
         if buffer.nbytes < PLAIN:
             return False
         if _equal_rows(array):
@@ -307,7 +307,7 @@ class Transfers:
         copy_threads.share(parts, in_a_thread, len(workers))
 
 
-def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
+def _equal_rows(array: np.ndarray) -> bool:
     """Return whether an array in memory order consists of equally spaced rows of contiguous
     elements."""
     if array.flags.c_contiguous:
@@ -319,12 +319,12 @@ def _equal_rows(array: np.ndarray[Any, Any]) -> bool:
     )
 
 
-def _pitch(buffer: DeviceBuffer, array: np.ndarray[Any, Any]) -> int:
+def _pitch(buffer: DeviceBuffer, array: np.ndarray) -> int:
     """Return the number of bytes between rows on the GPU."""
     return buffer.nbytes // int(math.prod(array.shape[:-1]))
 
 
-def _extent(rows: np.ndarray[Any, Any], buffer: DeviceBuffer) -> tuple[int, int, int, int]:
+def _extent(rows: np.ndarray, buffer: DeviceBuffer) -> tuple[int, int, int, int]:
     """Return (bytes per row, number of rows, host pitch, device pitch) of a copy between equally
     spaced rows and a buffer."""
     if rows.ndim < 2:

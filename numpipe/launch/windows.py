@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from .array_info import ArrayInfo
 
 
@@ -26,10 +27,10 @@ def memory(
     address: int,
     shape: Sequence[int],
     strides: Sequence[int],
-    dtype: np.dtype[Any],
+    dtype: np.dtype,
     writable: bool,
     owner: Any,
-) -> np.ndarray[Any, Any]:
+) -> np.ndarray:
     """Return the memory at an address as a NumPy array that keeps `owner` alive."""
     interface = {
         "version": 3,
@@ -57,13 +58,13 @@ def transposed(info: ArrayInfo) -> ArrayInfo:
     (2, 4, 3)
     """
 
-    def swapped(sizes: tuple[int, ...]) -> tuple[int, ...]:
+    def swapped(sizes: Ints) -> Ints:
         return (*sizes[:-2], sizes[-1], sizes[-2])
 
     return strided(info, swapped(info.shape), swapped(info.strides))
 
 
-def broadcast_shape(*shapes: Sequence[int]) -> tuple[int, ...]:
+def broadcast_shape(*shapes: Sequence[int]) -> Ints:
     """Return the shape that these shapes broadcast to. Sizes may be symbols of a traced program.
     Raises ValueError if they do not broadcast."""
     rank = max(map(len, shapes), default=0)

@@ -31,7 +31,7 @@ def gelu(x):  # type: ignore[no-untyped-def]
     return 0.5 * x * (1.0 + np.tanh(0.7978845608 * x * (1.0 + 0.044715 * x * x)))
 
 
-ACTIVATIONS: dict[Any, Callable[..., Any]] = {"relu": relu, "silu": silu, "gelu": gelu}
+ACTIVATIONS: dict[Any, Callable] = {"relu": relu, "silu": silu, "gelu": gelu}
 """activations by name"""
 ACTIVATION = NONE | word(*ACTIVATIONS) | Rule(("a numpipe.function of a float32 tile",), callable)
 """accepted values of `activation=`"""

@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
@@ -217,7 +218,7 @@ def _launch(
     left, right = shards.rows("a", a), shards.laid("b", b)
     turned = right[0].turned
     # pad rows to a multiple of 16 bytes
-    gathered = shards.workspace("gathered", left, (shards.size, m, -(-k // 8) * 8), left[0].dtype)
+    gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)), left[0].dtype)
     shards.run(
         kernel(config or choose(m, n, k, shards.size, turned), turned),
         [planes(info, 1) for info in left],
@@ -227,7 +228,7 @@ def _launch(
     )
 
 
-def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> list[Any]:
+def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     """Gather the rows again: the forward pass keeps only this GPU's own."""
     rows = gathered_rows(xp, mesh, a)
     return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(rows, grad_out, strict=True)]

@@ -181,8 +181,8 @@ class _AllToAll(ShardedOp[P]):
 
     def call(  # type: ignore[override]
         self,
-        arrays: tuple[Any, ...],
-        options: tuple[Any, ...],
+        arrays: tuple,
+        options: tuple,
         mesh: Any = None,
         stream: Any = None,
         *_: Any,

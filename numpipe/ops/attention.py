@@ -461,7 +461,7 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 
 
-def check_shapes(q: tuple[Any, ...], k: tuple[Any, ...], v: tuple[Any, ...], layout: str) -> None:
+def check_shapes(q: tuple, k: tuple, v: tuple, layout: str) -> None:
     """Raise SpecError if the shapes of the operands do not match."""
     if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
         raise SpecError(

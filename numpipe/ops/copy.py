@@ -53,7 +53,7 @@ from .declaration import op
 
 __all__ = ["copy"]
 
-MOVED: dict[int, np.dtype[Any]] = {
+MOVED: dict[int, np.dtype] = {
     1: np.dtype(np.uint8),
     2: np.dtype(np.float16),
     4: np.dtype(np.int32),

@@ -34,6 +34,8 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from ..arch.dimensions import Ints, round_up
+
 LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
 FLAT = (8192, 4096, 2048, 1024, 512, 256)
@@ -41,15 +43,14 @@ FLAT = (8192, 4096, 2048, 1024, 512, 256)
 SUPER = 128
 """least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
-Sizes = tuple[int, ...]
 
 
 class Part(NamedTuple):
     """A view of an array: offset of its first element in bytes, shape, and strides in bytes."""
 
     offset: int
-    shape: Sizes
-    strides: Sizes
+    shape: Ints
+    strides: Ints
 
 
 class Piece(NamedTuple):
@@ -72,7 +73,7 @@ class Piece(NamedTuple):
     source: Part
     target: Part
     dims: int = 0
-    numbers: Sizes = ()
+    numbers: Ints = ()
 
     def moved(self, source: int, target: int) -> Piece:
         """Return the same piece, moved by these numbers of bytes."""
@@ -92,9 +93,9 @@ class Dim(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def ways(
-    shape: Sizes,
-    source: Sizes,
-    target: Sizes,
+    shape: Ints,
+    source: Ints,
+    target: Ints,
     size: int,
     places: tuple[int, int] = (0, 0),
     padded: bool = False,
@@ -161,7 +162,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     if by_tma and stored and last.source == size and all(_line(dim.source) for dim in outer):
         source, target = _views(dims, 4)
         # TMA fills the target's padding with zeros, because the source ends before it
-        whole = -(-last.size * size // LINE) * LINE // size
+        whole = round_up(last.size * size, LINE) // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
     turned = min(outer, key=lambda dim: abs(dim.source), default=last)
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4

@@ -71,9 +71,9 @@ def op(
     types: Sequence[str],
     launch: Kernel | Callable[..., None],
     checks: Mapping[str, Rule] | None = None,
-    gradients: Mapping[str, Callable[..., Any]] | None = None,
-    composite: Callable[..., Any] | None = None,
-    batching: str | Callable[..., Any] = "",
+    gradients: Mapping[str, Callable] | None = None,
+    composite: Callable | None = None,
+    batching: str | Callable = "",
     operations: Callable[..., float] | None = None,
 ) -> Callable[[Callable[P, Any]], Op[P]]:
     """Declare an op from a function without a body. The function's parameters are the op's operands
@@ -124,11 +124,8 @@ def op(
     np.float32(2.0)
     """
 
-    def declare(stub: Callable[P, Any]) -> Op[P]:
-        more = gradients, composite, batching, operations
-        return noted(Op(stub, operands, results, types, launch, checks, *more))
-
-    return declare
+    declared = locals()
+    return lambda stub: noted(Op(stub, **declared))
 
 
 class Op(Generic[P]):
@@ -149,11 +146,11 @@ class Op(Generic[P]):
         operands: Mapping[str, str | Operand],
         results: Mapping[str, Any],
         types: Sequence[str],
-        launch: Kernel | Callable[..., Any],
+        launch: Kernel | Callable,
         checks: Mapping[str, Rule] | None = None,
-        gradients: Mapping[str, Callable[..., Any]] | None = None,
-        composite: Callable[..., Any] | None = None,
-        batching: str | Callable[..., Any] = "",
+        gradients: Mapping[str, Callable] | None = None,
+        composite: Callable | None = None,
+        batching: str | Callable = "",
         operations: Callable[..., float] | None = None,
         signature: inspect.Signature | None = None,
     ) -> None:
@@ -183,7 +180,7 @@ class Op(Generic[P]):
         self.launch, self.checks, self.composite = launch, checks or {}, composite
         self.gradients = {tuple(names.split()): f for names, f in (gradients or {}).items()}
         self.batching, self.operations = batching, operations
-        self.torch_fronts: list[Callable[..., Any]] = []
+        self.torch_fronts: list[Callable] = []
         self.arguments = self.arguments_of(tuple(parameters))
         """takes a call's arguments; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
@@ -254,9 +251,7 @@ class Op(Generic[P]):
     def __call__(self, *args: P.args, **named: P.kwargs) -> Any:
         return self.call(*self.arguments(*args, **named))
 
-    def arguments_of(
-        self, names: Sequence[str], by_position: bool = False
-    ) -> Callable[..., tuple[Any, ...]]:
+    def arguments_of(self, names: Sequence[str], by_position: bool = False) -> Callable[..., tuple]:
         """Return a function with these parameters that sorts a call's arguments into (operands,
         options, *`place`), each in the order of the declaration. Parameters have the op's kinds, or
         are all positional if `by_position`."""
@@ -283,8 +278,8 @@ class Op(Generic[P]):
 
     def call(
         self,
-        arrays: tuple[Any, ...],
-        options: tuple[Any, ...],
+        arrays: tuple,
+        options: tuple,
         out: Any = None,
         target: str | None = None,
         stream: Any = None,
@@ -337,7 +332,7 @@ class Op(Generic[P]):
         operations = by_name(self.operations, absent | every | values) if self.operations else 0.0
         return nbytes, operations
 
-    def checked(self, options: Iterable[Any]) -> dict[str, Any]:
+    def checked(self, options: Iterable) -> dict[str, Any]:
         """Return options by name. Raises SpecError if one breaks its rule."""
         values = dict(zip(self.options, options, strict=True))
         require(self.name, values, **self.checks)
@@ -421,10 +416,10 @@ class Op(Generic[P]):
                 found[name] = known
         return found
 
-    def _sizes(self, operands: Mapping[str, Any]) -> dict[str, tuple[tuple[Any, ...], str]]:
+    def _sizes(self, operands: Mapping[str, Any]) -> dict[str, tuple[tuple, str]]:
         """Return the sizes of each named dimension (several for "...") and the first operand that
         has it."""
-        sizes: dict[str, tuple[tuple[Any, ...], str]] = {}
+        sizes: dict[str, tuple[tuple, str]] = {}
         for name, operand in self.operands.items():
             if not operand.dims or name not in operands:
                 continue
@@ -518,7 +513,7 @@ class Op(Generic[P]):
         self._written = True
 
     # ---- gradients
-    def replacement(self, options: Iterable[Any]) -> Callable[..., Any] | None:
+    def replacement(self, options: Iterable) -> Callable | None:
         """Return the function that replaces the op where it is differentiated with these options,
         or None to differentiate the op itself."""
         if self.composite is None:
@@ -629,7 +624,7 @@ class Op(Generic[P]):
         gradients = f"There are gradients of {names}." if names else "It has no gradients."
         return f"{first}\n\n    {about}\n    {gradients}\n    "
 
-    def torch_front(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def torch_front(self, function: Callable) -> Callable:
         """Add a function with its own signature to ``numpipe.torch``. It is called with the PyTorch
         op, followed by the caller's arguments."""
         self.torch_fronts.append(function)
@@ -637,11 +632,11 @@ class Op(Generic[P]):
 
 
 @functools.cache
-def asked_by(function: Callable[..., Any]) -> tuple[str, ...]:
+def asked_by(function: Callable) -> tuple[str, ...]:
     """Return the names of a function's parameters."""
     return tuple(inspect.signature(function).parameters)
 
 
-def by_name(function: Callable[..., Any], values: Mapping[str, Any]) -> Any:
+def by_name(function: Callable, values: Mapping[str, Any]) -> Any:
     """Call a function with the values named by its parameters; other parameters keep defaults."""
     return function(**{name: values[name] for name in asked_by(function) if name in values})

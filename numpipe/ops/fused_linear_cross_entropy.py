@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..arch.target import LINE
 from ..diagnostics.argument_checks import FLAG, word
 from ..diagnostics.errors import SpecError
@@ -34,6 +35,7 @@ from .matmul import TYPES, launch_product
 from .op_outputs import allocated
 from .operands import copied, move
 from .over_rows import MATRIX, ROWS, flat
+from .tiled import reshaped
 
 __all__ = ["fused_linear_cross_entropy"]
 
@@ -100,7 +102,7 @@ def _launch(
     one = inverse_of(flat_labels, x, False, ignore_index, target, stream) if dx else None
     losses = floats(NAME, x, (rows,), stream)
     # rows that TMA can address
-    pitch = -(-classes * size // LINE) * LINE // size
+    pitch = round_up(classes * size, LINE) // size
     whole = allocated(NAME, x, (chunk(rows), pitch), stream)
     made = dx and (flat(MATRIX, dx) or allocated(NAME, x, matrix.shape, stream))
 
@@ -136,16 +138,9 @@ def _launch(
     launch_reduced(losses, flat_labels, loss, mean, ignore_index, target, stream)
     if made and dx and scale:
         if flat(MATRIX, dx) is None:
-            move(strided(made, dx.shape, _dense(dx)), dx, target, stream)
+            move(reshaped(made, *dx.shape), dx, target, stream)
         inverse = inverse_of(flat_labels, x, mean, ignore_index, target, stream)
         move(inverse, strided(scale, (1,), (4,)), target, stream)
-
-
-def _dense(info: ArrayInfo) -> tuple[int, ...]:
-    """Return the strides of a contiguous array of this shape."""
-    return tuple(
-        info.dtype.itemsize * math.prod(info.shape[axis + 1 :]) for axis in range(len(info.shape))
-    )
 
 
 def _composed(

@@ -19,7 +19,7 @@ from ..plan.specs import ArrayType
 from .declaration import Op
 
 
-class KernelOp(Op[Any]):
+class KernelOp(Op):
     """The op of a kernel. Its results are the parameters that are neither operands nor options.
 
     operands   names of the arrays that a call passes
@@ -40,7 +40,7 @@ class KernelOp(Op[Any]):
         *,
         statics: Mapping[str, Any] | None = None,
         mutates: Sequence[str] = (),
-        gradients: Mapping[str, Callable[..., Any]] | None = None,
+        gradients: Mapping[str, Callable] | None = None,
     ) -> None:
         self.kernel, self.statics, self.mutates = kernel, dict(statics or {}), tuple(mutates)
         kinds = {each.name: each.annotation for each in options}
@@ -63,9 +63,7 @@ class KernelOp(Op[Any]):
         )
         self.__module__ = getattr(kernel, "_place", None) or kernel.__module__
 
-    def bound(
-        self, arrays: Sequence[Any], options: Sequence[Any]
-    ) -> tuple[Sequence[Any], dict[str, Any]]:
+    def bound(self, arrays: Sequence, options: Sequence) -> tuple[Sequence, dict[str, Any]]:
         """Return the positional and the named arguments of the kernel's call."""
         if not self._named:
             return arrays, self.statics
@@ -77,8 +75,8 @@ class KernelOp(Op[Any]):
 
     def call(
         self,
-        arrays: tuple[Any, ...],
-        options: tuple[Any, ...],
+        arrays: tuple,
+        options: tuple,
         out: Any = None,
         target: str | None = None,
         stream: Any = None,
@@ -100,7 +98,7 @@ class KernelOp(Op[Any]):
         return dict(zip(results, types, strict=True))
 
 
-def gradients_by(op: KernelOp) -> Callable[..., Any]:
+def gradients_by(op: KernelOp) -> Callable:
     """Return a gradient function that calls `op`, whose kernel computes the gradients."""
 
     def gradients(xp: Any, **values: Any) -> Any:

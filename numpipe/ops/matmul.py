@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Dim3, Ints
 from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function
@@ -82,7 +83,7 @@ class Form:
     alpha: bool = False
     source: bool = False
     bias: str = ""
-    activation: Callable[..., Any] | None = None
+    activation: Callable | None = None
 
     @property
     def c(self) -> str:
@@ -444,7 +445,7 @@ def matmul(
     alpha: float = 1.0,
     beta: float = 1.0,
     bias: Any = None,
-    activation: str | Function[..., Any] | None = None,
+    activation: str | Function | None = None,
     out: Any = None,
     batch_invariant: bool = False,
     config: Config | None = None,
@@ -483,8 +484,8 @@ def _product(
     operands: Sequence[Matrix],
     results: list[ArrayInfo],
     bias: ArrayInfo | None,
-    batch: tuple[int, ...],
-    sizes: tuple[int, int, int],
+    batch: Ints,
+    sizes: Dim3,
     *,
     alpha: float,
     beta: float,
@@ -564,8 +565,8 @@ def _product_elsewhere(
     operands: Sequence[Matrix],
     results: list[ArrayInfo],
     bias: ArrayInfo | None,
-    batch: tuple[int, ...],
-    sizes: tuple[int, int, int],
+    batch: Ints,
+    sizes: Dim3,
     **options: Any,
 ) -> None:
     """Compute a product in a new array, then copy it to a result whose layout no store can
@@ -580,27 +581,24 @@ _form = functools.cache(Form)
 
 
 @functools.lru_cache(maxsize=1024)
-def product_sizes(
-    a: tuple[int, ...], b: tuple[int, ...], c: Any, bias: Any
-) -> tuple[tuple[int, ...], int, int, int, tuple[int, ...]]:
+def product_sizes(a: Ints, b: Ints, c: Any, bias: Any) -> tuple[Ints, int, int, int, Ints]:
     """Return (batches, M, N, K, result shape) for operands of these shapes. Raises SpecError if
     they do not match."""
     for name, shape in (("a", a), ("b", b)):
         if not shape:
             raise SpecError(f"matmul: '{name}' is a number; fix: multiply with *, or pass alpha=")
-    m, n, k = a[-2] if len(a) > 1 else 1, b[-1] if len(b) > 1 else 1, a[-1]
-    if k != b[-2 if len(b) > 1 else -1]:
-        fix = "; fix: pass b.T for a b (N, K)" if len(b) > 1 and b[-1] == k else ""
-        raise SpecError(
-            f"matmul: K = {k} in 'a' {a}, {b[-2 if len(b) > 1 else -1]} in 'b' {b}{fix}"
-        )
+    columns = b[-1:] if len(b) > 1 else ()
+    m, n, k = a[-2] if len(a) > 1 else 1, columns[0] if columns else 1, a[-1]
+    if k != (k_of_b := b[-2 if columns else -1]):
+        fix = "; fix: pass b.T for a b (N, K)" * (columns == (k,))
+        raise SpecError(f"matmul: K = {k} in 'a' {a}, {k_of_b} in 'b' {b}{fix}")
     try:
         batch = broadcast_shape(a[:-2], b[:-2])
     except ValueError:
         raise SpecError(
             f"matmul: the batches of 'a' {a} and 'b' {b} do not broadcast: {a[:-2]} and {b[:-2]}"
         ) from None
-    result = (*batch, *a[-2:-1], *b[-1:] * (len(b) > 1))
+    result = (*batch, *a[-2:-1], *columns)
     if bias is not None and bias not in ((n,), (m, 1)):
         raise SpecError(f"matmul: 'bias' must be {(n,)} or {(m, 1)}, got {bias}")
     try:

@@ -23,6 +23,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole
@@ -211,7 +212,7 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
     if rows % gpus:
         raise SpecError(
             f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly; "
-            f"fix: pad it to {-(-rows // gpus) * gpus}"
+            f"fix: pad it to {round_up(rows, gpus)}"
         )
     return ArrayType((rows // gpus, columns), a.dtype)
 
@@ -223,7 +224,7 @@ def _launch(
     left, right = shards.rows("a", a), shards.laid("b", b)
     # pad rows to a multiple of 16 bytes
     parts = shards.workspace(
-        "parts", left, (shards.size, rows, -(-n // 4) * 4), np.dtype(np.float32)
+        "parts", left, (shards.size, rows, round_up(n, 4)), np.dtype(np.float32)
     )
     shards.run(
         kernel(config or choose(rows, n, shards.size), right[0].turned),
@@ -234,7 +235,7 @@ def _launch(
     )
 
 
-def _gradient_of_b(xp: Any, a: list[Any], grad_out: list[Any], mesh: Any) -> list[Any]:
+def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     grads = gathered_rows(xp, mesh, grad_out)
     return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
 

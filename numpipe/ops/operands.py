@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arch.dimensions import Ints, round_up
 from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..launch.array_info import ArrayInfo, tma_addressable
@@ -31,7 +32,7 @@ class Matrix(NamedTuple):
     """whether it is the transpose of the operand"""
 
 
-def stacked(info: ArrayInfo, batch: tuple[int, ...]) -> ArrayInfo | None:
+def stacked(info: ArrayInfo, batch: Ints) -> ArrayInfo | None:
     """Return the matrices of a batch as an array of three dimensions, or of two if all are the
     same; None if no view can do that."""
     window = merged(broadcast(info, (*batch, *info.shape[-2:])))
@@ -60,7 +61,7 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
 
 
 def laid(
-    op: str, infos: dict[str, ArrayInfo], batch: tuple[int, ...], target: str | None, stream: Any
+    op: str, infos: dict[str, ArrayInfo], batch: Ints, target: str | None, stream: Any
 ) -> list[Matrix]:
     """Return the operands of an op whose result has these batches, each as a view or as a copy."""
     lying = [_lying(info, batch) for info in infos.values()]
@@ -98,7 +99,7 @@ class _Lying(NamedTuple):
     obstacle: str
 
 
-def _lying(info: ArrayInfo, batch: tuple[int, ...]) -> _Lying:
+def _lying(info: ArrayInfo, batch: Ints) -> _Lying:
     window = stacked(info, batch)
     if window is not None:
         reason = "no dimension of it is contiguous"
@@ -119,7 +120,7 @@ def _lying(info: ArrayInfo, batch: tuple[int, ...]) -> _Lying:
     return _Lying(across if turned else window, turned, reason)
 
 
-def _shaped(copy: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
+def _shaped(copy: ArrayInfo, shape: Ints) -> ArrayInfo:
     """Return the rows of a copy in the given shape: one matrix, or a batch in one dimension."""
     if len(shape) == 2 or len(copy.shape) == 3:
         return copy
@@ -135,7 +136,7 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
     else:
         *outer, columns = info.shape
         size = info.dtype.itemsize
-        pitch = -(-columns * size // LINE) * LINE // size
+        pitch = round_up(columns * size, LINE) // size
         made = allocated("copy", info, (*outer, pitch), stream)
         window = strided(made, info.shape, made.strides)
         move(info, window, target, stream, padded=True)
@@ -235,7 +236,7 @@ def _covering(size: int, block: int) -> int:
     return -(-size // block)
 
 
-def dense(array: np.ndarray[Any, Any]) -> ArrayInfo:
+def dense(array: np.ndarray) -> ArrayInfo:
     """Describe an array on the host."""
     return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
 

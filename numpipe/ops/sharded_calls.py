@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import Ints
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import require, told, whole
 from ..diagnostics.errors import SpecError
@@ -49,8 +50,8 @@ class ShardedOp(Op[P]):
 
     def call(
         self,
-        arrays: tuple[Any, ...],
-        options: tuple[Any, ...],
+        arrays: tuple,
+        options: tuple,
         out: Any = None,
         mesh: Any = None,
         stream: Any = None,
@@ -82,7 +83,7 @@ class ShardedOp(Op[P]):
 
 
 def sharded_op(
-    kind: type[ShardedOp[Any]] = ShardedOp, **declared: Any
+    kind: type[ShardedOp] = ShardedOp, **declared: Any
 ) -> Callable[[Callable[P, Any]], ShardedOp[P]]:
     """Declare an op on several GPUs; arguments are those of `numpipe.op`."""
     return lambda stub: noted(kind(stub, **declared))
@@ -92,7 +93,7 @@ class Shards:
     """A call of an op on a mesh. Its methods take and return lists with one array for each GPU of
     this process."""
 
-    def __init__(self, op: ShardedOp[Any], mesh: Any, stream: Any = None) -> None:
+    def __init__(self, op: ShardedOp, mesh: Any, stream: Any = None) -> None:
         """Raises SpecError if `mesh` is not a Mesh."""
         if not isinstance(mesh, Mesh):
             raise SpecError(
@@ -157,7 +158,7 @@ class Shards:
             self._check_alike("out", infos)
         return results
 
-    def parts(self, name: str, value: Any) -> Sequence[Any]:
+    def parts(self, name: str, value: Any) -> Sequence:
         """Return the arrays passed for this process' GPUs. Raises SpecError if they are not a list
         of that length."""
         listed = type(value) in (list, tuple) and self.mesh.rank is None
@@ -258,9 +259,7 @@ class Shards:
             )
         )
 
-    def learn(
-        self, repeats: OpRepeats, arrays: tuple[Any, ...], options: tuple[Any, ...], result: Any
-    ) -> None:
+    def learn(self, repeats: OpRepeats, arrays: tuple, options: tuple, result: Any) -> None:
         """Record the launch for reuse, unless operands were copied: the copies would hold outdated
         data the next time."""
         launches = self._launches[0] if len(self._launches) == 1 else None
@@ -292,7 +291,7 @@ def planes(info: ArrayInfo, count: int) -> ArrayInfo:
     return strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
 
 
-def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tuple[int, int], int]:
+def check_matrices(op: str, a: Ints, b: Ints) -> tuple[tuple[int, int], int]:
     """Return ((M, K), N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
     if len(a) != 2 or len(b) != 2:
         raise SpecError(
@@ -306,7 +305,7 @@ def check_matrices(op: str, a: tuple[int, ...], b: tuple[int, ...]) -> tuple[tup
     return (a[0], a[1]), b[1]
 
 
-def gathered_rows(xp: Any, mesh: Any, arrays: list[Any]) -> list[Any]:
+def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
     """Return the rows of all GPUs, for a gradient function; arrays of any size and layout are
     accepted."""
     rows, columns = arrays[0].shape
@@ -363,7 +362,7 @@ def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
     return nbytes
 
 
-def _retyped(info: ArrayInfo, shape: tuple[int, ...], dtype: np.dtype) -> ArrayInfo:
+def _retyped(info: ArrayInfo, shape: Ints, dtype: np.dtype) -> ArrayInfo:
     """View a contiguous array with another shape and an element type of another size."""
     array = None if info.array is None else info.array.reshape(-1).view(dtype).reshape(shape)
     return info._replace(

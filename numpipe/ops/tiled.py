@@ -12,12 +12,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.refs import ds
-from ..launch.array_info import ArrayInfo
+from ..launch.array_info import ArrayInfo, dense_strides
 from ..launch.windows import merged, strided
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
@@ -39,7 +40,7 @@ def tile_for(columns: int, elements: int) -> tuple[int, int]:
     """
     if columns > elements // 4:
         return 1, -(-columns // (512 * -(-columns // elements))) * 512
-    width = -(-columns // 64) * 64 if columns > 32 else 16 if columns <= 16 else 32
+    width = round_up(columns, 64) if columns > 32 else 16 if columns <= 16 else 32
     return next(height for height in (32, 16, 8, 4) if height * width <= elements), width
 
 
@@ -56,7 +57,7 @@ class Tile:
     width: int
     exact: bool = False
 
-    def kernel(self, **options: Any) -> Callable[[Callable[..., Any]], Kernel]:
+    def kernel(self, **options: Any) -> Callable[[Callable], Kernel]:
         """Return a decorator that makes a kernel with a CTA for each tile of its first parameter,
         a matrix x."""
 
@@ -69,7 +70,7 @@ class Tile:
         return kernel(warp_specialized=False, **options)  # type: ignore[no-any-return]
 
     @property
-    def at(self) -> Function[..., Any]:
+    def at(self) -> Function:
         """The kernel function ``at(x)`` that returns the rows and columns of a CTA's tile."""
         height, width = self.height, self.width
 
@@ -86,15 +87,12 @@ class Tile:
 
 def reshaped(info: ArrayInfo, *shape: int) -> ArrayInfo:
     """Return an array without gaps in another shape."""
-    strides = [info.dtype.itemsize]
-    for size in shape[:0:-1]:
-        strides.insert(0, strides[0] * max(size, 1))
-    return strided(info, shape, strides)
+    return strided(info, shape, dense_strides(shape, info.dtype.itemsize))
 
 
 def dense(info: ArrayInfo) -> bool:
     """Return whether an array has no gaps and is in row-major order."""
-    strides = reshaped(info, *info.shape).strides if info.shape else ()
+    strides = dense_strides(info.shape, info.dtype.itemsize)
     return 0 in info.shape or all(
         size == 1 or mine == step
         for size, mine, step in zip(info.shape, info.strides, strides, strict=True)
@@ -154,7 +152,7 @@ def launch_over_tiles(
         count, size = math.prod(first.shape), first.dtype.itemsize
         if flat and all(map(dense, arrays.values())) and count < 1 << 30:
             # rows of a multiple of 16 bytes keep accesses of several elements aligned
-            pitch, tile = -(-count // 16) * 16, (0, NBYTES // size)
+            pitch, tile = round_up(count, 16), (0, NBYTES // size)
             views = {
                 name: strided(info, (1, count), (pitch * step, step))
                 for name, info in arrays.items()

@@ -23,6 +23,7 @@ from typing import Any, ClassVar, get_args
 
 import numpy as np
 
+from ..arch.dimensions import Ints, round_up
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import element_type, is_int
 from ..diagnostics.errors import SpecError
@@ -61,7 +62,7 @@ class SMEM:
     2
     """
 
-    shape: tuple[int, ...]
+    shape: Ints
     dtype: Any
     memory_space: ClassVar[str] = "SMEM"
     """Read by ``BlockSpec(…, memory_space=numpipe.SMEM)``, where the class itself names the
@@ -108,7 +109,7 @@ class SMEM:
     @property
     def stride(self) -> int:
         """Bytes from the beginning of one slot to the beginning of the next."""
-        return -(-self.layout.nbytes // ATOM) * ATOM
+        return round_up(self.layout.nbytes, ATOM)
 
     @property
     def nbytes(self) -> int:
@@ -135,7 +136,7 @@ class Barrier:
     """
 
     num_arrivals: int = 1
-    num_barriers: int | tuple[int, ...] = 1
+    num_barriers: int | Ints = 1
 
     def __post_init__(self) -> None:
         if not is_int(self.num_arrivals) or not 1 <= self.num_arrivals <= 1 << 16:
@@ -157,7 +158,7 @@ class Barrier:
             )
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Ints:
         return (
             tuple(self.num_barriers)
             if isinstance(self.num_barriers, tuple)
@@ -206,7 +207,7 @@ class ClusterBarrier(Barrier):
     def __init__(
         self,
         collective_axes: str | tuple[str, ...],
-        num_barriers: int | tuple[int, ...] = 1,
+        num_barriers: int | Ints = 1,
         num_arrivals: int = 1,
         leader_tracked: bool = False,
         orders_stores: bool = False,
@@ -247,7 +248,7 @@ class RefUnion:
     RefUnion(SMEM((64, 64), float32), (SMEM((64, 64), float16), SMEM((64, 64), float16)))
     """
 
-    members: tuple[Any, ...]
+    members: tuple
 
     def __init__(self, *members: Any) -> None:
         if len(members) < 2:
@@ -310,7 +311,7 @@ class SmemPlan:
     offset: int
 
     @property
-    def slots(self) -> tuple[int, ...]:
+    def slots(self) -> Ints:
         return self.kind.shape[:-2]
 
 
@@ -324,7 +325,7 @@ class BarrierPlan:
     index: int
     name: str
     cluster: Dims = ALONE
-    groups: tuple[tuple[int, ...], ...] = ()
+    groups: tuple[Ints, ...] = ()
     """Dimensions of the cluster along which CTAs arrive on each other's `ClusterBarrier`."""
 
     @property
@@ -340,7 +341,7 @@ class BarrierPlan:
         return len(self.peers) > 1 and getattr(self.kind, "orders_stores", False)
 
     @property
-    def led(self) -> tuple[int, ...]:
+    def led(self) -> Ints:
         """The cluster's dimensions along which the first CTA's barrier counts the arrivals of all
         CTAs; () if each CTA's barrier does."""
         return self.groups[0] if self.groups and getattr(self.kind, "leader_tracked", False) else ()

@@ -23,6 +23,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from .cluster_ranks import Dims, Sharing
@@ -53,13 +54,13 @@ class Block:
     """
 
     layout: Layout
-    axes: tuple[int, ...]
-    scales: tuple[int, ...]
+    axes: Ints
+    scales: Ints
     reverse: bool
     elements: bool
     fill: Literal["zeros", "nan"]
     policy: str | None = None
-    along: tuple[int, ...] = ()
+    along: Ints = ()
     shares: int = 1
     mode: Literal["zero", "clip"] | None = None
 
@@ -88,7 +89,7 @@ class Block:
         return self.layout.shape[1 - self.layout.inner] // self.shares
 
     @functools.cached_property
-    def sides(self) -> tuple[int, ...]:
+    def sides(self) -> Ints:
         """The elements of a block along each dimension of the array."""
         of = dict(zip(self.axes, self.layout.sides, strict=True))
         return tuple(of.get(axis, 1) for axis in range(self.rank))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch.dimensions import round_up
 from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import DEFAULT
 from ..diagnostics.argument_checks import SHAPE, Rule, each, element_type, require, whole
@@ -89,8 +90,8 @@ def fit_slots(
         other_bytes=whole(0),
         blocks=each(pair),
     )
-    stage: int = sum(
-        -(-BY_DTYPE[element_type("fit_slots", dtype)].nbytes(math.prod(shape)) // ATOM) * ATOM
+    stage = sum(
+        round_up(BY_DTYPE[element_type("fit_slots", dtype)].nbytes(math.prod(shape)), ATOM)
         for shape, dtype in blocks
     )
     if not stage:

@@ -23,14 +23,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-Dims: TypeAlias = tuple[int, int, int]
+from ..arch.dimensions import Dim3, Ints
+
+Dims: TypeAlias = Dim3
 ALONE: Dims = (1, 1, 1)
 """A cluster of one CTA."""
 ROWS = 8
 """Rows that are swizzled together. The rows of a share are a multiple of this."""
 
 
-def rank_of(place: Sequence[Any], dims: Dims) -> Any:
+def rank_of(place: Sequence, dims: Dims) -> Any:
     """Return the rank of the CTA at a position in its cluster.
 
     >>> rank_of((1, 1, 0), (2, 2, 1))
@@ -40,7 +42,7 @@ def rank_of(place: Sequence[Any], dims: Dims) -> Any:
     return x + (y + z * dims[1]) * dims[0]
 
 
-def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
+def first_of(place: Sequence, dims: Dims, along: Sequence[int]) -> Any:
     """Return the lowest rank among the CTAs along some dimensions, given the position of any of
     them.
 
@@ -50,7 +52,7 @@ def first_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
     return rank_of([at * 0 if axis in along else at for axis, at in enumerate(place)], dims)
 
 
-def place_of(cta: Sequence[Any], dims: Dims) -> tuple[Any, Any, Any]:
+def place_of(cta: Sequence, dims: Dims) -> tuple[Any, Any, Any]:
     """Return the position in its cluster of a CTA of the grid."""
     x, y, z = (at % of for at, of in zip(cta, dims, strict=True))
     return x, y, z
@@ -63,7 +65,7 @@ def shifted(place: Dims, shift: Dims, dims: Dims) -> Dims:
 
 
 @functools.lru_cache(maxsize=256)
-def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
+def shifts(dims: Dims, groups: tuple[Ints, ...]) -> tuple[Dims, ...]:
     """Return the shifts from a CTA to the CTAs along the dimensions of any of `groups`, itself
     first.
 
@@ -77,15 +79,15 @@ def shifts(dims: Dims, groups: tuple[tuple[int, ...], ...]) -> tuple[Dims, ...]:
     return tuple(sorted(found))
 
 
-def share_of(place: Sequence[Any], dims: Dims, along: Sequence[int]) -> Any:
+def share_of(place: Sequence, dims: Dims, along: Sequence[int]) -> Any:
     """Return which share this CTA loads of a block that all CTAs along these dimensions load."""
-    number: Any = 0
+    number = 0
     for axis in reversed(along):
         number = number * dims[axis] + place[axis]
     return number
 
 
-def mask_of(dims: Dims, along: tuple[int, ...]) -> int:
+def mask_of(dims: Dims, along: Ints) -> int:
     """Return a bit mask of the ranks of the CTAs along some dimensions, counted from the first of
     them: PTX's ctaMask, shifted right by `first_of`.
 
@@ -108,7 +110,7 @@ class Sharing:
     """
 
     dims: Dims
-    along: tuple[int, ...]
+    along: Ints
     across: int
     rows: int
     width: int

@@ -140,11 +140,11 @@ class Context(ContextFacts, Hidden):
         return self.unit.number(current().warpgroup)
 
     @property
-    def cta(self) -> Sequence[Any]:
+    def cta(self) -> Sequence:
         return current().cta
 
     @property
-    def grid(self) -> Sequence[Any]:
+    def grid(self) -> Sequence:
         return current().grid
 
     def part_of(self, region: Region, offset: int = 0) -> Any:
@@ -161,7 +161,7 @@ def only_if(holder: Any, fact: str, function: Callable[..., None], *args: Any) -
 
 
 @op
-def over(values: tuple[Any, ...], function: Callable[..., None], *args: Any) -> None:
+def over(values: tuple, function: Callable[..., None], *args: Any) -> None:
     """Call ``function(value, *args)`` for each value of a tuple, of any types."""
     for value in values:
         function(value, *args)

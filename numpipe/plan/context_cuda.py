@@ -146,7 +146,7 @@ def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
         )
 
 
-def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
+def by_compute(operation: Any) -> Callable[[Callable], None]:
     """Decorate the meaning of an operation (np_, *args) that both roles type-check, and that the
     compute role executes as a call.
 
@@ -154,7 +154,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
     and its argument types, is sent (context, builder, args), and returns the arguments' values.
     """
 
-    def attach(prepared: Callable[..., Any]) -> None:
+    def attach(prepared: Callable) -> None:
         def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
             rest = prepared(np_, *given)
             function, argtypes = next(rest)
@@ -230,7 +230,7 @@ def cta_count(_context: Any) -> Any:
     return builder.mul(x, builder.mul(y, z))
 
 
-def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
+def keep_grid(builder: Any, unit: Unit, sizes: Sequence) -> None:
     """Write the sizes of the grid's `folded` dimensions, from one lane, to the place where
     `_grid_index` and `_grid_size` read them."""
     for number, size in enumerate(sizes):
@@ -291,10 +291,10 @@ def define_axes(module: Any, unit: Unit) -> None:
     define("size", unit.wg_axis, lambda builder: nb.const(unit.tile_wgs))
 
 
-def cluster_place(builder: Any, dims: Dims) -> list[Any]:
+def cluster_place(builder: Any, dims: Dims) -> list:
     """Return the position of this CTA in its cluster, along x, y and z. A grid is a whole number of
     clusters in each dimension."""
-    ids: list[Any] = [
+    ids = [
         Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
         for dim, of in zip("xyz", dims, strict=True)
     ]

@@ -45,6 +45,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ..arch.dimensions import Dim3, round_up
+
 MOST_GPUS = 62
 """The maximum number of GPUs of a mesh."""
 LOST, GO, SEMAPHORES = 63, 64, 128
@@ -71,7 +73,7 @@ def section_bytes(maps: int, arrays: int) -> int:
     >>> section_bytes(2, 3)
     384
     """
-    return 128 * maps + -(-8 * arrays // 128) * 128
+    return 128 * maps + round_up(8 * arrays, 128)
 
 
 @dataclass(frozen=True)
@@ -83,7 +85,7 @@ class Waited:
     index: int
     seen: int
     wanted: int
-    cta: tuple[int, int, int]
+    cta: Dim3
     thread: int
     place: int = -1
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import SpecError
 from .layout import Layout
 
@@ -29,7 +30,7 @@ class MapRequest:
     """
 
     arg: int
-    box: tuple[int, ...]
+    box: Ints
     swizzle: int
     fill: Fill = "zeros"
     written: bool = False
@@ -48,15 +49,13 @@ class CopyPlan:
     """
 
     request: MapRequest
-    places: tuple[tuple[int, ...], ...]
-    axes: tuple[int, ...]
+    places: tuple[Ints, ...]
+    axes: Ints
     reverse: bool = False
     policy: str | None = None
     reduction: str = ""
 
-    def boxes(
-        self, start: Sequence[Any], address: Any, share: Any
-    ) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    def boxes(self, start: Sequence, address: Any, share: Any) -> Iterator[tuple[tuple, Any]]:
         """Yield (coordinates in memory order, address) of each copy, as ints or as LLVM values with
         Python's operators.
 
@@ -74,7 +73,7 @@ def cut(
     arg: int,
     rank: int,
     reverse: bool,
-    axes: tuple[int, ...],
+    axes: Ints,
     layout: Layout,
     lines: int | None = None,
     offset: int = 0,
@@ -106,7 +105,7 @@ def cut(
     inner = layout.inner
     lines = layout.shape[1 - inner] if lines is None else lines
     side = _side(lines, 8)
-    places: list[tuple[int, ...]] = []
+    places = []
     for panel in range(layout.panels):
         for line in range(0, lines, side):
             start = (line, panel * layout.per_panel) if inner else (panel * layout.per_panel, line)
@@ -127,8 +126,8 @@ def cut_prefetch(
     arg: int,
     rank: int,
     reverse: bool,
-    axes: tuple[int, ...],
-    sizes: tuple[int, ...],
+    axes: Ints,
+    sizes: Ints,
     itemsize: int,
 ) -> CopyPlan:
     """Return the copies of a prefetch, which has no tile: as few boxes as possible."""
@@ -160,7 +159,7 @@ def _request(
     arg: int,
     rank: int,
     reverse: bool,
-    axes: tuple[int, ...],
+    axes: Ints,
     sides: Sequence[int],
     swizzle: int,
     fill: Fill,

@@ -93,7 +93,7 @@ def prefix(kernel: str, role: Role, cta: tuple[Any, Any, Any], warpgroup: Any) -
 
 def line(
     format: str,
-    values: tuple[Any, ...],
+    values: tuple,
     kind_of: Callable[[Any], Kind | None],
     described: Callable[[Any], str],
 ) -> Iterator[str | tuple[Field, Any]]:

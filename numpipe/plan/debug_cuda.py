@@ -89,7 +89,7 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
 @cuda_meaning(debug_print)
 def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
     text = [prefix(np_.unit.kernel.replace("%", "%%"), np_.role, ("%d", "%d", "%d"), "%d")]
-    printed: list[tuple[Field, Any]] = []
+    printed = []
     for part in line(immediate("debug_print", "the format", format), values, _kind, _described):
         if isinstance(part, str):
             text.append(part.replace("%", "%%"))

@@ -17,13 +17,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from ..arch.dimensions import Dim3, Ints
+
 SIZE = "np__grid_{}"
 """The name of the scalar that holds a dimension's size."""
 MOST = 32
 """Dimensions that a grid may have, as many as an array of NumPy 1."""
 
 
-def along_x(rank: int) -> tuple[int, ...]:
+def along_x(rank: int) -> Ints:
     """Return the dimensions that are folded into x together: none if the grid has at most three
     dimensions.
 
@@ -49,12 +51,12 @@ def rank_of(scalars: Sequence[str]) -> tuple[int, tuple[str, ...]]:
     return max(3, len(found) + 2), found
 
 
-def sizes(dims: Sequence[int]) -> tuple[int, ...]:
+def sizes(dims: Sequence[int]) -> Ints:
     """Return the sizes of the dimensions that are folded into x."""
     return tuple(dims[dimension] for dimension in along_x(len(dims)))
 
 
-def launched(dims: Sequence[int]) -> tuple[int, int, int]:
+def launched(dims: Sequence[int]) -> Dim3:
     """Return the CTAs along x, y and z.
 
     >>> launched((2, 3, 5, 7, 11)), launched((4,)), launched(())
@@ -64,7 +66,7 @@ def launched(dims: Sequence[int]) -> tuple[int, int, int]:
     return x * math.prod(dims[3:]), y, z
 
 
-def index(x: Any, known: Sequence[Any], dimension: int) -> Any:
+def index(x: Any, known: Sequence, dimension: int) -> Any:
     """Return a CTA's index along a dimension that is folded into x, given its index along x and
     `known`, the `sizes`. All are ints, or values of compiled code."""
     place = 0 if dimension == 0 else dimension - 2

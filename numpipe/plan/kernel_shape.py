@@ -12,6 +12,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
+from ..arch.dimensions import Ints
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
 from ..diagnostics.errors import SpecError
@@ -266,7 +267,7 @@ class KernelShape:
 
     # ---- axes
     @property
-    def folded(self) -> tuple[int, ...]:
+    def folded(self) -> Ints:
         """The dimensions of the grid that are folded into x together (`folded`): none if it has at
         most three dimensions."""
         return along_x(self.grid_rank)
@@ -299,7 +300,7 @@ class KernelShape:
 
     def cluster_dims(
         self, names: tuple[str, ...], what: str, option: str = "collective_axes"
-    ) -> tuple[int, ...]:
+    ) -> Ints:
         """Return the dimensions of the cluster that these names stand for. Raises SpecError for
         other names, citing the `option` of `what` that has them."""
         for name in names:
@@ -317,7 +318,7 @@ class KernelShape:
                 )
         return tuple(sorted(self.cluster_axes.index(name) for name in names))
 
-    def arrive_groups(self, barrier: Barrier, what: str) -> tuple[tuple[int, ...], ...]:
+    def arrive_groups(self, barrier: Barrier, what: str) -> tuple[Ints, ...]:
         """Return the dimensions of the cluster along which CTAs arrive on each other's barriers:
         none for a plain Barrier."""
         axes = self.cluster_dims(barrier.axes, what) if isinstance(barrier, ClusterBarrier) else ()
@@ -335,7 +336,7 @@ class KernelShape:
         )
 
     def tile_sharing(
-        self, layout: Layout, axes: tuple[int, ...], names: tuple[str, ...], what: str
+        self, layout: Layout, axes: Ints, names: tuple[str, ...], what: str
     ) -> Sharing | None:
         """Return how the CTAs along `names` load a tile of this layout together, where the tile's
         rows and columns lie along `axes` of its array. Return None if there is only one CTA. Raises

@@ -22,6 +22,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..arch.dtypes import BY_DTYPE
 from ..arch.products import WGMMA
 from ..diagnostics.errors import SpecError
@@ -67,7 +68,7 @@ class Layout:
         return self.shape[0] == 1
 
     @property
-    def sides(self) -> tuple[int, ...]:
+    def sides(self) -> Ints:
         """The shape as the user sees it."""
         return self.shape[1:] if self.flat else self.shape
 
@@ -196,7 +197,7 @@ class Operand:
     leading: int
     stride: int
     swizzle: int
-    offsets: tuple[tuple[int, ...], ...]
+    offsets: tuple[Ints, ...]
 
 
 @functools.lru_cache(maxsize=1024)

@@ -46,7 +46,7 @@ class Tree:
             for label in part.labels(root + name)
         ]
 
-    def build(self, leaves: Iterator[Any], make: Callable[[Tree, list[Any]], Any]) -> Any:
+    def build(self, leaves: Iterator, make: Callable[[Tree, list], Any]) -> Any:
         """Return other leaves in the same shape; ``make(tree, parts)`` makes a tuple."""
         return (
             next(leaves)
@@ -82,7 +82,7 @@ def tree_of(value: Any) -> Tree:
     )
 
 
-def leaves(value: Any) -> list[Any]:
+def leaves(value: Any) -> list:
     """Return the leaves of a nested tuple, or their types.
 
     >>> leaves((1, (2, 3)))
@@ -92,7 +92,7 @@ def leaves(value: Any) -> list[Any]:
     return [value] if parts is None else [leaf for part in parts for leaf in leaves(part)]
 
 
-def made(tree: Tree, parts: Sequence[Any]) -> Any:
+def made(tree: Tree, parts: Sequence) -> Any:
     """Return a tuple of values, of the tree's class: the `make` of `Tree.build` for values.
 
     >>> tree_of((1, (2, 3))).build(iter("abc"), made)

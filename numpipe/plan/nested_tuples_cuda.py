@@ -12,7 +12,7 @@ from .nested_tuples import leaves as leaves
 from .nested_tuples import tree_of as tree_of
 
 
-def leaf_values(builder: Any, ty: Any, value: Any) -> list[Any]:
+def leaf_values(builder: Any, ty: Any, value: Any) -> list:
     """Return the leaves of a tuple's LLVM value."""
     if parts_of(ty) is None:
         return [value]
@@ -24,7 +24,7 @@ def leaf_values(builder: Any, ty: Any, value: Any) -> list[Any]:
     ]
 
 
-def made(tree: Tree, parts: list[Any]) -> Any:
+def made(tree: Tree, parts: list) -> Any:
     """Return the type of a tuple: the `make` of `Tree.build` for Numba types."""
     return (
         nb.types.BaseTuple.from_types(tuple(parts), tree.kind)
@@ -33,7 +33,7 @@ def made(tree: Tree, parts: list[Any]) -> Any:
     )
 
 
-def build_value(context: Any, builder: Any, ty: Any, values: Iterator[Any]) -> Any:
+def build_value(context: Any, builder: Any, ty: Any, values: Iterator) -> Any:
     """Return the LLVM value of a tuple's type, given the values of its leaves."""
     if parts_of(ty) is None:
         return next(values)

@@ -10,6 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
+from ..arch.dimensions import Ints, round_up
 from ..diagnostics.errors import SpecError
 from .block import Block
 from .budget import Region
@@ -124,9 +125,9 @@ class RingPlan:
     index: int
     slots: int
     delay: int
-    args: tuple[int, ...]
+    args: Ints
     blocks: tuple[Block, ...]
-    offsets: tuple[int, ...]
+    offsets: Ints
     stage_bytes: int
     stage_stride: int
     base: int
@@ -166,17 +167,17 @@ class RingPlan:
         )
 
     @functools.cached_property
-    def parts(self) -> tuple[tuple[int, ...], ...]:
+    def parts(self) -> tuple[Ints, ...]:
         """The operands that are filled together, in the order in which they are filled."""
         operands = tuple(range(len(self.args)))
         return tuple((n,) for n in operands) if self.manual else (operands,)
 
-    def parts_of(self, kind: str) -> tuple[int, ...]:
+    def parts_of(self, kind: str) -> Ints:
         """Return the first part of each barrier of this kind: every part if each has a barrier,
         else part 0."""
         return tuple(range(len(self.parts))) if kind in self.manual else (0,)
 
-    def chosen(self, parts: str, part: int, waited: tuple[int, ...] = ()) -> tuple[int, ...]:
+    def chosen(self, parts: str, part: int, waited: Ints = ()) -> Ints:
         """Return the parts that `ring.each` iterates over.
 
         "all"       every part
@@ -289,4 +290,4 @@ class NumberPlan(RingPlan):
 
     @property
     def barrier_bytes_of_one(self) -> int:
-        return super().barrier_bytes_of_one + -(-4 * self.slots // 8) * 8
+        return super().barrier_bytes_of_one + round_up(4 * self.slots, 8)

@@ -49,7 +49,7 @@ _END = (
 )
 
 
-def _words(builder: Any, state: Any) -> list[Any]:
+def _words(builder: Any, state: Any) -> list:
     """Return pointers to a lane's four words."""
     return [builder.gep(state, [PROFILE + number], name="numpipe.counter") for number in range(4)]
 

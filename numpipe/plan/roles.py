@@ -68,7 +68,7 @@ def warps_of(parts: Sequence[Role]) -> list[range]:
     >>> warps_of([COMPUTE, MEMORY])
     [range(0, 4), range(4, 5)]
     """
-    found: list[range] = []
+    found = []
     memory = next((number for number, role in enumerate(parts) if role.loads), 0)
     for number, role in enumerate(parts):
         if role.option:

@@ -24,6 +24,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+from ..arch.dimensions import round_up
 from ..diagnostics.errors import SpecError
 from .allocations import Scratch
 from .budget import HEADER, PANEL_BYTES, Region
@@ -226,7 +227,7 @@ class SharedMemory(KernelShape):
         return (
             HEADER
             - 4 * COUNTERS * self.turns * (self.turns > 1)
-            - -(-4 * len(self.folded) // 8) * 8
+            - round_up(4 * len(self.folded), 8)
         )
 
     @property

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..core.arith import named
 from ..core.machine import check_policy
 from ..core.op import Op, constant, op
@@ -141,7 +142,7 @@ class BlockSpec:
     """
 
     block_shape: tuple[Side, ...] | None = None
-    index_map: Callable[..., Any] | None = None
+    index_map: Callable | None = None
     _: KW_ONLY
     memory_space: Any = None
     transforms: tuple[Transform, ...] = ()
@@ -169,7 +170,7 @@ class BlockSpec:
         return () if self.index_map is None else self._depends
 
     @property
-    def block(self) -> tuple[Any, ...]:
+    def block(self) -> tuple:
         """The parts that the plan of a ring depends on; for the index map, the indices that it
         returns as constants."""
         return (
@@ -351,7 +352,7 @@ class ArrayType:
     not have, and for other orders.
     """
 
-    shape: tuple[int, ...]
+    shape: Ints
     dtype: Any
     order: str = "C"
 
@@ -442,7 +443,7 @@ class Workspace:
             )
         return False
 
-    def array(self, ctas: int, output: tuple[int, ...], cluster: int = 1) -> ArrayType:
+    def array(self, ctas: int, output: Ints, cluster: int = 1) -> ArrayType:
         """Return the workspace's shape and type, given the numbers of CTAs and of CTAs per cluster
         that loop over the same tiles, and the output's shape. Raises SpecError for an output
         without tiles."""

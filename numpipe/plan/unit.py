@@ -16,9 +16,10 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from ..arch.dimensions import round_up
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
-from .block import Block, cut
+from .block import cut
 from .budget import PANEL_BYTES, Region
 from .control_block import WORDS_BYTES, section_bytes
 from .copy_plans import MapRequest
@@ -58,7 +59,7 @@ class Unit(SharedMemory):
     """Names of regions (`profiling`), by number."""
     places: list[str] = field(default_factory=list)
     """Names of what a debugged kernel indexes, for its reports (`outside_cuda`), by number."""
-    grid_sizes: tuple[Any, ...] = ()
+    grid_sizes: tuple = ()
     """In the simulator: the sizes of the `folded` dimensions of the grid."""
     obstacles: dict[int, str] = field(default_factory=dict)
     """Why TMA cannot address an array, by argument. A pipeline over the array raises this text."""
@@ -119,7 +120,7 @@ class Unit(SharedMemory):
     def plan_ring(
         self,
         site: str,
-        wanted: tuple[tuple[Any, ...], ...],
+        wanted: tuple[tuple, ...],
         slots: int,
         delay: int,
         manual: tuple[str, ...] = (),
@@ -233,14 +234,14 @@ class Unit(SharedMemory):
         self,
         where: str,
         site: str,
-        wanted: tuple[tuple[Any, ...], ...],
+        wanted: tuple[tuple, ...],
         labels: tuple[str, ...],
         dims: int | None,
         written: bool,
     ) -> dict[str, Any]:
         """Return the fields of a plan that describe the operands and how their blocks lie in a
         slot."""
-        blocks: list[Block] = []
+        blocks = []
         offsets, stride = [], 0
         for label, (arg, shape, fill, known, transforms, policy, shared, mode) in zip(
             labels, wanted, strict=True
@@ -283,7 +284,7 @@ class Unit(SharedMemory):
                 )
             blocks.append(block)
             offsets.append(stride)
-            stride += -(-block.layout.nbytes // ATOM) * ATOM
+            stride += round_up(block.layout.nbytes, ATOM)
         names = ", ".join(self.arrays[arg].name for arg, *_ in wanted)
         return {
             "name": f"{names} @ {site}",

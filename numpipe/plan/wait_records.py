@@ -28,6 +28,8 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
+from ..arch.dimensions import Dim3
+
 SYMBOL = "np_watch"
 CONTROL_BYTES = 64
 RECORD_BYTES = 64
@@ -79,7 +81,7 @@ class Record:
     """
 
     kernel: int
-    cta: tuple[int, int, int]
+    cta: Dim3
     warp: int
     """in the CTA"""
     address: int

@@ -39,6 +39,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from greenlet import GreenletExit
 
+from ..arch.dimensions import Dim3
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
 from ..core import machine
@@ -79,7 +80,7 @@ def default_registers(warpgroups: int, target: Target = DEFAULT) -> int:
 def simulate(
     body: Callable[[machine.Machine], None],
     *,
-    grid: tuple[int, int, int],
+    grid: Dim3,
     warpgroups: int,
     smem_bytes: int,
     beside: int = 0,
@@ -91,7 +92,7 @@ def simulate(
     staging_bytes: int = 0,
     fresh: Sequence[np.ndarray] = (),
     programmatic: bool = False,
-    cluster: tuple[int, int, int] = (1, 1, 1),
+    cluster: Dim3 = (1, 1, 1),
     handover: bool = False,
     ended: Callable[[GlobalMemory], None] | None = None,
     arrays: Sequence[np.ndarray] = (),
@@ -184,9 +185,7 @@ def simulate(
         clusters = schedule.clusters(grid, cluster)
         if handover:
             clusters.sort(key=lambda ctas: ctas[0][::-1])
-        at_once: list[list[tuple[int | None, list[tuple[int, int, int]]]]] = [
-            [(None, ctas)] for ctas in clusters
-        ]
+        at_once: list[list[tuple[int | None, list[Dim3]]]] = [[(None, ctas)] for ctas in clusters]
         if gpus:
             at_once = [[(gpu, ctas) for gpu in range(len(gpus)) for ctas in clusters]]
         for parts in at_once:

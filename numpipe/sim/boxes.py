@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arch.dimensions import Ints
 from ..core.machine import TensorMap
 
-_REDUCED: dict[str, Callable[[Any, Any], npt.NDArray[Any]]] = {
+_REDUCED: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "add": lambda old, new: old + new,
     "min": np.minimum,
     "max": np.maximum,
@@ -41,13 +41,13 @@ UPDATES = {
 """The effect of lane atomics on an element, as NumPy functions of two arguments."""
 
 
-def combined(reduction: str, old: npt.NDArray[Any], new: npt.NDArray[Any]) -> npt.NDArray[Any]:
+def combined(reduction: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
     """Return the result of a reduction, by a TMA copy or by lanes, into `old` elements."""
     with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
         return _REDUCED[reduction](old, new)
 
 
-def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int64]:
+def swizzled(chunks: np.ndarray, swizzle: int) -> np.ndarray:
     """Return the chunk number at which the hardware puts 16-byte chunk number `chunks` (address /
     16).
 
@@ -60,7 +60,7 @@ def swizzled(chunks: npt.NDArray[np.int64], swizzle: int) -> npt.NDArray[np.int6
 @functools.lru_cache(maxsize=1024)
 def _pattern(
     count: int, swizzle: int, start: int
-) -> tuple[npt.NDArray[np.int64], tuple[tuple[int, int], ...]]:
+) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
     """Return (chunk table, bytes touched) relative to the 1024-byte line that contains the start of
     the box, at offset `start`."""
     table = swizzled(start // 16 + np.arange(count), swizzle)
@@ -73,9 +73,7 @@ class Box:
 
     tensor: TensorMap
 
-    def footprint(
-        self, address: int
-    ) -> tuple[npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+    def footprint(self, address: int) -> tuple[np.ndarray | slice, list[tuple[int, int]]]:
         """Return (index into the 16-byte chunks of shared memory, byte intervals) of the box at
         `address`."""
         nbytes = self.tensor.nbytes
@@ -85,7 +83,7 @@ class Box:
         table, touched = _pattern(nbytes // 16, self.tensor.swizzle, address - line)
         return table + line // 16, [(lo + line, hi + line) for lo, hi in touched]
 
-    def elements(self, coords: tuple[int, ...]) -> tuple[slice, ...]:
+    def elements(self, coords: Ints) -> tuple[slice, ...]:
         """Return the part of the array that the box at `coords` covers, empty if it lies
         outside."""
         return tuple(
@@ -97,7 +95,7 @@ class Box:
             ]
         )
 
-    def _within(self, coords: tuple[int, ...], part: tuple[slice, ...]) -> tuple[slice, ...]:
+    def _within(self, coords: Ints, part: tuple[slice, ...]) -> tuple[slice, ...]:
         """Return the position of a part of the array within the box at `coords`."""
         return tuple(
             [
@@ -106,7 +104,7 @@ class Box:
             ]
         )
 
-    def fetch(self, coords: tuple[int, ...]) -> npt.NDArray[Any]:
+    def fetch(self, coords: Ints) -> np.ndarray:
         """Return the box at `coords` as contiguous 16-byte chunks; elements outside the array are
         zeros (or NaN)."""
         part = self.elements(coords)
@@ -118,7 +116,7 @@ class Box:
                 box[self._within(coords, part)] = inside
         return np.ascontiguousarray(box).reshape(-1).view(np.complex128)
 
-    def put(self, coords: tuple[int, ...], chunks: npt.NDArray[Any], reduction: str = "") -> None:
+    def put(self, coords: Ints, chunks: np.ndarray, reduction: str = "") -> None:
         """Write the part of the box at `coords` that lies inside the array, or reduce it into the
         array."""
         array, part = self.tensor.array, self.elements(coords)
@@ -127,7 +125,7 @@ class Box:
             array[part] = combined(reduction, array[part], new) if reduction else new
 
 
-def intervals(addresses: npt.NDArray[Any], width: int) -> tuple[tuple[int, int], ...]:
+def intervals(addresses: np.ndarray, width: int) -> tuple[tuple[int, int], ...]:
     """Return the merged, sorted intervals covered by `width` bytes at each address.
 
     >>> intervals(np.array([64, 16, 32]), 16)

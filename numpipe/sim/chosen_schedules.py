@@ -18,14 +18,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-import numpy.typing as npt
+import numpy as np
 
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.errors import SpecError
 from .footprints import Footprint
 from .regions import bounds, joined
 from .schedule import InOrder, Ready, Task
 
-Agent: TypeAlias = tuple[Any, ...]
+Agent: TypeAlias = tuple
 """The task that runs: (rank, warpgroup), or (kind, rank, warpgroup) and usually a number for an
 operation that a warpgroup has issued."""
 POLLS = 2
@@ -45,7 +46,7 @@ class Name:
 
     cluster: int = 0
     turns: tuple[tuple[int, int], ...] = ()
-    deal: tuple[int, ...] = ()
+    deal: Ints = ()
 
     def __str__(self) -> str:
         dealt = f" / {'.'.join(map(str, self.deal))}" if self.deal else ""
@@ -124,7 +125,7 @@ class Directed(InOrder):
         self.over = False
         self.cut = False
         """Whether some steps were not recorded."""
-        self._bases: list[tuple[int, int, int]] = []
+        self._bases: list[Dim3] = []
         """(first byte, one past the last byte, index of the first array) of arrays that overlap."""
         self._stuck: set[Agent] = set()
 
@@ -181,7 +182,7 @@ class Directed(InOrder):
         self._ready = ready
         return 0
 
-    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+    def defer(self, thing: tuple, ready: Ready) -> None:
         key = self._now.agent, thing
         self._polls[key] += 1
         if self._polls[key] >= POLLS:
@@ -191,7 +192,7 @@ class Directed(InOrder):
     # ---- what a step touches
     def touch(
         self,
-        thing: tuple[Any, ...],
+        thing: tuple,
         how: int,
         epoch: int = 0,
         amount: tuple[int, int] | None = None,
@@ -202,7 +203,7 @@ class Directed(InOrder):
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
         self._now.footprint.touch_memory(rank, (), ((lo, hi),), how)
 
-    def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
+    def touch_array(self, array: np.ndarray, index: Sequence[slice], how: str) -> None:
         lo, _ = bounds(array)
         first, _, number = next(
             (base for base in self._bases if base[0] <= lo < base[1]), (0, 0, -1)
@@ -212,7 +213,7 @@ class Directed(InOrder):
             ("array", number), view, tuple([(part.start, part.stop) for part in index]), how
         )
 
-    def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def arrays(self, arrays: Sequence[np.ndarray]) -> None:
         self._bases = joined(arrays)
 
 

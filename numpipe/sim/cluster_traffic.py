@@ -27,7 +27,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError
 from . import generic_proxy, mbarriers, race_report, sites
@@ -156,8 +155,8 @@ def arrive_at(
 # ---- stores to the shared memory of another CTA --------------------------------------------------
 def send(
     who: Warpgroup,
-    chunks: npt.NDArray[Any],
-    values: npt.NDArray[Any],
+    chunks: np.ndarray,
+    values: np.ndarray,
     rank: int,
     mbar: int,
     what: str,
@@ -205,8 +204,8 @@ def land(
     access: Access,
     what: str,
     known: Vector | None,
-    index: npt.NDArray[np.int64] | slice,
-    fetch: Callable[[], npt.NDArray[Any]],
+    index: np.ndarray | slice,
+    fetch: Callable[[], np.ndarray],
     done: int,
     _: int,
 ) -> None:
@@ -224,9 +223,7 @@ def land(
 REMOTE = "remote load"
 
 
-def fetch(
-    who: Warpgroup, addresses: npt.NDArray[np.int64], nbytes: int, rank: int, what: str
-) -> npt.NDArray[np.uint8]:
+def fetch(who: Warpgroup, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
     """Return the `nbytes` at each address (warps, n) of the CTA of a rank, possibly this one."""
     of, clocks = _peer(who, int(rank), f"{what} of"), who.sm.clocks
     of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
@@ -243,7 +240,7 @@ def fetch(
             seen[clocks.of_warps(GENERIC, first, count)] = seen[clocks.of_warps(TOLD, first, count)]
         for lo, hi in intervals(own, nbytes):
             of.memory.read(access, ("read", who.first_warp + warp), lo, hi, seen.tolist(), False)
-    found: npt.NDArray[np.uint8] = of.memory.bytes[addresses[..., None] + np.arange(nbytes)]
+    found: np.ndarray = of.memory.bytes[addresses[..., None] + np.arange(nbytes)]
     return found
 
 
@@ -392,7 +389,7 @@ class Agreement(NamedTuple):
     site: sites.Site
 
 
-def agree(who: Warpgroup, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
+def agree(who: Warpgroup, key: tuple, value: Any, parties: int, what: str) -> None:
     """Match the n-th arrival of a CTA with a key with the n-th arrival of the other CTAs."""
     who.sm.scheduler.touch(("agreed",), ARRIVE)
     agreed, times = who.sm.peers[0].agreed, who.sm.came

@@ -30,7 +30,7 @@ from typing import Any, TypeAlias
 ARRIVE, AWAIT, TEST, WRITE = range(4)
 READS, WRITES = "r", "w"
 """How memory is touched; any other word names a kind of atomics that commute."""
-Thing: TypeAlias = tuple[Any, ...]
+Thing: TypeAlias = tuple
 Amount: TypeAlias = tuple[int, int]
 """Arrivals and bytes, or registers."""
 Touched: TypeAlias = "tuple[Any, tuple[tuple[int, int], ...], str]"

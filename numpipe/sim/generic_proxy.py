@@ -39,20 +39,20 @@ def _view(who: Warpgroup, addresses: Addresses, nbytes: int) -> tuple[Any, Any]:
     return who.sm.memory.bytes, addresses[..., None] + np.arange(nbytes)
 
 
-def load(who: Warpgroup, addresses: Addresses, nbytes: int, what: str) -> npt.NDArray[np.uint8]:
+def load(who: Warpgroup, addresses: Addresses, nbytes: int, what: str) -> np.ndarray:
     _touch(who, addresses, nbytes, what, "read")
     memory, where = _view(who, addresses, nbytes)
     return memory[where]  # type: ignore[no-any-return]
 
 
-def store(who: Warpgroup, addresses: Addresses, values: npt.NDArray[np.uint8], what: str) -> None:
+def store(who: Warpgroup, addresses: Addresses, values: np.ndarray, what: str) -> None:
     _touch(who, addresses, values.shape[-1], what, "write")
     memory, where = _view(who, addresses, values.shape[-1])
     memory[where] = values
 
 
 def update(
-    who: Warpgroup, addresses: Addresses, values: npt.NDArray[Any], reduction: str, what: str
+    who: Warpgroup, addresses: Addresses, values: np.ndarray, reduction: str, what: str
 ) -> None:
     _touch(who, addresses, values.itemsize, what, "atomic")
     touch_atomic(
@@ -61,15 +61,13 @@ def update(
     combine(who.sm.memory.bytes, addresses, values, reduction)
 
 
-def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype[Any], reduction: str) -> None:
+def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype, reduction: str) -> None:
     """Record atomics on SMEM[lo:hi). Atomics of one kind commute, except sums of floats, which
     round."""
     who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
 
 
-def combine(
-    memory: npt.NDArray[np.uint8], addresses: Addresses, values: npt.NDArray[Any], reduction: str
-) -> None:
+def combine(memory: np.ndarray, addresses: Addresses, values: np.ndarray, reduction: str) -> None:
     """Combine each value with the element at its address, one after another."""
     with np.errstate(all="ignore"):
         UPDATES[reduction].at(memory.view(values.dtype), addresses // values.itemsize, values)
@@ -82,17 +80,13 @@ def _intervals(chunks: bytes, nbytes: int) -> tuple[tuple[int, int], ...]:
     return intervals(np.frombuffer(chunks, np.int64), nbytes)
 
 
-def intervals_of(
-    row: npt.NDArray[np.int64], nbytes: int = 16
-) -> tuple[int, tuple[tuple[int, int], ...]]:
+def intervals_of(row: np.ndarray, nbytes: int = 16) -> tuple[int, tuple[tuple[int, int], ...]]:
     """Return (first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
     return first, _intervals((row - first).tobytes(), nbytes)
 
 
-def _checked(
-    who: Warpgroup, chunks: npt.NDArray[Any], what: str, nbytes: int = 16
-) -> npt.NDArray[np.int64]:
+def _checked(who: Warpgroup, chunks: np.ndarray, what: str, nbytes: int = 16) -> np.ndarray:
     """Return addresses of chunks of `nbytes`, one row per warp. Raises SimulationError for
     addresses outside the CTA's memory."""
     chunks = np.ascontiguousarray(chunks, np.int64)
@@ -162,8 +156,8 @@ def note_all(
 
 
 def checked(
-    who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+    who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: str
+) -> tuple[np.ndarray, np.ndarray]:
     """Return addresses of chunks of 4 or 16 bytes, one row per warp, and the values to store there.
     Raises SimulationError for addresses outside the CTA's memory."""
     values = np.ascontiguousarray(values)
@@ -172,9 +166,7 @@ def checked(
     return chunks, values.view(np.float32 if nbytes == 4 else np.complex128)[..., 0]
 
 
-def write_chunks(
-    who: Warpgroup, chunks: npt.NDArray[Any], values: npt.NDArray[Any], what: str
-) -> None:
+def write_chunks(who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
     chunks, values = checked(who, chunks, values, what)
     if not chunks.size:
         return
@@ -183,18 +175,16 @@ def write_chunks(
     _trace(who, "write", what, 16 * chunks.size)
 
 
-def read_chunks(who: Warpgroup, chunks: npt.NDArray[Any], what: str) -> npt.NDArray[np.uint8]:
+def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> np.ndarray:
     chunks = _checked(who, chunks, what)
     if not chunks.size:
         return np.empty((*chunks.shape, 16), np.uint8)
     note_all(who, what, "read", map(intervals_of, chunks))
-    read: npt.NDArray[np.uint8] = (
-        who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
-    )
+    read: np.ndarray = who.sm.memory.chunks[chunks >> 4].view(np.uint8).reshape(*chunks.shape, 16)
     return read
 
 
-def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDArray[np.uint8]:
+def _word(who: Warpgroup, address: int, operation: str, write: bool) -> np.ndarray:
     """Return the four bytes at an address that every executing warp reads or writes."""
     address = int(address)
     if address % 4:
@@ -204,7 +194,7 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> npt.NDAr
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse_wait()
     note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
-    word: npt.NDArray[np.uint8] = who.sm.memory.bytes[address : address + 4]
+    word: np.ndarray = who.sm.memory.bytes[address : address + 4]
     return word
 
 
@@ -218,8 +208,8 @@ def load_word(who: Warpgroup, address: int) -> int:
 
 
 def read_array(
-    who: Warpgroup, array: npt.NDArray[Any], index: tuple[slice, ...], what: str
-) -> npt.NDArray[Any]:
+    who: Warpgroup, array: np.ndarray, index: tuple[slice, ...], what: str
+) -> np.ndarray:
     values = array[index].copy()
     who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes) + who.sm.gmem.link(who, array))
     who.breathe()
@@ -230,9 +220,9 @@ def read_array(
 
 def write_array(
     who: Warpgroup,
-    array: npt.NDArray[Any],
-    index: tuple[Any, ...],
-    values: npt.NDArray[Any],
+    array: np.ndarray,
+    index: tuple,
+    values: np.ndarray,
     what: str,
     reduction: str = "",
 ) -> None:
@@ -246,11 +236,11 @@ def write_array(
 
 def scatter_array(
     who: Warpgroup,
-    array: npt.NDArray[Any],
-    index: tuple[Any, ...],
+    array: np.ndarray,
+    index: tuple,
     axis: int,
-    places: npt.NDArray[Any],
-    values: npt.NDArray[Any],
+    places: np.ndarray,
+    values: np.ndarray,
     what: str,
 ) -> None:
     """Store to scattered places along a dimension, one run of neighboring places after the
@@ -284,10 +274,10 @@ def scatter_array(
         write_array(who, array, where, np.take(values, run, axis=axis), what)
 
 
-def _inside(access: Access, array: npt.NDArray[Any], index: tuple[Any, ...]) -> tuple[slice, ...]:
+def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...]:
     """Return the index as slices. Raises SimulationError if it leaves the array, because no
     hardware clips ordinary accesses."""
-    every: tuple[Any, ...] = (*index, *[slice(None)] * (array.ndim - len(index)))
+    every: tuple = (*index, *[slice(None)] * (array.ndim - len(index)))
     parts = [
         (part.start or 0, size if part.stop is None else part.stop)
         if isinstance(part, slice)

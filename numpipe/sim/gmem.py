@@ -42,11 +42,10 @@ order", "cp.reduce.async.bulk", "griddepcontrol".
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arch.dimensions import Ints
 from ..core.machine import TensorMap
 from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
@@ -101,7 +100,7 @@ class GlobalMemory:
                   one)
     """
 
-    def __init__(self, fresh: Sequence[npt.NDArray[Any]] = (), programmatic: bool = False) -> None:
+    def __init__(self, fresh: Sequence[np.ndarray] = (), programmatic: bool = False) -> None:
         self.number = -1
         """Number of the running cluster."""
         self._fresh = [bounds(array) for array in fresh]
@@ -109,19 +108,19 @@ class GlobalMemory:
         self._foreign = _FIRST
         """Codes above this belong to accesses by earlier clusters."""
         self._regions: list[Region] = []
-        self._places: dict[tuple[Any, ...], Place] = {}
-        self._cuts: dict[TensorMap, tuple[Place, set[tuple[int, ...]]]] = {}
+        self._places: dict[tuple, Place] = {}
+        self._cuts: dict[TensorMap, tuple[Place, set[Ints]]] = {}
         self.flags: dict[int, Flag] = {}
         """The flags with which CTAs hand data to each other, by address."""
         self._awaits = programmatic
         self._early: Touch | None = None
         """The first access before a griddepcontrol.wait."""
-        self._reads: dict[Place, dict[int, dict[tuple[int, ...], Touch]]] = {}
+        self._reads: dict[Place, dict[int, dict[Ints, Touch]]] = {}
         """Ordinary loads of the running CTA, by array, warpgroup and place."""
-        self._reductions: dict[Place, dict[str, dict[tuple[Any, ...], Touch]]] = {}
+        self._reductions: dict[Place, dict[str, dict[tuple, Touch]]] = {}
         """Reductions of the running CTA, by array, kind, and who changed which place; maps hold
         only the newest of a kind."""
-        self.of_lanes: dict[tuple[Any, ...], dict[tuple[int, str], tuple[int, Need]]] = {}
+        self.of_lanes: dict[tuple, dict[tuple[int, str], tuple[int, Need]]] = {}
         """By CTA, warpgroup and address: (warp, kind of access) -> the last lane in per-lane code
         that did so, and what a later access must know."""
 
@@ -134,7 +133,7 @@ class GlobalMemory:
         self.of_lanes.clear()
 
     # ---- arrays
-    def place(self, array: npt.NDArray[Any]) -> Place:
+    def place(self, array: np.ndarray) -> Place:
         """Return the `Place` of an array, the same for all views of its memory with one shape."""
         key = array.ctypes.data, array.shape, array.strides, array.dtype.itemsize
         place = self._places.get(key)
@@ -146,7 +145,7 @@ class GlobalMemory:
             settle(place, self._regions)
         return place
 
-    def _cut(self, box: Box) -> tuple[Place, set[tuple[int, ...]]]:
+    def _cut(self, box: Box) -> tuple[Place, set[Ints]]:
         """Return the array of a box, and the places from which boxes of its shape have been
         loaded."""
         place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
@@ -174,7 +173,7 @@ class GlobalMemory:
                 self._check_written(access, touch, written)
 
     # ---- accesses
-    def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
+    def load(self, access: Access, box: Box, where: Ints, known: list[int]) -> None:
         """Record a TMA load of a box."""
         if access.agent.sm.scheduler.explores:
             access.agent.sm.scheduler.touch_array(box.tensor.array, box.elements(where), READS)
@@ -192,7 +191,7 @@ class GlobalMemory:
             seen.add(where)
             self._mark_read(place, touch)
 
-    def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
+    def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
         """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
         place, touch = self.place(array), Touch(access, self.number, index, False, access.needs)
         access.agent.sm.scheduler.touch_array(array, index, READS)
@@ -211,7 +210,7 @@ class GlobalMemory:
         self,
         access: Access,
         box: Box,
-        where: tuple[int, ...],
+        where: Ints,
         known: list[int],
         need: Need,
         reduction: str,
@@ -227,7 +226,7 @@ class GlobalMemory:
     def write(
         self,
         access: Access,
-        array: npt.NDArray[Any],
+        array: np.ndarray,
         index: Index,
         known: list[int],
         reduction: str = "",
@@ -306,7 +305,7 @@ class GlobalMemory:
         )
         return {code: self._touches[_FIRST - code] for code in codes}
 
-    def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
+    def link(self, who: Warpgroup, array: np.ndarray) -> int:
         """Return the additional cycles of an access if the array belongs to another GPU."""
         return 0
 
@@ -425,9 +424,7 @@ class GlobalMemory:
 
 
 # ---- flags ---------------------------------------------------------------------------------------
-def _flag(
-    who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, instruction: str
-) -> Flag:
+def _flag(who: Warpgroup, flags: np.ndarray, index: int, what: str, instruction: str) -> Flag:
     """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or
     reads."""
     race_report.one_lane(who, instruction)
@@ -441,9 +438,7 @@ def _flag(
     return flag
 
 
-def signal(
-    who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str, stays: bool = False
-) -> None:
+def signal(who: Warpgroup, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
     flag = _flag(who, flags, index, what, "st.release.gpu")
     if flag.release is not None:
         raise race_report.violation(
@@ -462,7 +457,7 @@ def signal(
     flag.open(who.time)
 
 
-def wait(who: Warpgroup, flags: npt.NDArray[np.int32], index: int, what: str) -> None:
+def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str) -> None:
     flag = _flag(who, flags, index, what, "ld.acquire.gpu")
     while flag.release is None:
         flag.enqueue(who, what=what)

@@ -308,7 +308,7 @@ def before_launch(access: Access, touch: Touch, gpu: int) -> SimulationError:
     )
 
 
-def extent(mask: npt.NDArray[np.bool_], index: Index) -> Index:
+def extent(mask: np.ndarray, index: Index) -> Index:
     """Return the smallest box around the elements of `index` that a mask selects."""
     elements = np.argwhere(mask)[:, : len(index)]
     first, last = elements.min(axis=0), elements.max(axis=0)

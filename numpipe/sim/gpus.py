@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
 from ..diagnostics.errors import SimulationError
 from . import race_report, sites
@@ -44,7 +44,7 @@ class Gpus:
     """The GPUs of one simulation; `arrays` are the arrays that the kernel was given on each of
     them."""
 
-    def __init__(self, arrays: Sequence[Sequence[npt.NDArray[Any]]], clocks: Clocks) -> None:
+    def __init__(self, arrays: Sequence[Sequence[np.ndarray]], clocks: Clocks) -> None:
         self.count = len(arrays)
         self.clocks = clocks
         self.begun: Begun | None = None
@@ -56,7 +56,7 @@ class Gpus:
         self._reached = [Reached() for _ in arrays]
         """Accesses of peers to the memory of each GPU."""
 
-    def owners(self, array: npt.NDArray[Any]) -> frozenset[int]:
+    def owners(self, array: np.ndarray) -> frozenset[int]:
         """Return the GPUs in whose memory an array lies: several, if a call was given one array for
         all."""
         lo, hi = bounds(array)

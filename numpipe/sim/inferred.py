@@ -19,7 +19,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-Work = collections.Counter[tuple[Any, ...]]
+Work = collections.Counter[tuple]
 """The work of CTAs, by key::
 
     ("load", array)      bytes that TMA loads from it, inside the array

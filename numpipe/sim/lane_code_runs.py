@@ -57,7 +57,7 @@ class _Stop:
         self.site = sites.user_site()
 
     @property
-    def key(self) -> tuple[Any, ...]:
+    def key(self) -> tuple:
         return self.operation, self.mask, self.site
 
     def __str__(self) -> str:
@@ -140,7 +140,7 @@ class Lane:
     def gmem_write(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         values: np.ndarray,
         what: str,
         reduction: str = "",
@@ -207,7 +207,7 @@ class _Warp:
         generic_proxy.note(self.who, what, kind, self.number, self.known, address, ((0, nbytes),))
 
     def touch_array(
-        self, lane: Lane, array: np.ndarray, index: tuple[Any, ...], what: str, kind: str
+        self, lane: Lane, array: np.ndarray, index: tuple, what: str, kind: str
     ) -> list[int]:
         """Record a lane's access to an element of an array that the kernel writes.
 
@@ -265,12 +265,12 @@ class _Warp:
                         )
             self.touched.setdefault((byte, kind), set()).add(number)
 
-    def run(self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]) -> list[Any]:
-        results: dict[int, Any] = {}
+    def run(self, function: Callable, arguments: Sequence[tuple]) -> list:
+        results = {}
         lanes = [
             self._start(number, function, arguments[number]) for number in range(len(arguments))
         ]
-        stops: dict[int, _Stop] = {}
+        stops = {}
 
         def go_on(number: int, value: Any = None) -> None:
             stopped = lanes[number].switch(value)
@@ -294,10 +294,8 @@ class _Warp:
                         lane.throw()
         return [results[number] for number in range(len(lanes))]
 
-    def _start(
-        self, number: int, function: Callable[..., Any], arguments: tuple[Any, ...]
-    ) -> greenlet:
-        machine: Any = Lane(self, WARP * self.number + number)
+    def _start(self, number: int, function: Callable, arguments: tuple) -> greenlet:
+        machine = Lane(self, WARP * self.number + number)
 
         def start(_: Any) -> Any:
             _machine.enter(machine)
@@ -309,7 +307,7 @@ class _Warp:
 
     def _meeting(self, stops: dict[int, _Stop], results: dict[int, Any]) -> dict[int, Any]:
         """Return the lanes that can continue, and the values that their calls return."""
-        groups: dict[tuple[Any, ...], list[int]] = {}
+        groups: dict[tuple, list[int]] = {}
         for number, stop in stops.items():
             groups.setdefault(stop.key, []).append(number)
         for numbers in groups.values():
@@ -371,12 +369,10 @@ class _Warp:
         )
 
 
-def each(
-    who: Warpgroup, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-) -> list[Any]:
+def each(who: Warpgroup, function: Callable, arguments: Sequence[tuple]) -> list:
     """Run ``function(*arguments[i])`` as lane i of 128, warp after warp; return their results."""
     race_report.collective(who, "a body of lowering_semantics=Lane")
-    results: list[Any] = []
+    results = []
     for number in range(4):
         who.breathe()
         warp = _Warp(who, number)

@@ -49,7 +49,7 @@ class Rounds:
 def begin(who: Warpgroup) -> None:
     """Count an iteration of the warpgroup's innermost loop. Raises PipelineDeadlock if there are
     too many."""
-    rounds: Rounds = who.loops
+    rounds = who.loops
     touched, progress = 0, 0
     for sm in who.sm.group:
         touched += sm.touched

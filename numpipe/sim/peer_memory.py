@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
 from ..diagnostics.errors import SimulationError
 from . import sites
@@ -48,7 +48,7 @@ from .gpus import Gpus
 from .regions import Place, overlap
 from .state import Access, Warpgroup
 
-_Held = dict[Place, dict[tuple[Any, ...], Touch]]
+_Held = dict[Place, dict[tuple, Touch]]
 """Accesses by array, and by who made them where."""
 
 
@@ -74,7 +74,7 @@ class SharedArrays(GlobalMemory):
         touch = Touch(access, self.number, index, box.tensor.flipped, needs)
         self._visit(access, place, touch, known)
 
-    def read(self, access: Access, array: npt.NDArray[Any], index: Index, known: list[int]) -> None:
+    def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
         touch = Touch(access, self.number, index, False, access.needs)
         self._visit(access, self.place(array), touch, known)
 
@@ -118,7 +118,7 @@ class SharedArrays(GlobalMemory):
             found = self._owners[place] = self.gpus.owners(place.array)
         return found
 
-    def link(self, who: Warpgroup, array: npt.NDArray[Any]) -> int:
+    def link(self, who: Warpgroup, array: np.ndarray) -> int:
         owners = self.owners(self.place(array))
         return who.sm.costs.link if owners and who.sm.gpu not in owners else 0
 

@@ -13,8 +13,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arch.dimensions import Dim3, Ints
 from .gmem_accesses import Codes, Index
 
 
@@ -51,12 +51,12 @@ class Place:
     """An array in its region; `written` and `read` are the region's maps, viewed through the
     array."""
 
-    def __init__(self, array: npt.NDArray[Any], fresh: bool) -> None:
+    def __init__(self, array: np.ndarray, fresh: bool) -> None:
         self.array = array
         self.address = int(array.ctypes.data)
         self.fresh = fresh
         """Whether its elements are uninitialized until the kernel writes them."""
-        self.seen: dict[Any, set[tuple[int, ...]]] = {}
+        self.seen: dict[Any, set[Ints]] = {}
         """The places from which boxes have been read, by their shape."""
         self.region: Region
         self.written: Codes
@@ -87,7 +87,7 @@ class Place:
         )
 
 
-def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
+def bounds(array: np.ndarray) -> tuple[int, int]:
     """Return the addresses [lo, hi) in which an array's elements lie."""
     lo = hi = int(array.ctypes.data)
     if not array.size:
@@ -98,13 +98,13 @@ def bounds(array: npt.NDArray[Any]) -> tuple[int, int]:
     ) + array.dtype.itemsize
 
 
-def joined(arrays: Sequence[npt.NDArray[Any]]) -> list[tuple[int, int, int]]:
+def joined(arrays: Sequence[np.ndarray]) -> list[Dim3]:
     """Return the memory of arrays, merging arrays that overlap.
 
     Each entry is (first byte, one past the last byte, the smallest index of an array there), in
     this order.
     """
-    found: list[tuple[int, int, int]] = []
+    found: list[Dim3] = []
     for lo, hi, number in sorted((*bounds(array), number) for number, array in enumerate(arrays)):
         if found and lo < found[-1][1]:
             first, last, least = found.pop()

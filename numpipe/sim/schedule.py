@@ -30,14 +30,14 @@ import operator
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
-import numpy.typing as npt
+import numpy as np
 
+from ..arch.dimensions import Dim3
 from ..arch.products import WGMMA
 from .footprints import WRITE
 
-Place = tuple[int, int, int]
+Place = Dim3
 Task = Callable[[int], None]
 """Called with the cycle at which it runs."""
 Ready = Callable[[], bool]
@@ -89,7 +89,7 @@ class InOrder:
     (`chosen_schedules.Directed`)."""
 
     def __init__(self, rng: random.Random | None = None) -> None:
-        self._tasks: list[Any] = []
+        self._tasks: list = []
         self._serial = 0
         self._random = (rng or random).random
 
@@ -115,13 +115,13 @@ class InOrder:
         """
         return None
 
-    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+    def defer(self, thing: tuple, ready: Ready) -> None:
         """Let all others run before the running warpgroup, which unsuccessfully tests `thing`: the
         answer changes when `ready` is true. (In this order a test takes time anyway.)"""
 
     def touch(
         self,
-        thing: tuple[Any, ...],
+        thing: tuple,
         how: int,
         epoch: int = 0,
         amount: tuple[int, int] | None = None,
@@ -132,10 +132,10 @@ class InOrder:
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
         """Record that it touches SMEM[lo:hi) of the CTA of a rank."""
 
-    def touch_array(self, array: npt.NDArray[Any], index: Sequence[slice], how: str) -> None:
+    def touch_array(self, array: np.ndarray, index: Sequence[slice], how: str) -> None:
         """Record that it touches elements of an array."""
 
-    def arrays(self, arrays: Sequence[npt.NDArray[Any]]) -> None:
+    def arrays(self, arrays: Sequence[np.ndarray]) -> None:
         """Record the arrays that the kernel was given: their places are the same in each run,
         unlike their addresses."""
 
@@ -232,7 +232,7 @@ class Prioritised(InOrder):
             self._fall()
         return 0 if self._tasks and -self._tasks[0][0] > self._priorities[self._running] else None
 
-    def defer(self, thing: tuple[Any, ...], ready: Ready) -> None:
+    def defer(self, thing: tuple, ready: Ready) -> None:
         self._fall()
 
     def _fall(self) -> None:

@@ -13,9 +13,9 @@ PTX ISA, "Memory Consistency Model: Scope; Release and Acquire Patterns; Causali
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-import numpy.typing as npt
+import numpy as np
 
 from ..traces.deadlocks import FINISHED, Hint
 from . import race_report, sites
@@ -100,7 +100,7 @@ class Wait(WaitReason):
 
 
 def _of(
-    who: Warpgroup, semaphores: npt.NDArray[Any], index: int, gpu: int, name: str, does: str
+    who: Warpgroup, semaphores: np.ndarray, index: int, gpu: int, name: str, does: str
 ) -> Semaphore:
     """Return a semaphore of a GPU. Raises SimulationError for one that does not exist."""
     index, size = int(index), semaphores.shape[0]
@@ -118,7 +118,7 @@ def _of(
 
 
 def signal(
-    who: Warpgroup, semaphores: npt.NDArray[Any], index: int, rank: int, add: int, what: str
+    who: Warpgroup, semaphores: np.ndarray, index: int, rank: int, add: int, what: str
 ) -> None:
     race_report.one_lane(who, "red.release.sys")
     gpus, rank, add = who.sm.gpus, check_rank(who, rank, f"a signal to {what}"), int(add)
@@ -152,7 +152,7 @@ def signal(
     who.breathe()
 
 
-def wait(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, value: int, what: str) -> None:
+def wait(who: Warpgroup, semaphores: np.ndarray, index: int, value: int, what: str) -> None:
     race_report.one_lane(who, "ld.acquire.sys")
     gpu, value = who.sm.gpu or 0, int(value)
     semaphore = _of(who, semaphores, index, gpu, what, "a wait")
@@ -175,7 +175,7 @@ def wait(who: Warpgroup, semaphores: npt.NDArray[Any], index: int, value: int, w
 def hints(sm: SM) -> list[Hint]:
     """Return a hint for each semaphore that a warpgroup waits for."""
     agents = [agent for each in sm.group for agent in each.warpgroups]
-    found: dict[tuple[str, int], Hint] = {}
+    found = {}
     for agent in agents:
         reason = agent.blocked
         if not isinstance(reason, Wait):

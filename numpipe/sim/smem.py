@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arch.dimensions import round_up
 from . import conflicts, race_report
 from .clocks import lacks
 from .footprints import READS, WRITES
@@ -46,8 +46,8 @@ class SharedMemory:
     def __init__(self, sm: SM, nbytes: int) -> None:
         self.sm = sm
         self.nbytes = nbytes
-        self.bytes: npt.NDArray[np.uint8] = np.full(-(-nbytes // 1024) * 1024, POISON, np.uint8)
-        self.chunks: npt.NDArray[np.complex128] = self.bytes.view(np.complex128)
+        self.bytes = np.full(round_up(nbytes, 1024), POISON, np.uint8)
+        self.chunks = self.bytes.view(np.complex128)
         self._starts = [0]
         self._segments = [Segment(None, {})]
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from greenlet import GreenletExit, getcurrent, greenlet
 
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.reports import Party
 from ..plan.roles import COMPUTE
 from .clocks import WAITED, Clocks, Need, Release, Warps
@@ -83,7 +84,7 @@ class Access:
         """The box that a TMA copy moves, at `where` in its array."""
         self.over: Access | None = None
         """For a TMA load: the access that had written the bytes before it."""
-        self.where: tuple[int, ...] = ()
+        self.where: Ints = ()
         self.readers: Sequence[Access] = ()
         """For what arrives on an mbarrier: the reads of the bytes that were there before."""
         self.waits = int(agent.counters[WAITED][0])
@@ -160,7 +161,7 @@ class Mbarrier:
     def idle(self) -> bool:
         return self.pending == self.count and not self.tx and not self.waiters and not self.copies
 
-    def waits_of(self, phase: int) -> tuple[Any, ...]:
+    def waits_of(self, phase: int) -> tuple:
         """Return the thing that a wait for a phase touches, and the end of the next phase, which
         fails if it does not know that the wait is over."""
         return "waits", self.sm.place, self.address, phase
@@ -261,7 +262,7 @@ class Meeting(WaitReason):
     """One use of a barrier at which warpgroups meet: the knowledge that they exchange, and the
     cycle of the newest arrival."""
 
-    def __init__(self, kind: str, sm: SM, thing: tuple[Any, ...], number: int) -> None:
+    def __init__(self, kind: str, sm: SM, thing: tuple, number: int) -> None:
         super().__init__(kind)
         self.sm = sm
         self.thing, self.number = thing, number
@@ -317,7 +318,7 @@ class Warpgroup(Warps):
         self.gpu = sm.gpu
         self.deal = sm.deal
         self.over = False
-        self.remote_arrivals: list[Any] = []
+        self.remote_arrivals: list = []
         """`cluster_traffic.RemoteArrival`: its arrivals in flight on other CTAs' mbarriers."""
         self.cluster_meeting: Meeting | None = None
         """The use of the cluster barrier that it has arrived at and not waited for."""
@@ -443,8 +444,8 @@ class SM:
     def __init__(
         self,
         *,
-        cta: tuple[int, int, int],
-        grid: tuple[int, int, int],
+        cta: Dim3,
+        grid: Dim3,
         warpgroups: int,
         unit: Any,
         scheduler: InOrder,
@@ -486,9 +487,9 @@ class SM:
         """Accesses of other CTAs to its memory (`cluster_traffic.reach`)."""
         self.sent = Reached()
         """Its copies to other CTAs, by the counters of the mbarriers that they complete on."""
-        self.agreed: dict[tuple[Any, ...], Any] = {}
+        self.agreed: dict[tuple, Any] = {}
         """`cluster_traffic.Agreement`, held by the cluster's first CTA."""
-        self.came: dict[tuple[Any, ...], int] = {}
+        self.came: dict[tuple, int] = {}
         """How often this CTA has come to each agreement."""
         self.mbarriers: dict[int, Mbarrier] = {}
         self.retired: list[Mbarrier] = []

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
+from ..arch.dimensions import Dim3, Ints
 from ..arch.dtypes import REDUCTIONS
 from ..core.machine import TensorMap
 from . import cluster_traffic, mbarriers, race_report, sites
@@ -29,8 +29,8 @@ from .state import SM, Access, WaitReason, Warpgroup
 
 
 def _place(
-    who: Warpgroup, operation: str, box: Box, coords: tuple[int, ...], address: int
-) -> tuple[tuple[int, ...], npt.NDArray[np.int64] | slice, list[tuple[int, int]]]:
+    who: Warpgroup, operation: str, box: Box, coords: Ints, address: int
+) -> tuple[Ints, np.ndarray | slice, list[tuple[int, int]]]:
     """Return (coordinates as ints, chunk index, byte intervals). Raises SimulationError for a wrong
     alignment or range."""
     name = box.tensor.name
@@ -52,7 +52,7 @@ def _place(
     return tuple(map(int, coords)), index, touched
 
 
-def _through_port(who: Warpgroup, nbytes: int, array: npt.NDArray[Any]) -> tuple[int, int, int]:
+def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray) -> Dim3:
     """Issue a copy. Return the cycles at which it begins, leaves the copy port, and is done."""
     sm, costs = who.sm, who.sm.costs
     who.elapse(costs.tma_issue)
@@ -68,7 +68,7 @@ def _bring(
     touched: list[tuple[int, int]],
     what: str,
     index: Any,
-    fetch: Callable[[], npt.NDArray[Any]],
+    fetch: Callable[[], np.ndarray],
     done: int,
 ) -> None:
     """Record a load to a CTA's shared memory, and let its bytes land there at cycle `done`."""
@@ -88,7 +88,7 @@ def _bring(
 
 
 def load(
-    who: Warpgroup, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
+    who: Warpgroup, dst: int, tensor: TensorMap, coords: Ints, mbar: int, ctas: int = 0
 ) -> None:
     operation = "tma_multicast" if ctas else "tma_load"
     race_report.one_lane(who, operation)
@@ -185,7 +185,7 @@ class Store:
     """A TMA store in flight, and the cycles at which it has read its bytes and written them."""
 
     access: Access
-    thing: tuple[Any, ...]
+    thing: tuple
     read_at: int | None = None
     written_at: int | None = None
 
@@ -255,7 +255,7 @@ class Groups(WaitReason):
 def store(
     who: Warpgroup,
     tensor: TensorMap,
-    coords: tuple[int, ...],
+    coords: Ints,
     src: int,
     reduction: str = "",
     once: bool = False,

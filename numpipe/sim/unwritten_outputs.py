@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-import numpy.typing as npt
 
 from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
@@ -20,7 +17,7 @@ COVER = (
 
 
 def unwritten(
-    gmem: GlobalMemory, name: str, array: npt.NDArray[Any], before: npt.NDArray[Any] | None
+    gmem: GlobalMemory, name: str, array: np.ndarray, before: np.ndarray | None
 ) -> SimulationError | None:
     """Return the error for output elements that nobody wrote, which it names; None if there are
     none.
@@ -67,11 +64,11 @@ def unwritten(
     return reported(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
 
 
-def _same(array: npt.NDArray[Any], before: npt.NDArray[Any] | None) -> npt.NDArray[np.bool_]:
+def _same(array: np.ndarray, before: np.ndarray | None) -> np.ndarray:
     """Return for each element whether it has its earlier value."""
     now = _bytes(array)
     return np.asarray((now == (0xFF if before is None else _bytes(before))).all(axis=-1))
 
 
-def _bytes(array: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+def _bytes(array: np.ndarray) -> np.ndarray:
     return np.ascontiguousarray(array).reshape(array.shape)[..., None].view(np.uint8)

@@ -56,7 +56,7 @@ class Warpgroup(state.Warpgroup):
     # ---- who executes
     collective = race_report.collective
 
-    def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    def scoped(self, lanes: Lanes, function: Callable, args: Sequence) -> Any:
         outer = self.lanes
         if COUNT[lanes] > COUNT[outer]:
             raise race_report.violation(

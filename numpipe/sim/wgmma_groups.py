@@ -21,11 +21,12 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
+from ..arch.dimensions import Ints
 from ..arch.dtypes import FLOAT16, FLOAT32
 from ..arch.products import WGMMA, Product
 from ..core.machine import InFlight, Mma
@@ -73,7 +74,7 @@ class Operand:
     chunks: Chunks
     touched: tuple[tuple[int, int], ...]
 
-    def matrix(self, memory: npt.NDArray[Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    def matrix(self, memory: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the operand as (rows, K) if K-major, (K, rows) if MN-major, in float32, or for
         integers in float64, in which their sums are exact."""
         bits = memory.take(self.chunks)
@@ -83,9 +84,7 @@ class Operand:
 
 
 @functools.lru_cache(maxsize=256)
-def _relative(
-    major: str, rows: int, within: int, first: int, steps: tuple[tuple[int, ...], ...]
-) -> Operand:
+def _relative(major: str, rows: int, within: int, first: int, steps: tuple[Ints, ...]) -> Operand:
     """Return the operand of [block][step along K] descriptors as if it started in 1024-byte line 0,
     `within` bytes in.
 
@@ -103,7 +102,7 @@ def _relative(
     return Operand(table, intervals(16 * table, 16))
 
 
-def _operand(major: str, rows: int, descriptors: tuple[tuple[int, ...], ...]) -> Operand:
+def _operand(major: str, rows: int, descriptors: tuple[Ints, ...]) -> Operand:
     first = descriptors[0][0]
     start = min(d & _FIELD for block in descriptors for d in block)  # in chunks
     line = start & ~63
@@ -168,7 +167,7 @@ class Accumulator:
         """Number of the batch that writes it, counted from 1 in the order of issue."""
         self.note = products.who.last_note
         """The ring, slot and step it was issued in."""
-        self.value: npt.NDArray[Any] | None = None
+        self.value: np.ndarray | None = None
         self.successor: sites.Site | Literal[False] = False
         self.read_at_fence = -1
         self.site = sites.user_site()
@@ -178,7 +177,7 @@ class Accumulator:
             self.products.who, f"wgmma (batch {self.batch})", self.site, note=self.note
         )
 
-    def read(self) -> npt.NDArray[Any]:
+    def read(self) -> np.ndarray:
         who = self.products.who
         if self.batch > self.products.drained:
             raise race_report.race(
@@ -221,22 +220,20 @@ class Products:
         self.queue: list[
             tuple[
                 Accumulator,
-                npt.NDArray[Any] | Accumulator,
+                np.ndarray | Accumulator,
                 Plan,
-                npt.NDArray[np.float32] | None,
+                np.ndarray | None,
                 int,
             ]
         ] = []
-        self.registers: list[tuple[Accumulator, npt.NDArray[Any], bytes]] = []
+        self.registers: list[tuple[Accumulator, np.ndarray, bytes]] = []
         """For each product in flight with A in registers: these registers, and their bytes when it
         was issued."""
         self.last: Access | None = None
         self.until = 0
         self._finished = 0
 
-    def check_accumulator(
-        self, accumulator: npt.NDArray[Any] | InFlight
-    ) -> npt.NDArray[Any] | Accumulator:
+    def check_accumulator(self, accumulator: np.ndarray | InFlight) -> np.ndarray | Accumulator:
         who = self.who
         if isinstance(accumulator, Accumulator):
             if accumulator.successor is not False:
@@ -366,9 +363,9 @@ def fence(who: Warpgroup) -> None:
 
 def issue(
     who: Warpgroup,
-    accumulator: npt.NDArray[Any] | InFlight,
+    accumulator: np.ndarray | InFlight,
     mma: Mma,
-    a: npt.NDArray[Any] | None = None,
+    a: np.ndarray | None = None,
 ) -> Accumulator:
     race_report.collective(who, "wgmma")
     products, sm = who.products, who.sm

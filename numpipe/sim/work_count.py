@@ -21,6 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arch.dimensions import Dim3, Ints
 from ..arch.products import Product
 from ..core import machine as _machine
 from ..core.machine import InFlight, Lanes, Mma, TensorMap
@@ -40,7 +41,7 @@ class Numbers(np.ndarray):
     it, which may steer it; `strides`: those of the array that zeros replace."""
 
     read = False
-    _strides: tuple[int, ...] | None = None
+    _strides: Ints | None = None
 
     @property
     def strides(self) -> Any:
@@ -87,16 +88,16 @@ class Counter:
         work: Work,
         unit: Unit,
         warpgroup: int,
-        cta: tuple[int, int, int],
-        grid: tuple[int, int, int],
+        cta: Dim3,
+        grid: Dim3,
     ) -> None:
         self.work, self.unit, self.warpgroup, self.cta, self.grid = work, unit, warpgroup, cta, grid
         self.rank = rank_of(place_of(cta, unit.cluster), unit.cluster)
         self.role = COMPUTE
         self.lanes: Lanes = "all"
-        self._loops: dict[tuple[int, int, int], Iterator[int]] = {}
+        self._loops: dict[Dim3, Iterator[int]] = {}
         """by current tile, stride and end"""
-        self._asked: tuple[int, ...] = ()
+        self._asked: Ints = ()
         self.tile = 0
         self.dealt: dict[str, Work] = {}
         """a CTA's share of the tiles of loops that take them from a counter"""
@@ -116,7 +117,7 @@ class Counter:
         """Accumulator registers per lane, now and at most."""
         self.deal, self._tickets = (WorkCounter(math.prod(grid)) for _ in range(2))
 
-    def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    def scoped(self, lanes: Lanes, function: Callable, args: Sequence) -> Any:
         outer, self.lanes = self.lanes, lanes
         try:
             return function(*args)
@@ -131,7 +132,7 @@ class Counter:
     def gpu_of(self, rank: int, what: str) -> int:
         return min(max(int(rank), 0), self.unit.gpus - 1)
 
-    def mbar_test(self, address: int, parity: int) -> bool:
+    def mbar_test(self, *_: Any) -> bool:
         return True
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
@@ -194,7 +195,7 @@ class Counter:
         far = gpu is not None and int(gpu) != 0
         self.work[("fetch" if kind == "load" else "send") if far else kind, array] += nbytes
 
-    def _inside(self, tensor: TensorMap, coords: tuple[int, ...]) -> int:
+    def _inside(self, tensor: TensorMap, coords: Ints) -> int:
         """Return the bytes of a box that lie inside its array."""
         places = list(zip(coords, tensor.box, tensor.array.shape, strict=True))
         if all(0 <= at <= n - box for at, box, n in places):
@@ -202,27 +203,18 @@ class Counter:
         size = tensor.array.dtype.itemsize
         return int(size * math.prod(max(0, min(at + box, n) - max(at, 0)) for at, box, n in places))
 
-    def tma_load(
-        self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
-    ) -> None:
+    def tma_load(self, dst: int, tensor: TensorMap, coords: Ints, mbar: int, ctas: int = 0) -> None:
         """Count a load; in a multicast, this CTA receives as much as it sends."""
         self._moved("load", tensor.name, self._inside(tensor, coords), (*map(int, coords),))
         self.work["copied",] += tensor.nbytes * max(1, bin(ctas).count("1"))
 
     def tma_store(
-        self,
-        tensor: TensorMap,
-        coords: tuple[int, ...],
-        src: int,
-        reduction: str = "",
-        once: bool = False,
+        self, tensor: TensorMap, coords: Ints, src: int, reduction: str = "", *_: Any
     ) -> None:
         kind, place = "reduce" if reduction else "store", (*map(int, coords),)
         self._moved(kind, tensor.name, self._inside(tensor, coords), place)
 
-    def wgmma(
-        self, accumulator: np.ndarray | InFlight, mma: Mma, a: np.ndarray | None = None
-    ) -> Accumulator:
+    def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, *_: Any) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
         product = self.unit.target.product
         kind = product.operand(mma.dtype)
@@ -244,31 +236,24 @@ class Counter:
         self.work["flop",] += 2 * adds
         self.work["tensor", self.warpgroup] += adds * dtype.itemsize // 2 // product.multiply_adds
 
-    def smem_write(self, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
+    def smem_write(self, chunks: np.ndarray, values: np.ndarray, *_: Any) -> None:
         self.work["written", self.warpgroup] += values.nbytes
 
-    def smem_read(self, chunks: np.ndarray, what: str) -> np.ndarray:
+    def smem_read(self, chunks: np.ndarray, *_: Any) -> np.ndarray:
         self.work["read", self.warpgroup] += 16 * chunks.size
         return np.zeros((*chunks.shape, 16), np.uint8)
 
-    def smem_load(self, addresses: np.ndarray, nbytes: int, what: str) -> np.ndarray:
+    def smem_load(self, addresses: np.ndarray, nbytes: int, *_: Any) -> np.ndarray:
         self.work["read", self.warpgroup] += nbytes * addresses.size
         return np.zeros((*addresses.shape, nbytes), np.uint8)
 
-    def smem_fetch(self, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
-        return self.smem_load(addresses, nbytes, what)
+    smem_fetch, smem_store = smem_load, smem_write
 
-    smem_store = smem_write
-
-    def smem_update(
-        self, addresses: np.ndarray, values: np.ndarray, reduction: str, what: str
-    ) -> None:
+    def smem_update(self, addresses: np.ndarray, values: np.ndarray, *_: Any) -> None:
         self.work["written", self.warpgroup] += 2 * values.nbytes
 
-    def smem_send(
-        self, chunks: np.ndarray, values: np.ndarray, rank: int, mbar: int, what: str
-    ) -> None:
-        self.work["written", self.warpgroup] += values.nbytes
+    def smem_send(self, chunks: np.ndarray, values: np.ndarray, *_: Any) -> None:
+        self.smem_write(chunks, values)
         self.work["sent", self.warpgroup] += 1
 
     def load_word(self, address: int) -> int:
@@ -281,7 +266,7 @@ class Counter:
     def gmem_write(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         values: np.ndarray,
         what: str,
         reduction: str = "",
@@ -293,7 +278,7 @@ class Counter:
     def gmem_scatter(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         axis: int,
         places: np.ndarray,
         values: np.ndarray,
@@ -309,7 +294,7 @@ class Counter:
             self._moved("load", what, read.nbytes, repr(index))
         return array[index] if read.size == 1 else np.zeros(read.shape, read.dtype)
 
-    def gmem_signal(self, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
+    def gmem_signal(self, *_: Any, **__: Any) -> None:
         self.work["handed",] += 1
 
     gmem_await = gmem_signal
@@ -319,9 +304,7 @@ class Counter:
         they leave L2."""
         return any(array.workspace and array.name == what for array in self.unit.arrays)
 
-    def each_lane(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
+    def each_lane(self, function: Callable, arguments: Sequence[tuple]) -> list:
         """Run lane 0, which represents all lanes."""
         enter: Callable[[Any], None] = _machine.enter
         enter(Lane(self))
@@ -375,14 +358,14 @@ class Lane:
         self.grid = who.grid
         self.unit = who.unit
 
-    def load(self, address: int, dtype: np.dtype, what: str) -> Any:
+    def load(self, address: int, dtype: np.dtype, *_: Any) -> Any:
         self.who.work["read", self.warpgroup] += 128 * dtype.itemsize
         return np.zeros((), dtype)[()]
 
-    def store(self, address: int, value: Any, what: str) -> None:
+    def store(self, address: int, value: Any, *_: Any) -> None:
         self.who.work["written", self.warpgroup] += 128 * value.dtype.itemsize
 
-    def update(self, address: int, value: Any, reduction: str, what: str) -> None:
+    def update(self, address: int, value: Any, *_: Any) -> None:
         self.who.work["written", self.warpgroup] += 2 * 128 * value.dtype.itemsize
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
@@ -393,7 +376,7 @@ class Lane:
     def gmem_write(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         values: np.ndarray,
         what: str,
         reduction: str = "",
@@ -407,7 +390,7 @@ class Lane:
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return value
 
-    def syncwarp(self, mask: int) -> None: ...
+    def syncwarp(self, *_: Any) -> None: ...
 
 
 class Access(NamedTuple):

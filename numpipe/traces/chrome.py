@@ -193,9 +193,9 @@ def _unit(event: Event) -> Json:
 
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
     """Yield the events of one warpgroup, in order."""
-    note: Json = {}
+    note = {}
     name = ""
-    lasting: tuple[str, int, Json] | None = None
+    lasting = None
     for event in events:
         details, kind = dict(event.details), event.kind
         if kind in ("note", "end") and lasting is not None:

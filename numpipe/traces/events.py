@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
+from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import NONE, each, require, whole, word
 from ..diagnostics.errors import SpecError
 from ..plan.protocol import KINDS, MOMENTS, Ring
@@ -18,7 +19,7 @@ UNITS = {kind: row.unit for kind, row in KINDS.items() if row.unit}
 on"""
 
 
-Place: TypeAlias = tuple[int, ...]
+Place: TypeAlias = Ints
 """a CTA, (x, y, z), or in a run on several GPUs (gpu, x, y, z)"""
 
 
@@ -77,7 +78,7 @@ class Event:
     is the number of the GPU, in a run on several.
     """
 
-    cta: tuple[int, int, int]
+    cta: Dim3
     warpgroup: int
     role: str
     start: int
@@ -117,7 +118,7 @@ class Recording:
         self.lost = 0
         """number of events that a GPU had no room for"""
         self.rings: list[Ring] = []
-        self.sms: dict[tuple[int, int, int], int] = {}
+        self.sms: dict[Dim3, int] = {}
         """the SM of the GPU that ran each CTA"""
         self.banks: dict[tuple[str, str, int], int] = {}
         """(line, access, ways) -> number of shared-memory accesses of a warp's lanes that took this

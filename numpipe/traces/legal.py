@@ -111,10 +111,10 @@ def _rings(trace: Recording) -> _Named:
 # ---- what happened -------------------------------------------------------------------------------
 def _actions(events: list[Event], named: _Named) -> list[_Action]:
     """Return a warpgroup's actions on the steps of rings, in order."""
-    actions: list[_Action] = []
-    filling: dict[str, Any] | None = None
+    actions = []
+    filling = None
     for order, event in enumerate(events):
-        place: dict[str, Any] | None = None
+        place = None
         what = event.note or event.kind
         if event.kind == "note" and not event.aside:
             place = event.details if what in ("fill", COMPUTING, "release", "store") else None

@@ -85,7 +85,7 @@ def view(
 
 def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
     """Return the wanted rows of a CTA, with the wanted bands; `prefix` names its GPU."""
-    rows: list[Row] = []
+    rows = []
     for number, own in of_warpgroups(events).items():
         name = f"wg{number} {own[-1].role}"
         if wanted(name):

@@ -47,7 +47,7 @@ class Span:
 def spans(events: Iterable[Event]) -> list[Span]:
     """Return the spans of one warpgroup in order, without gaps from its first event to its last."""
     done: list[Span] = []
-    at: int | None = None
+    at = None
     mode: tuple[str, dict[str, Any]] = "other", {}
     place: dict[str, Any] = {}
 
@@ -98,7 +98,7 @@ def tiles(events: Iterable[Event], last: int) -> Iterator[Span]:
 
     `last`: the end of a tile whose end is missing from the trace.
     """
-    begun: Event | None = None
+    begun = None
     depth = outside = 0
     for event in events:
         note = event.note
@@ -118,7 +118,7 @@ def regions(events: Iterable[Event], last: int) -> Iterator[Span]:
 
     `last`: the end of regions whose end is missing from the trace, because the run failed or events
     were lost."""
-    open_: list[Event] = []
+    open_ = []
     for event in events:
         if event.note == "region begin":
             open_.append(event)

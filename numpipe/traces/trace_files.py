@@ -9,6 +9,7 @@ import reprlib
 from pathlib import Path
 from typing import Any, Literal
 
+from ..arch.dimensions import Dim3, Ints
 from ..core.records import parsed, record
 from ..diagnostics.argument_checks import PATH, told
 from ..diagnostics.errors import SpecError
@@ -22,7 +23,6 @@ FORMAT = 1
 MOST_BYTES = 1 << 31
 KEY = "numpipe"
 """the member of the file's object that `load` reads and that viewers of the format ignore"""
-Cta = tuple[int, int, int]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,12 +33,12 @@ class Saved:
     clock: Literal["cycles", "ns"]
     failure: str | None
     lost: int
-    sms: tuple[tuple[Cta, int], ...]
+    sms: tuple[tuple[Dim3, int], ...]
     rings: tuple[Ring, ...]
     banks: tuple[tuple[str, str, int, int], ...]
     """line, access, ways and count"""
-    who: tuple[tuple[Cta, int, str], ...]
-    gpus: tuple[int, ...]
+    who: tuple[tuple[Dim3, int, str], ...]
+    gpus: Ints
     events: tuple[tuple[int, int, int, str, dict[str, Any]], ...]
     """index in `who`, start, end, kind and details"""
 
@@ -92,7 +92,7 @@ def file_of(path: Any) -> Path:
 def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file whose path `file_of` returned."""
     if file.suffix == ".json":
-        who: dict[tuple[Any, ...], int] = {}  # an event has the number of its warpgroup here
+        who: dict[tuple, int] = {}  # an event has the number of its warpgroup here
         events = [
             [
                 who.setdefault((e.cta, e.warpgroup, e.role, e.gpu), len(who)),

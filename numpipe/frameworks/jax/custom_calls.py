@@ -31,6 +31,7 @@ import jax
 import numpy as np
 
 from ... import launch
+from ...arch.dimensions import Ints
 from ...core.process_guards import in_child
 from ...diagnostics.errors import SpecError
 from ...launch import driver
@@ -39,7 +40,7 @@ from ...launch.table import Table
 from ...plan.specs import ArrayType
 from .ffi import Handler
 
-Run = Callable[..., Any]
+Run = Callable
 """run(inputs, outputs, **where): a function of two lists of arrays that writes the outputs. `where`
 is ``stream=`` on a GPU and empty for host arrays"""
 
@@ -89,7 +90,7 @@ class Target:
                 self.name, jax.ffi.pycapsule(handler.address), platform=platform
             )
 
-    def __call__(self, *arrays: Any) -> tuple[Any, ...]:
+    def __call__(self, *arrays: Any) -> tuple:
         """Add the call to the program that JAX traces, and return its outputs."""
         types = [jax.ShapeDtypeStruct(t.shape, t.dtype) for t in self._outs]
         if self._work:
@@ -103,7 +104,7 @@ class Target:
             self._launch(0, itertools.count(1 << 40, 1 << 40), ordinal)
         return collected.nbytes
 
-    def _on_gpu(self, stream: int, pointers: tuple[int, ...]) -> None:
+    def _on_gpu(self, stream: int, pointers: Ints) -> None:
         known = self._known.get((stream, pointers))
         if known is None:
             with launch.collecting(
@@ -128,7 +129,7 @@ class Target:
         self._run(infos[:count], infos[count:], stream=stream)
 
     # ---- on the CPU
-    def _on_cpu(self, stream: int, pointers: tuple[int, ...]) -> None:
+    def _on_cpu(self, stream: int, pointers: Ints) -> None:
         arrays = [
             _view(pointer, *what) for pointer, what in zip(pointers, self._described, strict=False)
         ]
@@ -144,8 +145,8 @@ class Target:
 
 
 def custom_call(
-    what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence[Any]
-) -> tuple[Any, ...]:
+    what: str, run: Run, key: Hashable, outs: Sequence[ArrayType], arrays: Sequence
+) -> tuple:
     """Add a call of `run` on these arrays, concrete or traced, to the program being traced, and
     return the outputs.
 
@@ -187,9 +188,7 @@ def _ordinal(pointers: Sequence[int]) -> int:
     return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
 
 
-def _view(
-    pointer: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: np.dtype[Any]
-) -> Any:
+def _view(pointer: int, shape: Ints, strides: Ints, dtype: np.dtype) -> Any:
     """Return the buffer at a host address as an array."""
     nbytes = math.prod(shape) * dtype.itemsize
     if not nbytes:

@@ -33,7 +33,7 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 
 
 @functools.cache
-def front(op: Op[Any]) -> Callable[..., Any]:
+def front(op: Op) -> Callable:
     """Return the function of JAX arrays for a declared op."""
     names = [name for name in op.signature.parameters if name not in ("out", "stream")]
     arguments = op.arguments_of(names)
@@ -93,7 +93,7 @@ class _Arrays:
     def __init__(self, target: str | None) -> None:
         self._target = target
 
-    def __call__(self, op: Op[Any] | str, *arrays: Any, **options: Any) -> Any:
+    def __call__(self, op: Op | str, *arrays: Any, **options: Any) -> Any:
         declared = getattr(ops, op) if isinstance(op, str) else op
         return front(declared)(*arrays, **options, target=self._target)
 
@@ -128,25 +128,25 @@ class _Form:
     """A call without its arrays. `names` are the operands that are given, in order; `swapped` says
     which of them are passed transposed."""
 
-    op: Op[Any]
+    op: Op
     options: Statics
     target: str | None
     names: tuple[str, ...]
     swapped: tuple[bool, ...]
 
-    def values(self, arrays: Sequence[Any]) -> dict[str, Any]:
+    def values(self, arrays: Sequence) -> dict[str, Any]:
         """Return operands and options by name."""
         named = zip(self.names, arrays, strict=True)
         return {**dict.fromkeys(self.op.operands), **dict(self.options), **dict(named)}
 
-    def seen(self, arrays: Sequence[Any], window: Callable[[Any], Any]) -> list[Any]:
+    def seen(self, arrays: Sequence, window: Callable[[Any], Any]) -> list:
         """Return the arrays, with `window` applied to those that are passed transposed."""
         return [
             window(array) if swapped else array
             for array, swapped in zip(arrays, self.swapped, strict=True)
         ]
 
-    def results(self, arrays: Iterable[Any]) -> list[ArrayType]:
+    def results(self, arrays: Iterable) -> list[ArrayType]:
         """Return the result types for operands of these types. Raises SpecError if the operands do
         not match."""
         operands = dict(zip(self.names, map(array_type, arrays), strict=True))
@@ -154,7 +154,7 @@ class _Form:
         values = self.op.checked(dict(self.options).values())
         return list(self.op.result_types(operands, values).values())
 
-    def call(self, arrays: Sequence[Any], **where: Any) -> None:
+    def call(self, arrays: Sequence, **where: Any) -> None:
         values = self.values(arrays)
         operands, options = (
             tuple(map(values.get, each)) for each in (self.op.operands, self.op.options)
@@ -164,7 +164,7 @@ class _Form:
 
 # ---- derivatives
 @functools.cache
-def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
+def _differentiable(form: _Form) -> Callable[..., tuple]:
     """Return a differentiable call as a function of its arrays."""
     op, xp = form.op, _Arrays(form.target)
     replacement = op.replacement(dict(form.options).values())
@@ -176,7 +176,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
     def forward(*arrays: Any) -> Any:
         if replacement is not None:
 
-            def composed(*arrays: Any) -> tuple[Any, ...]:
+            def composed(*arrays: Any) -> tuple:
                 values = form.values(form.seen(arrays, _swap))
                 made = by_name(replacement, {**values, "xp": xp})
                 return made if isinstance(made, tuple) else (made,)
@@ -195,7 +195,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple[Any, ...]]:
         kept = {name: values[name] for name in op.saved if values.get(name) is not None}
         return made, (None, kept, _Likes(tuple(map(array_type, seen))))
 
-    def backward(residuals: Any, grads: Any) -> tuple[Any, ...]:
+    def backward(residuals: Any, grads: Any) -> tuple:
         pull, kept, likes = residuals
         if pull is not None:
             return pull(grads)  # type: ignore[no-any-return]
@@ -223,16 +223,16 @@ class _Likes:
 
 # ---- the call
 @functools.cache
-def _mapped(form: _Form) -> Callable[..., tuple[Any, ...]]:
+def _mapped(form: _Form) -> Callable[..., tuple]:
     """Return a call as a function of its arrays, with a rule for ``jax.vmap``."""
     op = form.op
 
-    def run(ins: list[Any], outs: list[Any], **where: Any) -> None:
+    def run(ins: list, outs: list, **where: Any) -> None:
         window = transposed if where else _swap
         out = outs[0] if len(outs) == 1 else tuple(outs)
         form.call(form.seen(ins, window), out=out, **(where or {"target": form.target}))
 
-    def bound(*arrays: Any) -> tuple[Any, ...]:
+    def bound(*arrays: Any) -> tuple:
         outs = form.results(form.seen(arrays, _Swapped))
         check_types(outs, f"op {op.name}")
         return custom_call(op.name, run, form, outs, arrays)

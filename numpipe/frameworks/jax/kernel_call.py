@@ -25,12 +25,12 @@ _METHODS = ("sequential", "expand_dims", "broadcast_all")
 
 @brief
 def call(
-    kernel: Kernel | Op[Any],
+    kernel: Kernel | Op,
     *,
     out_type: ArrayType | Sequence[ArrayType] | None = None,
     vmap_method: VmapMethod | None = None,
     target: str | None = None,
-) -> Callable[..., Any]:
+) -> Callable:
     """Return a function that calls a kernel, for use inside and outside of ``jax.jit``, like
     ``jax.ffi.ffi_call``.
 

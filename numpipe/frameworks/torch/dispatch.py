@@ -25,9 +25,7 @@ AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 """dispatch keys of autocast by device type"""
 
 
-def define(
-    library: torch.library.Library, schema: str, run: Callable[..., Any], fake: Callable[..., Any]
-) -> Op:
+def define(library: torch.library.Library, schema: str, run: Callable, fake: Callable) -> Op:
     """Define an op in a library by its schema, and return it as found in ``torch.ops``."""
     name = schema.partition("(")[0]
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
@@ -37,7 +35,7 @@ def define(
     return getattr(getattr(torch.ops, library.ns), name).default
 
 
-def under_autograd(library: torch.library.Library, op: Op, run: Callable[..., Any]) -> None:
+def under_autograd(library: torch.library.Library, op: Op, run: Callable) -> None:
     """Register `run` for calls that need gradients; other calls proceed below autograd."""
 
     def choose(keys: Any, *args: Any, **named: Any) -> Any:
@@ -70,7 +68,7 @@ def under_autocast(library: torch.library.Library, op: Op, wide: Sequence[bool])
         library.impl(op._opname, _casting(op, device, keys, wide), key)
 
 
-def _casting(op: Op, device: str, keys: Any, wide: Sequence[bool]) -> Callable[..., Any]:
+def _casting(op: Op, device: str, keys: Any, wide: Sequence[bool]) -> Callable:
     def cast(*args: Any) -> Any:
         to = torch.get_autocast_dtype(device)
         kept = itertools.zip_longest(args, wide, fillvalue=False)
@@ -91,7 +89,7 @@ def _cast(each: Any, to: torch.dtype, wide: bool) -> Any:
 
 
 # ---- types
-def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype[Any]:
+def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype:
     """Return the NumPy type of a tensor. Raises SpecError for a type that no kernel takes; `of` is
     the op or the kernel, for the message."""
     spelled = str(tensor.dtype).rpartition(".")[2]

@@ -34,13 +34,13 @@ SYMBOLIC.append(torch.SymInt)
 
 
 def register(
-    kernel: Kernel | Op[Any],
+    kernel: Kernel | Op,
     name: str | None = None,
     *,
-    backward: Kernel | Callable[..., Any] | None = None,
+    backward: Kernel | Callable | None = None,
     mutates: Sequence[str] = (),
     statics: Mapping[str, Any] | None = None,
-) -> Callable[..., Any]:
+) -> Callable:
     """Make a PyTorch op from a kernel, and return the op, which is called on tensors.
 
     kernel    a ``@numpipe.kernel``, or a kernel from `numpipe.load`; or a declared op
@@ -146,7 +146,7 @@ def _as_op(
             f"{', '.join(statics) or 'none'}: an op's Statics are fixed, so pass a value for each "
             f"that has no default, as in statics={{{next(iter(kernel.statics), 'name')!r}: …}}"
         )
-    gradients: dict[str, Callable[..., Any]] = {}
+    gradients: dict[str, Callable] = {}
     if backward is None:
         gradients[" ".join(tensors)] = functools.partial(_lack, kernel, full)
     elif mutates:

@@ -49,12 +49,12 @@ _ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
 }
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 """schema types by the kind of a NumPy type"""
-_made: dict[Op[Any], TorchOp] = {}
+_made: dict[Op, TorchOp] = {}
 _registered: dict[str, TorchOp] = {}
 """registered ops by "namespace::name\""""
 
 
-def torch_op(op: Op[Any], name: str = "") -> TorchOp:
+def torch_op(op: Op, name: str = "") -> TorchOp:
     """Return an op in PyTorch, defining it on first use.
 
     `name` is "namespace::name"; by default it is the op's own name, in the namespace "numpipe" for
@@ -82,7 +82,7 @@ def torch_op(op: Op[Any], name: str = "") -> TorchOp:
 class _Arrays:
     """PyTorch as the ``xp`` of a declaration's functions."""
 
-    def __call__(self, op: Op[Any] | str, *arrays: Any, **options: Any) -> Any:
+    def __call__(self, op: Op | str, *arrays: Any, **options: Any) -> Any:
         called = torch_op(getattr(ops, op) if isinstance(op, str) else op)
         if called.declared.sharded:  # gradients are lists, even under Mesh.torch
             lists, constants, _, mesh, _ = called.arguments(*arrays, **options)
@@ -98,7 +98,7 @@ class _Arrays:
     def cast(self, x: Any, dtype: Any) -> Any:
         return x.to(dtype if isinstance(dtype, torch.dtype) else torch_type(dtype))
 
-    def summed(self, x: Any, shape: Sequence[Any]) -> Any:
+    def summed(self, x: Any, shape: Sequence) -> Any:
         return x.sum_to_size(shape)
 
     def scattered(self, like: Any, indices: Any, values: Any) -> Any:
@@ -125,7 +125,7 @@ class TorchOp:
     function is the string "module:name".
     """
 
-    def __init__(self, declared: Op[Any], full: str) -> None:
+    def __init__(self, declared: Op, full: str) -> None:
         self.declared, self.name, self.full = declared, declared.name, full
         parameters = declared.signature.parameters
         kinds = {name: _kind(parameters[name]) for name in declared.options}
@@ -170,7 +170,7 @@ class TorchOp:
         return f"{name}({', '.join([*texts, *out])}) -> {returned}"
 
     # ---- the function that users call
-    def _front(self) -> Callable[..., Any]:
+    def _front(self) -> Callable:
         declared, arguments = self.declared, self.arguments
 
         def call(*args: Any, **named: Any) -> Any:
@@ -226,7 +226,7 @@ class TorchOp:
         found = self.on_mesh(lists, options, mesh)
         return found if mesh.rank is None else found[0]
 
-    def on_mesh(self, lists: Any, options: Any, mesh: Any) -> list[Any]:
+    def on_mesh(self, lists: Any, options: Any, mesh: Any) -> list:
         """Call the op on lists with one tensor for each GPU of this process; return such a list."""
         tensors = _flat(lists)
         if direct(*tensors) and differentiated(*tensors):
@@ -252,7 +252,7 @@ class TorchOp:
         return found[0] if len(found) == 1 else tuple(found)
 
     # ---- arguments, of the dispatcher and of the declaration
-    def _check(self, arrays: Sequence[Any], *out: Any) -> dict[str, Any]:
+    def _check(self, arrays: Sequence, *out: Any) -> dict[str, Any]:
         """Return the given tensors by name. Raises SpecError for other arguments, and for tensors
         (including `out`) on several devices."""
         named = zip(self.declared.operands, arrays, strict=True)
@@ -261,13 +261,13 @@ class TorchOp:
         check_tensors(self.name, **given, **dict(zip(["out"], out, strict=False)))
         return given
 
-    def _of_schema(self, options: Sequence[Any]) -> Iterator[Any]:
+    def _of_schema(self, options: Sequence) -> Iterator:
         """Yield the options that are in the schema, with functions replaced by their names."""
         for name, value in zip(self.declared.options, options, strict=True):
             if name in self._kinds:
                 yield self._spelled(name, value) if callable(value) else value
 
-    def _split(self, args: Sequence[Any]) -> tuple[tuple[Any, ...], tuple[Any, ...], Any]:
+    def _split(self, args: Sequence) -> tuple[tuple, tuple, Any]:
         """Return the arrays, options and mesh of a dispatcher call, in which trailing defaults are
         omitted."""
         arrays, options, _, mesh, _ = self._bind(*args)
@@ -307,7 +307,7 @@ class TorchOp:
             ) from None
 
     # ---- the op
-    def launch(self, arrays: Any, options: tuple[Any, ...], mesh: Any, outs: Any = None) -> Any:
+    def launch(self, arrays: Any, options: tuple, mesh: Any, outs: Any = None) -> Any:
         """Run the op and return what the dispatcher's op returns."""
         if mesh is not None and mesh.rank is None:
             return self.declared.call(tuple(arrays), options, outs, mesh)
@@ -317,7 +317,7 @@ class TorchOp:
         made = self.declared.call(tuple(arrays), options, out, mesh)
         return self._whole(made, arrays[0]) if mesh is None else [made]
 
-    def unrecorded(self, tensors: Sequence[Any], options: tuple[Any, ...], mesh: Any) -> Any:
+    def unrecorded(self, tensors: Sequence, options: tuple, mesh: Any) -> Any:
         """Run the op on flat tensors, bypassing the dispatcher if it would do nothing."""
         arrays = tensors
         if mesh is not None:
@@ -342,14 +342,14 @@ class TorchOp:
     def _fake(self, *args: Any) -> Any:
         return self._fake_of(*self._split(args))
 
-    def _fake_of(self, arrays: Any, options: Sequence[Any], mesh: Any) -> Any:
+    def _fake_of(self, arrays: Any, options: Sequence, mesh: Any) -> Any:
         """Return the results without contents. Raises SpecError as the op does, for symbolic sizes
         too."""
         if mesh is None:
             return self._results(arrays, options, 1)
         return [self._results(each, options, mesh.size) for each in zip(*arrays, strict=True)]
 
-    def _results(self, arrays: Sequence[Any], options: Sequence[Any], gpus: int) -> Any:
+    def _results(self, arrays: Sequence, options: Sequence, gpus: int) -> Any:
         given = self._check(arrays)
         infos = {
             name: SimpleNamespace(shape=tensor.shape, dtype=element_type(self.name, name, tensor))
@@ -370,9 +370,7 @@ class TorchOp:
         return self._whole(made if len(made) > 1 else next(iter(made), None), first)
 
     # ---- gradients
-    def recorded(
-        self, arrays: Any, options: tuple[Any, ...], mesh: Any, function: Any = None
-    ) -> Any:
+    def recorded(self, arrays: Any, options: tuple, mesh: Any, function: Any = None) -> Any:
         """Run the op, or its replacement for differentiation, and record it for autograd."""
         replacement = self.declared.replacement(options)
         if replacement is not None:
@@ -393,12 +391,12 @@ class TorchOp:
                 "of torch.nn.functional"
             )
 
-    def constants(self, options: Sequence[Any], mesh: Any) -> dict[str, Any]:
+    def constants(self, options: Sequence, mesh: Any) -> dict[str, Any]:
         """Return the schema's options and the mesh by name."""
         named = zip(self.declared.options, options, strict=True)
         return {"mesh": mesh, **{name: x for name, x in named if name in self._kinds}}
 
-    def named(self, tensors: Sequence[Any], names: Collection[str]) -> dict[str, Any]:
+    def named(self, tensors: Sequence, names: Collection[str]) -> dict[str, Any]:
         """Return flat tensors by name, as lists if the op runs on several GPUs."""
         if not self.declared.sharded:
             return dict(zip(names, tensors, strict=True))
@@ -439,7 +437,7 @@ class _Call:
 
     __slots__ = ("mesh", "op", "options")
 
-    def __init__(self, op: TorchOp, options: tuple[Any, ...], mesh: Any) -> None:
+    def __init__(self, op: TorchOp, options: tuple, mesh: Any) -> None:
         self.op, self.options, self.mesh = op, options, mesh
 
 
@@ -454,7 +452,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
         return tuple(made) if call.mesh is not None else made
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+    def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
         ctx.call, *tensors = inputs
         results = output if isinstance(output, tuple) else (output,)
         saved = ctx.call.op.saved
@@ -467,7 +465,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
-        op: TorchOp = ctx.call.op
+        op = ctx.call.op
         op.require_gradients()
         operands, results = op.declared.operands, op.declared.results
         if op.declared.contiguous:
@@ -505,7 +503,7 @@ class _Recorded(_Transformed):
         return result
 
 
-def _flat(arrays: Iterable[Any]) -> list[Any]:
+def _flat(arrays: Iterable) -> list:
     """Return arrays, some of which may be lists, as one flat list."""
     return [x for each in arrays for x in (each if isinstance(each, list) else [each])]
 
@@ -518,7 +516,7 @@ def _kind(parameter: inspect.Parameter) -> str:
     return f"{found}?" if found and NoneType in kinds else found
 
 
-def own_front(op: Op[Any], function: Callable[..., Any]) -> Callable[..., Any]:
+def own_front(op: Op, function: Callable) -> Callable:
     """Return an extra entry point of a declared op, with a different signature."""
     bound = functools.partial(function, torch_op(op).front)
     signature = inspect.signature(bound)

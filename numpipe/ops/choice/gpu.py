@@ -74,7 +74,7 @@ class Gpu:
     bandwidth: float
     at_once: Any
     constants: Constants
-    layers: tuple[Any, ...]
+    layers: tuple
 
     def save(self, path: Path) -> None:
         """Write a file that `known` reads."""

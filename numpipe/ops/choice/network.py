@@ -77,7 +77,7 @@ def features(of: Ways, product: Product, counted: Floats, gpu: Gpu) -> Floats:
     return table
 
 
-def correction(seen: Floats, layers: tuple[Any, ...]) -> Floats:
+def correction(seen: Floats, layers: tuple) -> Floats:
     """Return the networks' predictions of the logarithm of measured over counted cycles.
 
     seen    (features, configs)

@@ -75,7 +75,7 @@ def space(
     >>> first == choose(377, 13712, 8152, aligned=16)
     True
     """
-    found: list[Config] = []
+    found = []
     kinds: Counter[tuple[object, ...]] = Counter()
     for config in _ordered(m, n, k, gpu, aligned=aligned):
         kind = (

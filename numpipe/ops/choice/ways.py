@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ...arch.dimensions import round_up
 from ...arch.targets import DEFAULT
 from ...plan.budget import HEADER, PANEL_BYTES, fit_slots
 from ...plan.layout import ATOM
@@ -142,7 +143,7 @@ def _slots(tm: int, tn: int, tk: int, panels: int, wgs: int, turns: int, along: 
     """Return how many steps of 16-bit operands fit in shared memory next to staging panels and
     partial sums."""
     sums = 4 * tm * (tn - tn // along) * (wgs if turns else 1)
-    step = sum(-(-side * tk * 2 // ATOM) * ATOM for side in (tm, tn))
+    step = sum(round_up(side * tk * 2, ATOM) for side in (tm, tn))
     most = _MOST_BYTES if tm == tk == 64 and tn >= 64 else DEFAULT.smem_bytes
     return min(DEFAULT.smem_bytes - HEADER - wgs * panels * PANEL_BYTES - sums, most) // step
 

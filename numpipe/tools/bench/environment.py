@@ -123,7 +123,7 @@ def _nvml() -> tuple[Any, Any] | None:
 
 def _card() -> dict[str, Any]:
     """Return the driver version and the limits of GPU 0, as far as NVML reports them."""
-    found: dict[str, Any] = {}
+    found = {}
     if opened := _nvml():
         nvml, card = opened
         with contextlib.suppress(nvml.NVMLError):

@@ -225,8 +225,8 @@ class Session:
 
     def _one_by_one(self, protocol: Protocol, prepare: Callable[[str], None], count: int) -> Sample:
         """Measure each competitor `count` times, after `prepare`."""
-        handles: dict[str, list[Any]] = {}
-        readings: dict[str, dict[str, float]] = {}
+        handles = {}
+        readings = {}
         for name in self.turns:
             prepare(name)
             handles[name] = [self.measure(name) for _ in range(count)]
@@ -236,7 +236,7 @@ class Session:
 
     def interleaved(self, protocol: Protocol = "interleaved") -> Sample:
         self.load(self.turns, self.plan.load)
-        handles: dict[str, list[Any]] = {name: [] for name in self.turns}
+        handles: dict[str, list] = {name: [] for name in self.turns}
         draw = random.Random(0)
         for _ in range(self.plan.rounds):
             # in a new order each round, because the clock is higher after a competitor that draws
@@ -248,7 +248,7 @@ class Session:
     def _sample(
         self,
         protocol: Protocol,
-        handles: dict[str, list[Any]],
+        handles: dict[str, list],
         readings: dict[str, dict[str, float]],
     ) -> Sample:
         times = {

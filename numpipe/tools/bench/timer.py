@@ -281,7 +281,7 @@ def api() -> Any:
     return driver
 
 
-def call(result: tuple[Any, ...]) -> Any:
+def call(result: tuple) -> Any:
     """Return the value of a driver call's ``(code, value)``. Raises LaunchError for an error
     code."""
     if int(result[0]):

@@ -16,6 +16,7 @@ from typing import Any, overload
 import numpy as np
 
 from ... import launch
+from ...arch.dimensions import Dim3
 from ...compile.build import toolchain
 from ...compile.check import error_lines
 from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require
@@ -131,7 +132,7 @@ class Explanation:
     registers: Registers
     slots: tuple[Slots, ...]
     threads: int
-    grid: tuple[int, int, int]
+    grid: Dim3
     ctas_per_sm: int
     persistent: bool
     sms: int
@@ -324,7 +325,7 @@ class Explanation:
 @overload
 def explain(kernel: Kernel, /, *args: Any, **named: Any) -> Explanation: ...
 @overload
-def explain(kernel: Callable[..., Any], /, *args: Any, **named: Any) -> OpExplanation: ...
+def explain(kernel: Callable, /, *args: Any, **named: Any) -> OpExplanation: ...
 
 
 @brief
@@ -403,9 +404,7 @@ def explain(
         )
     if compiled is None:
         compiled = os.environ.get("NUMPIPE_COMPILE_CHECK", "1") != "0" and toolchain() is None
-    used: Resources | None = (
-        kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
-    )
+    used = kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
     unit = variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
     semaphores = kernel.definition.results.semaphores(call) if unit.gpus else None
@@ -502,7 +501,7 @@ def _count(
     unit: Unit,
     variant: Variant,
     call: Described,
-    grid: tuple[int, int, int],
+    grid: Dim3,
     semaphores: int | None,
     resident: Callable[[], int],
 ) -> KernelWork:

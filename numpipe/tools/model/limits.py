@@ -22,7 +22,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
 from ...sim.inferred import Work
 from .gpu_figures import Clock, DeviceModel
@@ -196,7 +195,7 @@ class Model:
     def compute(self, work: Work, without: str = "") -> float:
         """Return the cycles of the compute role if it never waits for tiles."""
         device, facts = self.device, self.facts
-        own: dict[int, float] = {}
+        own = {}
         for warpgroup in {
             key[1] for key in work if key[0] in ("tensor", "read", "written", "steps")
         }:
@@ -311,7 +310,7 @@ class Model:
         """Return each array's bytes that are loaded from HBM: see `missed`."""
         return {key[1]: self.missed(key) for key in self.work.total if key[0] == "load"}
 
-    def missed(self, key: tuple[Any, ...]) -> float:
+    def missed(self, key: tuple) -> float:
         """Return the bytes of an array that are not in L2 when they are loaded or added to, for
         ``("load", array)`` or ``("reduce", array)``.
 

@@ -33,7 +33,7 @@ class OpExplanation:
 
     op: str
     copied: tuple[str, ...]
-    kernels: tuple[Any, ...]
+    kernels: tuple
     nbytes: int
     operations: float
 
@@ -68,9 +68,9 @@ class OpExplanation:
 
 def explain_op(
     op: Any,
-    args: tuple[Any, ...],
+    args: tuple,
     named: dict[str, Any],
-    explain: Callable[..., Any],
+    explain: Callable,
 ) -> OpExplanation:
     """Explain a call of an op, using `explain` for each kernel. Raises SpecError if the call passes
     a target or a stream."""

@@ -13,6 +13,7 @@ import math
 from dataclasses import replace
 from typing import NamedTuple
 
+from ...arch.dimensions import Dim3, round_up
 from ...arch.products import Product
 from ...diagnostics.argument_checks import FLAG, NONE, a, each, require, told, whole, word
 from ...diagnostics.errors import SpecError
@@ -31,7 +32,7 @@ CLUSTER = "cluster"
 
 
 def product(
-    shape: tuple[int, int, int],
+    shape: Dim3,
     *,
     tile: tuple[int, int],
     depth: int,
@@ -130,7 +131,7 @@ def product(
             f"product: tile {tile} in a cluster of {parts}, split={CLUSTER!r}: columns must be a "
             f"multiple of {8 * parts}"
         )
-    stage = sum(-(-side * depth * itemsize // ATOM) * ATOM for side in tile)
+    stage = sum(round_up(side * depth * itemsize, ATOM) for side in tile)
     staging = num_compute_wgs * store_slots * PANEL_BYTES
     sums = 4 * tile[0] * tile[1] * (parts - 1) // parts * (num_compute_wgs if turns else 1)
     if (total := HEADER + slots * stage + staging + sums) > device.target.smem_bytes:

@@ -10,11 +10,11 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
+from ...arch.dimensions import Dim3
 from ...plan.unit import Unit
 from ...sim.inferred import Work, places
 from ...sim.work_count import Counter, Tracer, run
 
-Place = tuple[int, int, int]
 Body = Callable[[Any], None]
 EVENTS = 4_500
 """events to count: loads, stores, products and waits of all warpgroups; about a second"""
@@ -60,7 +60,7 @@ class KernelWork:
 def count(
     unit: Unit,
     body: Body,
-    grid: Place,
+    grid: Dim3,
     resident: Callable[[], int],
     nbytes: dict[str, int],
     steered: Callable[[], bool],
@@ -77,8 +77,8 @@ def count(
     ctas = math.prod(grid)
     work = KernelWork(ctas)
     events = 0
-    movers: set[int] = set()
-    loops, dealt = (collections.defaultdict[int, dict[Any, Any]](dict) for _ in range(2))
+    movers = set()
+    loops, dealt = (collections.defaultdict[int, dict](dict) for _ in range(2))
 
     def at(number: int) -> Work:
         if number not in work.counted:
@@ -87,7 +87,7 @@ def count(
                 work.counted[number] += counted(warpgroup, place(number, grid))
         return work.counted[number]
 
-    def counted(warpgroup: int, cta: Place) -> Work:
+    def counted(warpgroup: int, cta: Dim3) -> Work:
         nonlocal events
         machine = Counter(Work(), unit, warpgroup, cta, grid)
         machine.every_tile = steered()
@@ -136,27 +136,27 @@ def _order(unit: Unit) -> list[int]:
     return sorted(range(len(unit.parts)), key=lambda number: not unit.role(number).loads)
 
 
-def place(number: int, grid: Place) -> Place:
+def place(number: int, grid: Dim3) -> Dim3:
     """Return the blockIdx of a CTA, with the first dimension varying fastest."""
     return number % grid[0], number // grid[0] % grid[1], number // (grid[0] * grid[1])
 
 
 def _trace(
-    work: KernelWork, unit: Unit, body: Body, grid: Place, resident: int, movers: list[int]
+    work: KernelWork, unit: Unit, body: Body, grid: Dim3, resident: int, movers: list[int]
 ) -> None:
     """Estimate how many of the bytes that the resident CTAs load and add to are distinct, from the
     first of these CTAs."""
     moved, steady, swept, union, beside = (
         collections.defaultdict[tuple[str, str], float](float) for _ in range(5)
     )
-    known: set[Any] = set()
+    known = set()
     here: set[Any] = set()
     samples = events = 0
     while samples < resident and (samples < NEIGHBOURS or events < EVENTS):
         number, samples = samples, samples + 1
         neighbor, here = here if number % NEIGHBOURS else set(), set()
         for warpgroup in movers:
-            mine: set[Any] = set()
+            mine = set()
             machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
             run(machine, body)
             events += machine.events

@@ -42,10 +42,10 @@ class Candidate:
     variant: Variant
 
 
-def named(space: Mapping[str, Any] | Iterable[Any]) -> dict[str, Any]:
+def named(space: Mapping[str, Any] | Iterable) -> dict[str, Any]:
     """Return the configs by name: a mapping's keys, or each config's repr. Raises SpecError if
     there are none, or two with the same name."""
-    configs: dict[str, Any] = {}
+    configs = {}
     for name, config in (
         space.items()
         if isinstance(space, Mapping)
@@ -78,7 +78,7 @@ def refusal(error: Exception) -> str:
 
 
 def describe(
-    factory: Factory, space: Mapping[str, Any], args: tuple[Any, ...], named: Mapping[str, Any]
+    factory: Factory, space: Mapping[str, Any], args: tuple, named: Mapping[str, Any]
 ) -> tuple[list[Candidate], dict[str, str]]:
     """Return the candidates that accept the call, and the reasons why others do not."""
     candidates, refused = [], {}
@@ -139,8 +139,8 @@ class Buffers:
     """Several sets of a call's arguments, each with the outputs that the first candidate's call
     returned."""
 
-    sets: list[tuple[tuple[Any, ...], dict[str, Any]]]
-    outs: list[Any]
+    sets: list[tuple[tuple, dict[str, Any]]]
+    outs: list
 
     def call(self, kernel: Kernel, number: int) -> Any:
         """Call a kernel on the next set of buffers."""
@@ -152,7 +152,7 @@ class Buffers:
         return self.outs[at]
 
 
-def buffers(args: tuple[Any, ...], named: Mapping[str, Any], on_gpu: bool) -> Buffers:
+def buffers(args: tuple, named: Mapping[str, Any], on_gpu: bool) -> Buffers:
     """Return the caller's arguments if calls are simulated; on a GPU, enough copies that twice the
     size of L2 is accessed between two uses of one."""
     if not on_gpu:

@@ -69,7 +69,7 @@ class Tuned:
 @brief
 def autotune(
     factory: Factory,
-    space: Mapping[str, Any] | Iterable[Any],
+    space: Mapping[str, Any] | Iterable,
     /,
     *args: Any,
     key: Any = None,

@@ -37,9 +37,9 @@ def identity(
     factory: Factory,
     space: Mapping[str, Any],
     key: Any,
-    args: tuple[Any, ...],
+    args: tuple,
     named: Mapping[str, Any],
-    measure: Callable[..., Any] | None,
+    measure: Callable | None,
     device: launch.Device | None,
 ) -> dict[str, Any]:
     """Return everything that the fastest candidate depends on, as JSON values; a different value of
@@ -77,7 +77,7 @@ def identity(
     }
 
 
-def _key(key: Any, args: tuple[Any, ...], named: Mapping[str, Any]) -> str:
+def _key(key: Any, args: tuple, named: Mapping[str, Any]) -> str:
     """Return the key of a call; the default is its shapes, types and scalars."""
     if key is None:
         return ", ".join(

@@ -16,7 +16,7 @@ from ...launch.mesh import Mesh, check_mesh
 from ...sim.regions import bounds, joined
 
 _ALIGN = 1024
-Array = np.ndarray[Any, Any]
+Array = np.ndarray
 Arrays = dict[str, Array]
 
 
@@ -35,7 +35,7 @@ class Arguments:
         self,
         what: str,
         kernel: Kernel,
-        args: Sequence[Any],
+        args: Sequence,
         named: dict[str, Any],
         out: Any,
         options: Sequence[str],
@@ -87,7 +87,7 @@ class Arguments:
             return {name: value}
         return {of_gpu(name, gpu, self.mesh.size): each for gpu, each in enumerate(value)}
 
-    def run(self, call: Callable[..., Any], **options: Any) -> Arrays:
+    def run(self, call: Callable, **options: Any) -> Arrays:
         """Call ``call(*args, **named, **options)`` on fresh copies. Return all array arguments by
         name, including those that the call allocated."""
         copies = dict(zip(self.arrays, duplicates(list(self.arrays.values())), strict=True))

@@ -17,6 +17,7 @@ from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from ...arch.dimensions import Dim3
 from ...diagnostics.errors import SimulationError
 from ...diagnostics.progress_bar import progress_bar
 from ...kernels.simulation_checks import Judge
@@ -70,7 +71,7 @@ class Class:
     explored: Explored
 
     @property
-    def shown(self) -> tuple[int, int, int]:
+    def shown(self) -> Dim3:
         """Sort key among schedules that show the same failure; the one with the smallest is
         shown."""
         return self.explored.switches, len(self.name.turns), len(self.explored.steps)

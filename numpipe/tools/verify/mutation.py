@@ -166,7 +166,7 @@ _NO_PRODUCTS = (
     "wgmma.wait_group waits for groups of products (wgmma.wait_group), and the kernel has none"
 )
 
-Edit = Callable[[tuple[Any, ...]], "tuple[Any, ...] | None"]
+Edit = Callable[[tuple], "tuple | None"]
 """Arguments -> the arguments to pass instead, or None to leave the operation out."""
 LEFT_OUT = "left out"
 CHANGES: dict[str, dict[str, Edit]] = {
@@ -296,7 +296,7 @@ def watched(
         return call
 
     methods = {name: getattr(Warpgroup, name) for name in operations}
-    meet: Any = barrier.warp_sync
+    meet = barrier.warp_sync
     function = meet.function
     for name, method in methods.items():
         setattr(Warpgroup, name, patched(name, method))
@@ -451,7 +451,7 @@ def mutate(
     products = any(place.operation == "wgmma_commit" for place in places)
     mutants, rules = [], REDUNDANT | ({} if products else {"wgmma_wait": _NO_PRODUCTS})
     for place, line in places.items():
-        edits: dict[str, Edit] = {} if place.operation in COUNTED else {LEFT_OUT: lambda _: None}
+        edits = {} if place.operation in COUNTED else {LEFT_OUT: lambda _: None}
         for change, edit in (edits | CHANGES.get(place.operation, {})).items():
             by = _told(kernel, arguments, place, edit, wanted)
             if by is None:
@@ -472,7 +472,7 @@ def _told(
     if the change has no effect on the arguments."""
     changed = False
 
-    def edited(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+    def edited(args: tuple) -> tuple | None:
         nonlocal changed
         made = edit(args)
         changed |= made != args

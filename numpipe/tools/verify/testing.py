@@ -132,7 +132,7 @@ def check(
         )
     verification, arrays = verified(kernel, arguments, schedules, seed)
     errors: dict[str, dict[str, float]] = {}
-    wrong: list[str] = []
+    wrong = []
 
     def compare(where: str, got: Arrays) -> None:
         errors[where] = {}

@@ -1,0 +1,17 @@
+"""Sizes: types for several dimensions, and rounding."""
+
+from __future__ import annotations
+
+Ints = tuple[int, ...]
+"""a shape, strides, coordinates or axes: an int for each dimension"""
+Dim3 = tuple[int, int, int]
+"""CUDA's dim3: numbers of CTAs, or the index of one, along x, y and z"""
+
+
+def round_up(size: int, unit: int) -> int:
+    """Return the smallest multiple of `unit` that is at least `size`.
+
+    >>> round_up(130, 64)
+    192
+    """
+    return -(-size // unit) * unit
