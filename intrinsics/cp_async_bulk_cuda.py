@@ -47,9 +47,7 @@ def _hinted(what: str, given: Any, statement: str) -> str:
 
 
 @cuda_meaning(cp_async_bulk.load)
-def _load(
-    _typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None
-) -> Any:
+def _load(dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None) -> Any:
     rank = _rank("load", coords)
     i32 = nb.types.int32
     # Numba lowers an omitted policy as None
@@ -62,7 +60,7 @@ def _load(
         f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2]$policy;",
     )
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+    def codegen(builder: Any, args: Any) -> Any:
         destination, address, coordinates, barrier = args[:4]
         nb.emit_gated(
             builder,
@@ -71,14 +69,12 @@ def _load(
             text,
             ",".join(["r,l,r", *"r" * rank, "~{memory}"]),
         )
-        return nb.nothing(context)
 
     return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
 
 
 @cuda_meaning(cp_async_bulk.multicast)
 def _multicast(
-    _typing: Any,
     dst: Any,
     tensor_map: Any,
     coords: Any,
@@ -97,7 +93,7 @@ def _multicast(
         f"[$0], [$1, {{{_innermost_first(4, rank)}}}], [$2], mask$policy;",
     )
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+    def codegen(builder: Any, args: Any) -> Any:
         destination, address, coordinates, barrier, mask = args[:5]
         nb.emit_gated(
             builder,
@@ -106,7 +102,6 @@ def _multicast(
             f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}",
             ",".join(["r,l,r,r", *"r" * rank, "~{memory}"]),
         )
-        return nb.nothing(context)
 
     return nb.types.void(
         i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, i32, policy
@@ -114,9 +109,7 @@ def _multicast(
 
 
 @cuda_meaning(cp_async_bulk.store)
-def _store(
-    _typing: Any, tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None
-) -> Any:
+def _store(tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) -> Any:
     rank = _rank("store", coords)
     i32 = nb.types.int32
     policy = eviction_policy or nb.types.none
@@ -127,7 +120,7 @@ def _store(
         f"[$0, {{{_innermost_first(2, rank)}}}], [$1]$policy;",
     )
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+    def codegen(builder: Any, args: Any) -> Any:
         address, coordinates, source = args[:3]
         nb.emit_gated(
             builder,
@@ -136,13 +129,12 @@ def _store(
             text,
             ",".join(["l,r", *"r" * rank, "~{memory}"]),
         )
-        return nb.nothing(context)
 
     return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
 
 
 @cuda_meaning(cp_async_bulk.reduce)
-def _reduce(_typing: Any, tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
+def _reduce(tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
     rank = _rank("reduce", coords)
     i32, name = nb.types.int32, immediate("cp_async_bulk.reduce", "operation", operation)
     cp_async_bulk.check_reduction(name)
@@ -151,7 +143,7 @@ def _reduce(_typing: Any, tensor_map: Any, coords: Any, src: Any, operation: Any
         f"[$0, {{{_innermost_first(2, rank)}}}], [$1];"
     )
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+    def codegen(builder: Any, args: Any) -> Any:
         nb.emit_gated(
             builder,
             nb.void,
@@ -159,17 +151,16 @@ def _reduce(_typing: Any, tensor_map: Any, coords: Any, src: Any, operation: Any
             text,
             ",".join(["l,r", *"r" * rank, "~{memory}"]),
         )
-        return nb.nothing(context)
 
     return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, operation), codegen
 
 
 @cuda_meaning(cp_async_bulk.prefetch)
-def _prefetch(_typing: Any, tensor_map: Any, coords: Any) -> Any:
+def _prefetch(tensor_map: Any, coords: Any) -> Any:
     rank = _rank("prefetch", coords)
     text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [$0, {{{_innermost_first(1, rank)}}}];"
 
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+    def codegen(builder: Any, args: Any) -> Any:
         nb.emit_asm(
             builder,
             nb.void,
@@ -177,6 +168,5 @@ def _prefetch(_typing: Any, tensor_map: Any, coords: Any) -> Any:
             text,
             ",".join(["l", *"r" * rank]),
         )
-        return nb.nothing(context)
 
     return nb.types.void(nb.types.int64, nb.types.UniTuple(nb.types.int32, rank)), codegen

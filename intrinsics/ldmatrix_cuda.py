@@ -28,10 +28,10 @@ def _meaning(operation: Any, count: int, transposed: bool) -> None:
     i32 = nb.types.int32
     result = i32 if count == 1 else nb.types.UniTuple(i32, count)
 
-    def typer(_typing: Any, addr: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+    def typer(addr: Any) -> Any:
+        def codegen(builder: Any, args: Any) -> Any:
             registers = emit(builder, count, transposed, args[0])
-            return registers[0] if count == 1 else context.make_tuple(builder, result, registers)
+            return registers[0] if count == 1 else builder.make_tuple(result, registers)
 
         return result(i32), codegen
 

@@ -12,17 +12,17 @@ from . import special
 
 
 @cuda_meaning(special.thread_index)
-def _thread_index(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: nb.thread_index(builder)
+def _thread_index() -> Any:
+    return nb.types.int32(), lambda builder, args: nb.thread_index(builder)
 
 
 @cuda_meaning(special.warpgroup_index)
-def _warpgroup_index(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: builder.lshr(
+def _warpgroup_index() -> Any:
+    return nb.types.int32(), lambda builder, args: builder.lshr(
         nb.thread_index(builder), nb.const(7)
     )
 
 
 @cuda_meaning(special.smem_base)
-def _smem_base(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: nb.shared_base(builder)
+def _smem_base() -> Any:
+    return nb.types.int32(), lambda builder, args: nb.shared_base(builder)

@@ -80,64 +80,63 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
-    """Return an operation of the entry with this result. ``emit(context, builder, *values)`` makes
+    """Return an operation of the entry with this result. ``emit(builder, *values)`` makes
     its code."""
 
-    def typer(_context: Any, *types: Any) -> Any:
-        context, builder, values = yield result
-        return emit(context, builder, *values)
+    def typer(*types: Any) -> Any:
+        builder, values = yield result
+        return emit(builder, *values)
 
     return entry_operation(typer)
 
 
-def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
+def _start(unit: Unit, builder: Any, *sizes: Any) -> None:
     """Initialize the barriers of all rings, and define the symbols that helpers leave to the
     kernel. For `sizes` see `keep_grid`."""
-    define_axes(builder.module, unit)
-    define_approximation(builder.module, unit.params.approx_math)
-    define_order(builder.module, unit)
+    define_axes(builder, unit)
+    define_approximation(builder, unit.params.approx_math)
+    define_order(builder, unit)
     if unit.exchange_bytes:
-        define_exchange(builder.module, unit)
+        define_exchange(builder, unit)
     if unit.gpus:
-        define_offsets(builder.module, unit)
+        define_offsets(builder, unit)
     if unit.turns > 1:
-        define_turns(context, builder.module, unit)
+        define_turns(builder, unit)
     if unit.params.profile_space:
         define_profile(builder)
     first = builder.icmp_unsigned("<", nb.thread_index(builder), 128)
     with builder.if_then(builder.and_(first, elected(builder))):
         for address, count, _ in unit.all_barriers():
             nb.call(
-                context,
                 builder,
                 mbarrier.init,
                 (I32, I32),
                 (nb.smem(builder, address), nb.const(count)),
             )
-        nb.call(context, builder, fence.mbarrier_init, (), ())
+        nb.call(builder, fence.mbarrier_init, (), ())
         keep_grid(builder, unit, sizes)
         if unit.params.debug:
-            begin_bounds(context, builder, unit)
+            begin_bounds(builder, unit)
     # all threads meet, so that no CTA arrives on a barrier of, or copies to, a CTA that has not
     # started
     if unit.clustered:
         if unit.params.debug or sizes:
-            nb.call(context, builder, cluster.arrive, (), ())
+            nb.call(builder, cluster.arrive, (), ())
         # fence.mbarrier_init has released the barriers, and nothing else needs a release (PTX ISA,
         # "membar/fence": its example)
         else:
             # a `release` would be a fence of the whole GPU
             nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
-        nb.call(context, builder, cluster.wait, (), ())
+        nb.call(builder, cluster.wait, (), ())
     else:
-        nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
+        nb.call(builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
 
 
-def _meet(unit: Unit, operation: Op, context: Any, builder: Any) -> None:
+def _meet(unit: Unit, operation: Op, builder: Any) -> None:
     """Let the CTAs of a cluster meet, if they do so at the end. That is known only when all
     functions have been compiled."""
     if unit.meets_at_end:
-        nb.call(context, builder, operation, (), ())
+        nb.call(builder, operation, (), ())
 
 
 def _is_memory(unit: Unit, builder: Any) -> Any:
@@ -156,7 +155,7 @@ def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
         )
 
 
-def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
+def _begin_launch(unit: Unit, builder: Any, table: Any) -> None:
     """Signal the peers that the launch has begun, from one lane of the first CTA. Its warp is one
     of the memory role that does nothing else, or the last one of the first warpgroup."""
     own = unit.memory_warpgroup if unit.warp_specialized else 0
@@ -166,7 +165,7 @@ def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
         builder.and_(first, builder.icmp_unsigned("==", nb.thread_index(builder), lane)),
         likely=False,
     ):
-        launch_begins(context, builder, unit, table)
+        launch_begins(builder, unit, table)
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -195,12 +194,12 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
     """Return an operation like `one_lane` that calls a function in one lane of each of these warps
     of the CTA."""
 
-    def typer(typing_context: Any, function: Any, *args: Any) -> Any:
-        function.get_call_type(typing_context, args, {})
-        context, builder, values = yield nb.types.void
+    def typer(function: Any, *args: Any) -> Any:
+        nb.returns(function, args)
+        builder, values = yield nb.types.void
         own, _ = place_among(builder, warps)
         with builder.if_then(builder.and_(own, elected_in_warp(builder))):
-            nb.call(context, builder, function, args, values[1:])
+            nb.call(builder, function, args, values[1:])
         nb.join(builder)
 
     return entry_operation(typer)
@@ -219,15 +218,13 @@ def build(
     arguments: list[str] = []
     ns: dict[str, Any] = {
         "table_address": _operation(
-            nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)
+            nb.types.int64, lambda builder, table: builder.ptrtoint(table, nb.i64)
         ),
         "start": _operation(nb.types.void, functools.partial(_start, unit)),
-        "is_memory": _operation(nb.types.boolean, lambda _, builder: _is_memory(unit, builder)),
-        "begin_dynamic": _operation(
-            nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)
-        ),
+        "is_memory": _operation(nb.types.boolean, functools.partial(_is_memory, unit)),
+        "begin_dynamic": _operation(nb.types.void, functools.partial(_begin_tickets, unit)),
         "begin_gpus": _operation(
-            nb.types.void, lambda _, builder, np_, table: begin_gpus(builder, np_, table, unit)
+            nb.types.void, lambda builder, np_, table: begin_gpus(builder, np_, table, unit)
         ),
         "begin_launch": _operation(nb.types.void, functools.partial(_begin_launch, unit)),
         "dec": setmaxnreg.dec,
@@ -266,7 +263,7 @@ def build(
     for role, emit in itertools.product(unit.roles, (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(
             nb.types.void,
-            lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
+            lambda builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
         )
 
     def run(role: Role, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:

@@ -52,8 +52,8 @@ def divide(builder: Any, a: Any, b: Any) -> Any:
     )
 
 
-def define_approximation(module: Any, chosen: bool) -> None:
+def define_approximation(outer: Any, chosen: bool) -> None:
     """Define the symbol in a kernel's entry module; `chosen` is whether the kernel requests
     approximations."""
-    with nb.define(module, SYMBOL, nb.i1) as (builder, _):
+    with nb.define(outer, SYMBOL, nb.i1) as (builder, _):
         builder.ret(nb.const(int(chosen), nb.i1))

@@ -37,26 +37,23 @@ def elected_in_warp(builder: Any) -> Any:
 
 
 @cuda_meaning(one_lane)
-def _one_lane(typing_context: Any, function: Any, *args: Any) -> Any:
-    function.get_call_type(typing_context, args, {})
-    context, builder, values = yield nb.types.void
+def _one_lane(function: Any, *args: Any) -> Any:
+    nb.returns(function, args)
+    builder, values = yield nb.types.void
     with builder.if_then(elected(builder)):
-        nb.call(context, builder, function, args, values[1:])
+        nb.call(builder, function, args, values[1:])
     nb.join(builder)
 
 
 @cuda_meaning(each_warp)
-def _each_warp(typing_context: Any, function: Any, *args: Any) -> Any:
+def _each_warp(function: Any, *args: Any) -> Any:
     operation = function.typing_key
     if not hasattr(operation, "ptx"):
         raise TypeError(
             f"each_warp takes an operation that is a single PTX statement, got {operation!r}"
         )
-    inner, emit = predicated(operation)(typing_context, *args, nb.types.int32)
-    context, builder, values = yield nb.types.void
+    inner, emit = predicated(operation)(*args, nb.types.int32)
+    builder, values = yield nb.types.void
     lane = builder.and_(nb.thread_index(builder), 31)
-    cast = [
-        context.cast(builder, v, t, s)
-        for v, t, s in zip(values[1:], args, inner.args, strict=False)
-    ]
-    return emit(context, builder, inner, [*cast, lane])
+    cast = [builder.cast(v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
+    return emit(builder, [*cast, lane])

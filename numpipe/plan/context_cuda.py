@@ -28,7 +28,7 @@ class ContextType(source.ContextFacts, nb.FieldsType):
     unit: Unit
     role: Role
 
-    def compiled(self, context: Any, builder: Any, value: Any) -> CompiledContext:
+    def compiled(self, builder: Any, value: Any) -> CompiledContext:
         return CompiledContext(self, builder, lambda: value)
 
 
@@ -74,8 +74,8 @@ def new_context(unit: Unit, role: Role) -> Any:
     """Return an operation that makes the context of a role. The ring counters are on the stack, and
     LLVM promotes them to registers."""
 
-    def typer(_context: Any) -> Any:
-        _, builder, _ = yield ContextType(unit, role)
+    def typer() -> Any:
+        builder, _ = yield ContextType(unit, role)
         array = nb.ir.ArrayType(nb.i32, STATE)
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
         builder.store(nb.ir.Constant(array, [0] * STATE), state)
@@ -116,29 +116,28 @@ def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any],
     """Give an operation on a context the code ``function(builder, unit, np_)``."""
 
     @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any) -> Any:
-        _, builder, args = yield result
+    def typer(np_: Any) -> Any:
+        builder, args = yield result
         return function(builder, np_.unit, args[0])
 
 
 @cuda_meaning(source.only_if)
-def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: Any) -> Any:
+def _only_if(holder: Any, fact: Any, function: Any, *args: Any) -> Any:
     holds = getattr(holder, nb.literal(fact))
     if holds:
-        nb.returns(typing_context, function, (holder, *args))
-    context, builder, values = yield nb.types.void
+        nb.returns(function, (holder, *args))
+    builder, values = yield nb.types.void
     if holds:
-        nb.call(context, builder, function, (holder, *args), (values[0], *values[3:]))
+        nb.call(builder, function, (holder, *args), (values[0], *values[3:]))
 
 
 @cuda_meaning(source.over)
-def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
+def _over(values: Any, function: Any, *args: Any) -> Any:
     for kind in values:
-        nb.returns(typing_context, function, (kind, *args))
-    context, builder, given = yield nb.types.void
+        nb.returns(function, (kind, *args))
+    builder, given = yield nb.types.void
     for number, kind in enumerate(values):
         nb.call(
-            context,
             builder,
             function,
             (kind, *args),
@@ -151,21 +150,21 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
     compute role executes as a call.
 
     The meaning is a generator function of the types: it checks them, yields the function to call
-    and its argument types, is sent (context, builder, args), and returns the arguments' values.
+    and its argument types, is sent (builder, args), and returns the arguments' values.
     """
 
     def attach(prepared: Callable[..., Any]) -> None:
-        def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
+        def typer(np_: Any, *given: Any) -> Any:
             rest = prepared(np_, *given)
             function, argtypes = next(rest)
             if np_.computes:
-                nb.returns(typing_context, function, argtypes)
-            context, builder, args = yield nb.types.void
+                nb.returns(function, argtypes)
+            builder, args = yield nb.types.void
             if np_.computes:
                 try:
-                    rest.send((context, builder, args))
+                    rest.send((builder, args))
                 except StopIteration as end:
-                    nb.call(context, builder, function, argtypes, end.value)
+                    nb.call(builder, function, argtypes, end.value)
 
         cuda_meaning(operation)(with_parameters(typer, inspect.signature(prepared).parameters))
 
@@ -173,9 +172,9 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
 
 
 def _axis(what: str) -> Any:
-    def typer(_context: Any, name: Any) -> Any:
+    def typer(name: Any) -> Any:
         axis = nb.literal(name)
-        _, builder, _ = yield I32
+        builder, _ = yield I32
         return nb.external(builder, axis_symbol(what, axis), nb.i32)
 
     return typer
@@ -187,9 +186,9 @@ cuda_meaning(source.axis_size)(_axis("size"))
 
 def _program(operation: Any, name: str, register: str) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, axis: Any) -> Any:
+    def typer(axis: Any) -> Any:
         dimension = "xyz"[source.checked_axis(name, axis)]
-        _, builder, _ = yield I32
+        builder, _ = yield I32
         return nb.special(builder, f"{register}.{dimension}")
 
 
@@ -207,9 +206,9 @@ _program(source.num_programs, "num_programs", "nctaid")
 
 def _folded(operation: Any, what: str) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, dimension: Any) -> Any:
+    def typer(dimension: Any) -> Any:
         number = nb.literal(dimension)
-        _, builder, _ = yield I32
+        builder, _ = yield I32
         return nb.external(builder, program_symbol(what, number), nb.i32)
 
 
@@ -218,14 +217,14 @@ _folded(source.folded_size, "size")
 
 
 @cuda_meaning(source.own_index)
-def _own_index(_context: Any) -> Any:
-    _, builder, _ = yield I32
+def _own_index() -> Any:
+    builder, _ = yield I32
     return nb.block_number(builder)
 
 
 @cuda_meaning(source.cta_count)
-def cta_count(_context: Any) -> Any:
-    _, builder, _ = yield I32
+def cta_count() -> Any:
+    builder, _ = yield I32
     x, y, z = nb.grid_size(builder)
     return builder.mul(x, builder.mul(y, z))
 
@@ -263,11 +262,11 @@ def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
     return _kept(builder, unit, unit.folded.index(dimension))
 
 
-def define_axes(module: Any, unit: Unit) -> None:
+def define_axes(outer: Any, unit: Unit) -> None:
     """Define the axis symbols of this kernel, in its entry module."""
 
     def put(symbol: str, value: Callable[[Any], Any]) -> None:
-        with nb.define(module, symbol, nb.i32) as (builder, _):
+        with nb.define(outer, symbol, nb.i32) as (builder, _):
             builder.ret(value(builder))
 
     def define(what: str, name: str, value: Callable[[Any], Any]) -> None:
@@ -337,15 +336,15 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 
 
 @cuda_meaning(source.warpgroup_part)
-def _warpgroup_part(_context: Any, np_: Any) -> Any:
+def _warpgroup_part(np_: Any) -> Any:
     result = I32 if np_.numbered else InertType("the warpgroup axis")
-    _, builder, args = yield result
+    builder, args = yield result
     if not np_.numbered:
         return None
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
 
 
 @cuda_meaning(source.gpu_index)
-def _gpu_index(_context: Any, np_: Any) -> Any:
-    _, builder, args = yield I32
+def _gpu_index(np_: Any) -> Any:
+    builder, args = yield I32
     return builder.load(counter_pointer(builder, args[0], GPU))

@@ -33,10 +33,8 @@ def made(tree: Tree, parts: list[Any]) -> Any:
     )
 
 
-def build_value(context: Any, builder: Any, ty: Any, values: Iterator[Any]) -> Any:
+def build_value(builder: Any, ty: Any, values: Iterator[Any]) -> Any:
     """Return the LLVM value of a tuple's type, given the values of its leaves."""
     if parts_of(ty) is None:
         return next(values)
-    return context.make_tuple(
-        builder, ty, [build_value(context, builder, part, values) for part in ty]
-    )
+    return builder.make_tuple(ty, [build_value(builder, part, values) for part in ty])

@@ -121,17 +121,17 @@ def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
 
 
 # ---- the operations
-def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
+def of_ring(ring: Any, event: Any, step: Any, part: Any) -> Any:
     """Record an event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
-    context, builder, args = yield nb.types.void
-    state = nb.fields(context, builder, ring, args[0]).np
+    builder, args = yield nb.types.void
+    state = nb.fields(builder, ring, args[0]).np
     record(
         builder,
         ring.context.unit,
         state,
         kind,
-        context.cast(builder, args[2], step, I32),
+        builder.cast(args[2], step, I32),
         ring.plan.index,
         operand,
     )
@@ -139,11 +139,11 @@ def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
 
 def _of_region(operation: Any, kind: str) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any, name: Any) -> Any:
+    def typer(np_: Any, name: Any) -> Any:
         text = immediate("region", "name", name)
         if not isinstance(text, str):
             raise SpecError(f"region: name must be a string, got {text!r}")
-        _, builder, args = yield nb.types.void
+        builder, args = yield nb.types.void
         record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(text)))
 
 
@@ -152,14 +152,14 @@ _of_region(source.region_end, "region end")
 
 
 @cuda_meaning(source.mark_tile)
-def _mark_tile(_context: Any, np_: Any, tile: Any) -> Any:
-    context, builder, args = yield nb.types.void
-    record(builder, np_.unit, args[0], "tile begin", context.cast(builder, args[1], tile, I32))
+def _mark_tile(np_: Any, tile: Any) -> Any:
+    builder, args = yield nb.types.void
+    record(builder, np_.unit, args[0], "tile begin", builder.cast(args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)
-def _mark_store(_context: Any, ref: Any, event: Any) -> Any:
+def _mark_store(ref: Any, event: Any) -> Any:
     kind = nb.literal(event)
-    context, builder, args = yield nb.types.void
+    builder, args = yield nb.types.void
     if ref.unit.params.profile_space:
-        record(builder, ref.unit, nb.fields(context, builder, ref, args[0]).np, kind, nb.const(0))
+        record(builder, ref.unit, nb.fields(builder, ref, args[0]).np, kind, nb.const(0))

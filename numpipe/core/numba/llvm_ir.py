@@ -53,11 +53,24 @@ i1, i8, i16, i32, i64 = (ir.IntType(n) for n in (1, 8, 16, 32, 64))
 f32 = ir.FloatType()
 f64 = ir.DoubleType()
 void = ir.VoidType()
+nothing = ir.Constant(i8.as_pointer(), None)
+"""the value of a call that returns None"""
 
 
 class Builder(ir.IRBuilder):  # type: ignore[misc]
     """LLVM's builder, which also takes Python numbers: as one of two operands of one type, as the
     value of a store, and as indices."""
+
+    context: Any
+    """Numba's context of the function that is compiled, set before an operation generates code"""
+
+    def cast(self, value: Any, fromty: Any, toty: Any) -> Any:
+        """Convert a value of one Numba type to another."""
+        return self.context.cast(self, value, fromty, toty)
+
+    def make_tuple(self, type: Any, values: Sequence[Any]) -> Any:
+        """Return a tuple of a Numba type."""
+        return self.context.make_tuple(self, type, values)
 
     def store(self, value: Any, pointer: Any, *args: Any, **options: Any) -> Any:
         value = _operand(value, pointer.type.pointee)
@@ -190,11 +203,6 @@ def global_pointer(type: Any) -> Any:
     return ir.PointerType(type, 1)
 
 
-def nothing(context: Any) -> Any:
-    """Return the value of a call that returns None."""
-    return context.get_dummy_value()
-
-
 def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
     """Call a symbol that the kernel's entry module defines (see `define`). Shared helpers get
     information about their kernel in this way."""
@@ -205,15 +213,18 @@ def external(builder: Any, name: str, result: Any, args: Sequence[Any] = ()) -> 
 
 
 @contextlib.contextmanager
-def define(module: Any, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
-    """Define an always-inlined function in `module`, yielding ``(builder, arguments)``.
+def define(outer: Builder, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
+    """Define an always-inlined function in the module of a builder, yielding ``(builder,
+    arguments)``.
 
     The linkage is weak instead of linkonce, because the linker reads the entry module first and
     would drop functions that are not called in it."""
-    fn = cgutils.get_or_insert_function(module, ir.FunctionType(result, list(args)), name)
+    fn = cgutils.get_or_insert_function(outer.module, ir.FunctionType(result, list(args)), name)
     fn.linkage = "weak_odr"
     fn.attributes.add("alwaysinline")
-    yield Builder(fn.append_basic_block("entry")), fn.args
+    builder = Builder(fn.append_basic_block("entry"))
+    builder.context = outer.context
+    yield builder, fn.args
 
 
 def thread_index(builder: Any) -> Any:
@@ -252,25 +263,23 @@ def block_number(builder: Any) -> Any:
     return builder.add(x, builder.mul(width, builder.add(y, builder.mul(height, z))))
 
 
-def c_string(context: Any, builder: Any, text: str) -> Any:
+def c_string(builder: Any, text: str) -> Any:
     """Return the generic address of a constant string, as C functions expect it."""
-    return context.insert_string_const_addrspace(builder, text)
+    return builder.context.insert_string_const_addrspace(builder, text)
 
 
-def vprintf(context: Any, builder: Any, format: str, values: Sequence[Any]) -> None:
+def vprintf(builder: Any, format: str, values: Sequence[Any]) -> None:
     """Call C's printf in the active lanes; `values` are i32, i64, double and string addresses,
     naturally aligned."""
     struct = cgutils.make_anonymous_struct(builder, list(values))
     buffer = builder.bitcast(cgutils.alloca_once_value(builder, struct), i8.as_pointer())
-    external(builder, "vprintf", i32, [c_string(context, builder, format), buffer])
+    external(builder, "vprintf", i32, [c_string(builder, format), buffer])
 
 
-def assert_fail(
-    context: Any, builder: Any, message: str, file: str, line: int, function: str
-) -> None:
+def assert_fail(builder: Any, message: str, file: str, line: int, function: str) -> None:
     """Fail like a C assert: the lane prints "file:line: function: … Assertion `message` failed" and
     stops the kernel."""
-    text = [c_string(context, builder, part) for part in (message, file, function)]
+    text = [c_string(builder, part) for part in (message, file, function)]
     external(builder, "__assertfail", void, [*text[:2], const(line), text[2], const(1, i64)])
 
 

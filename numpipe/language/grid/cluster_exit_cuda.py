@@ -15,7 +15,7 @@ NOTHING = nb.types.Tuple(())
 
 
 @cuda_meaning(source.await_peers)
-def _await_peers(typing_context: Any, np_: Any) -> Any:
+def _await_peers(np_: Any) -> Any:
     rings = (
         [
             RingType(np_, plan, NOTHING, NOTHING, 0, (), False)
@@ -30,17 +30,16 @@ def _await_peers(typing_context: Any, np_: Any) -> Any:
         else []
     )
     for ring in rings:
-        nb.returns(typing_context, await_released, (ring,))
+        nb.returns(await_released, (ring,))
     for consumed in sums:
-        nb.returns(typing_context, source.await_read, (consumed,))
-    context, builder, args = yield nb.types.void
+        nb.returns(source.await_read, (consumed,))
+    builder, args = yield nb.types.void
     if np_.unit.meets_at_end:
         return
     zero = nb.const(0)
     for ring in rings:
-        grid = context.make_tuple(builder, nb.types.UniTuple(nb.types.int32, 0), [])
+        grid = builder.make_tuple(nb.types.UniTuple(nb.types.int32, 0), [])
         value = nb.struct(
-            context,
             builder,
             ring,
             np=args[0],
@@ -48,7 +47,7 @@ def _await_peers(typing_context: Any, np_: Any) -> Any:
             first=zero,
             steps=builder.load(counter_of(builder, ring, args[0])),
         )
-        nb.call(context, builder, await_released, (ring,), (value,))
+        nb.call(builder, await_released, (ring,), (value,))
     for consumed in sums:
-        value = nb.struct(context, builder, consumed, np=args[0], first=zero)
-        nb.call(context, builder, source.await_read, (consumed,), (value,))
+        value = nb.struct(builder, consumed, np=args[0], first=zero)
+        nb.call(builder, source.await_read, (consumed,), (value,))

@@ -18,17 +18,17 @@ _ENTRY = (
 
 
 @cuda_meaning(source.next_static_tile)
-def _next_tile(_context: Any, tile: Any, stride: Any, end: Any) -> Any:
-    _, builder, args = yield I32(I32, I32, I32)
+def _next_tile(tile: Any, stride: Any, end: Any) -> Any:
+    builder, args = yield I32(I32, I32, I32)
     return builder.add(args[0], args[1])
 
 
 @cuda_meaning(source.table_entry)
-def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> Any:
+def _table_entry(table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)
     result = nb.types.UniTuple(I32, count)
-    context, builder, args = yield result(table, I32, I32, columns)
-    ref = gmem_value(context, builder, table, args[0])
+    builder, args = yield result(table, I32, I32, columns)
+    ref = gmem_value(builder, table, args[0])
     strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
     row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
     found = []
@@ -36,4 +36,4 @@ def _table_entry(_context: Any, table: Any, t: Any, end: Any, columns: Any) -> A
         element = builder.add(row, builder.mul(strides[1], column))
         address = builder.add(ref.pointer, builder.shl(element, 2))
         found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
-    return context.make_tuple(builder, result, found)
+    return builder.make_tuple(result, found)

@@ -26,14 +26,14 @@ _ENDED = (
 
 
 @cuda_meaning(source.scheduler)
-def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
+def _scheduler(np_: Any, site: Any) -> Any:
     source.check_cluster(np_.unit, nb.literal(site))
     plan = np_.unit.plan_work_ring(nb.literal(site))
     np_.unit.rings_of[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
-    context, builder, args = yield ring
-    return nb.struct(context, builder, ring, np=args[0])
+    builder, args = yield ring
+    return nb.struct(builder, ring, np=args[0])
 
 
 # ---- who does what
@@ -44,18 +44,18 @@ def _first_lane(builder: Any, unit: Unit) -> Any:
 
 
 @cuda_meaning(source.if_fetching)
-def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
+def _if_fetching(np_: Any, function: Any, *args: Any) -> Any:
     fetches = np_.loads or not np_.unit.warp_specialized
     if fetches:
-        nb.returns(typing_context, function, (np_, *args))
-    context, builder, values = yield nb.types.void
+        nb.returns(function, (np_, *args))
+    builder, values = yield nb.types.void
     if fetches:
         with (
             contextlib.nullcontext()
             if np_.loads
             else builder.if_then(_first_lane(builder, np_.unit))
         ):
-            nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+            nb.call(builder, function, (np_, *args), (values[0], *values[2:]))
 
 
 # ---- the state
@@ -84,28 +84,28 @@ of_context(source.pass_owner, nb.types.void, _pass_owner)
 
 
 @cuda_meaning(source.later)
-def _later(_context: Any, index: Any, last: Any) -> Any:
-    _, builder, args = yield I32(I32, I32)
+def _later(index: Any, last: Any) -> Any:
+    builder, args = yield I32(I32, I32)
     return builder.select(builder.icmp_unsigned(">", *args), args[0], -1)
 
 
 @cuda_meaning(source.none_or_more)
-def _none_or_more(_context: Any, tiles: Any) -> Any:
-    _, builder, args = yield I32(I32)
+def _none_or_more(tiles: Any) -> Any:
+    builder, args = yield I32(I32)
     return builder.select(builder.icmp_signed("<", args[0], 0), 0, args[0])
 
 
 @cuda_meaning(source.is_tile)
-def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
-    _, builder, args = yield nb.types.boolean(I32, I32)
+def _is_tile(tile: Any, end: Any) -> Any:
+    builder, args = yield nb.types.boolean(I32, I32)
     return builder.icmp_unsigned("<", *args)
 
 
 @cuda_meaning(source.close)
-def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
-    context, builder, args = yield nb.types.void
+def _close(np_: Any, in_turns: Any) -> Any:
+    builder, args = yield nb.types.void
     if nb.literal(in_turns) and np_.unit.turns > 1:
-        own = np_.compiled(context, builder, args[0])
+        own = np_.compiled(builder, args[0])
         own.turn = source.away(own, own.state[source.AWAY])
 
 
@@ -122,11 +122,11 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 
 
 @cuda_meaning(source.end_scheduler)
-def _end_scheduler(_context: Any, np_: Any) -> Any:
+def _end_scheduler(np_: Any) -> Any:
     unit: Unit = np_.unit
-    context, builder, args = yield nb.types.void
+    builder, args = yield nb.types.void
     if unit.work_ring is None or (unit.warp_specialized and not np_.loads):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-        others = builder.sub(nb.call(context, builder, cta_count, (), ())[1], 1)
+        others = builder.sub(nb.call(builder, cta_count, (), ())[1], 1)
         nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")

@@ -37,29 +37,29 @@ nb.constant_attributes(
 
 
 @cuda_meaning(source.cluster_ref)
-def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
+def _cluster_ref(np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
     axis, dims = source.check(np_, tile, cluster_idx, cluster_dim), np_.unit.cluster
     result = RemoteTileType(tile)
-    context, builder, args = yield result
+    builder, args = yield result
     if not np_.computes:
-        return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
+        return nb.struct(builder, result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
-    place[axis] = Value(builder, context.cast(builder, args[2], cluster_idx, I32))
+    place[axis] = Value(builder, builder.cast(args[2], cluster_idx, I32))
     to = rank_of(place, dims).value
-    there = nb.call(context, builder, cluster.map_shared, (I32, I32), (args[1], to))[1]
-    return nb.struct(context, builder, result, address=args[1], away=builder.sub(there, args[1]))
+    there = nb.call(builder, cluster.map_shared, (I32, I32), (args[1], to))[1]
+    return nb.struct(builder, result, address=args[1], away=builder.sub(there, args[1]))
 
 
-def _get_item(_context: Any, ref: Any, index: Any) -> Any:
+def _get_item(ref: Any, index: Any) -> Any:
     if not isinstance(ref, RemoteTileType):
         return None
     whole = ref.tile
     parts, starts = part_of(whole, index)
     result = TileType(load_form(whole, parts, f"{source.REF}(…)[…]"))
-    context, builder, args = yield result
+    builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
-    fields = nb.fields(context, builder, ref, args[0])
+    fields = nb.fields(builder, ref, args[0])
     place = inside(builder, whole, index, args[1], f"{source.REF}(…)[…]")
 
     def fetched(builder: Any, address: Any, nbytes: int) -> Any:
@@ -100,7 +100,7 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     return both
 
 
-def _set_item(_context: Any, ref: Any, _index: Any, _value: Any) -> None:
+def _set_item(ref: Any, _index: Any, _value: Any) -> None:
     if isinstance(ref, RemoteTileType):
         raise SpecError(source.LOADED)
 

@@ -41,18 +41,18 @@ nb.field_attributes(TransferType, arrival=I32)
 
 
 @cuda_meaning(source.issue)
-def _issue(_context: Any, transfer: Any, how: Any) -> Any:
+def _issue(transfer: Any, how: Any) -> Any:
     plan, ref = transfer.plan, transfer.view.ref
     ref.unit.map_slot(plan.request)
-    context, builder, args = yield nb.types.void(transfer, how)
-    value = nb.fields(context, builder, transfer, args[0])
-    view = nb.fields(context, builder, transfer.view, value.view)
-    array = gmem_value(context, builder, ref, view.ref)
+    builder, args = yield nb.types.void(transfer, how)
+    value = nb.fields(builder, transfer, args[0])
+    view = nb.fields(builder, transfer.view, value.view)
+    array = gmem_value(builder, ref, view.ref)
     start = nb.cgutils.unpack_tuple(builder, view.start)
     table = array.table
     if ref.unit.params.debug and nb.literal(how) != "prefetch":
         report_view(builder, transfer.view, array.shape, start)
-    copy = Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival)
+    copy = Copy(builder, ref.unit, plan, table, start, value.address, value.arrival)
     if transfer.sharing is not None:
         copy.share(transfer.sharing)
     if nb.literal(how) == "load" and transfer.adjacent:
@@ -61,7 +61,7 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
             with whole:
                 operands = value.address, address, nb.const(transfer.nbytes), value.arrival
                 kinds = I32, nb.types.int64, I32, I32
-                nb.call(context, builder, cp_async_bulk.load_bytes, kinds, operands)
+                nb.call(builder, cp_async_bulk.load_bytes, kinds, operands)
             with parts:
                 copy.load()
     else:
@@ -87,7 +87,6 @@ def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> t
 
 # ---- the operations
 def _transfer(
-    context: Any,
     builder: Any,
     ty: TransferType,
     view: Any,
@@ -95,7 +94,6 @@ def _transfer(
     arrival: Any = None,
 ) -> Any:
     return nb.struct(
-        context,
         builder,
         ty,
         view=view,
@@ -104,10 +102,10 @@ def _transfer(
     )
 
 
-def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+def _truth(builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.BooleanLiteral):
         return nb.const(int(ty.literal_value), nb.i1)
-    return context.cast(builder, value, ty, BOOL)
+    return builder.cast(value, ty, BOOL)
 
 
 @by_compute(source.copy_gmem_to_smem)
@@ -116,13 +114,13 @@ def _copy_in(
 ) -> Any:
     plan, sharing = source.check_load(np_, src, dst, barrier, predicate, collective_axes)
     transfer = TransferType(plan, src, dst.layout.nbytes, sharing)
-    context, builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
-    nb.call(context, builder, before_async, (dst,), args[2:3])
-    arrival = barrier_address(context, builder, barrier, args[3])
+    builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
+    nb.call(builder, before_async, (dst,), args[2:3])
+    arrival = barrier_address(builder, barrier, args[3])
     return (
-        nb.nothing(context),
-        _transfer(context, builder, transfer, args[1], args[2], arrival),
-        _truth(context, builder, predicate, args[4]),
+        nb.nothing,
+        _transfer(builder, transfer, args[1], args[2], arrival),
+        _truth(builder, predicate, args[4]),
     )
 
 
@@ -133,12 +131,12 @@ def _copy_out(
     transfer = TransferType(
         source.check_store(np_, src, dst, predicate, commit_group, reduction_op), dst
     )
-    context, builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOL, BOOL)
-    nb.call(context, builder, before_async, (src,), args[1:2])
+    builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOL, BOOL)
+    nb.call(builder, before_async, (src,), args[1:2])
     return (
-        nb.nothing(context),
-        _transfer(context, builder, transfer, args[2], args[1]),
-        _truth(context, builder, predicate, args[3]),
+        nb.nothing,
+        _transfer(builder, transfer, args[2], args[1]),
+        _truth(builder, predicate, args[3]),
         nb.const(int(nb.literal(commit_group)), nb.i1),
     )
 
@@ -146,11 +144,11 @@ def _copy_out(
 @by_compute(source.async_prefetch)
 def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
     transfer = TransferType(source.check_prefetch(np_, src), src)
-    context, builder, args = yield (
+    builder, args = yield (
         one_lane,
         (source.issue._numba_type_, transfer, nb.types.literal("prefetch")),
     )
-    return nb.nothing(context), _transfer(context, builder, transfer, args[1]), nb.nothing(context)
+    return nb.nothing, _transfer(builder, transfer, args[1]), nb.nothing
 
 
 @by_compute(source.commit_smem)
@@ -161,8 +159,8 @@ def _commit_smem(np_: Any) -> Any:
 
 @by_compute(source.commit_smem_to_gmem_group)
 def _commit_group(np_: Any) -> Any:
-    context, _, _ = yield one_lane, (cp_async_bulk.commit_group._numba_type_,)
-    return (nb.nothing(context),)
+    yield one_lane, (cp_async_bulk.commit_group._numba_type_,)
+    return (nb.nothing,)
 
 
 @by_compute(source.wait_smem_to_gmem)
@@ -170,6 +168,6 @@ def _wait_stores(np_: Any, n: Any, wait_read_only: Any) -> Any:
     kind, number = nb.immediate(source.check_groups(n))
     read = source.check_flag(WAIT, "wait_read_only", wait_read_only)
     wait = (cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group)._numba_type_
-    context, builder, _ = yield source.meet, ()
-    nb.call(context, builder, one_lane, (wait, kind), (nb.nothing(context), number))
+    builder, _ = yield source.meet, ()
+    nb.call(builder, one_lane, (wait, kind), (nb.nothing, number))
     return ()

@@ -88,14 +88,14 @@ def statement(text: str, **names: Any) -> str:
 
 
 # ---- the packed parameter
-def define_offsets(module: Any, unit: Unit) -> None:
+def define_offsets(outer: Any, unit: Unit) -> None:
     """Define the link symbols in the kernel's entry module."""
     for symbol, value in (
         (_AT, unit.peers_at),
         (_SECTION, unit.section_bytes),
         (_ADDRESSES, 128 * len(unit.maps)),
     ):
-        with nb.define(module, symbol, nb.i32) as (builder, _):
+        with nb.define(outer, symbol, nb.i32) as (builder, _):
             builder.ret(nb.const(value))
 
 
@@ -145,7 +145,7 @@ def _word64(builder: Any, place: Any) -> Any:
 
 
 # ---- who is there
-def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
+def launch_begins(builder: Any, unit: Unit, table: Any) -> None:
     """Signal the peers that this GPU's launch has begun, and signal this GPU's CTAs when all
     launches have begun. Runs in one lane of the first CTA."""
     base = builder.ptrtoint(table, nb.i64)
@@ -171,8 +171,8 @@ def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
 
 
 @cuda_meaning(source.await_launches)
-def _await_launches(_context: Any, np_: Any) -> Any:
-    _, builder, args = yield nb.types.void
+def _await_launches(np_: Any) -> Any:
+    builder, args = yield nb.types.void
     met = _word(builder, args[0], BEGUN)
     with builder.if_then(builder.icmp_unsigned("==", builder.load(met), 0), likely=False):
         own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))
@@ -201,12 +201,12 @@ def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
 
 
 @cuda_meaning(source.peer)
-def _peer(_context: Any, np_: Any, array: Any, rank: Any) -> Any:
+def _peer(np_: Any, array: Any, rank: Any) -> Any:
     source.check_peer(np_, array, rank)
     np_.unit.peered.add(array.index)
-    context, builder, args = yield array(np_, array, I32)
-    nb.call(context, builder, source.await_launches, (np_,), (args[0],))
+    builder, args = yield array(np_, array, I32)
+    nb.call(builder, source.await_launches, (np_,), (args[0],))
     gpu = reached(builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank")
-    found, ref = section(builder, args[0], gpu), gmem_value(context, builder, array, args[1])
+    found, ref = section(builder, args[0], gpu), gmem_value(builder, array, args[1])
     ref.table, ref.pointer = found, address(builder, found, array.index)
     return ref._getvalue()

@@ -35,10 +35,8 @@ class LaneTileType(SharedType):
         if not all(map(is_integer, index_parts(index))):
             return (yield from super().part(target, index))
         source.check_element(index_parts(index), str(index), self.layout)
-        context, builder, args = yield LaneElementType(self)
-        return _place(
-            context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1]
-        )
+        builder, args = yield LaneElementType(self)
+        return _place(builder, self, nb.fields(builder, target, args[0]).of, index, args[1])
 
 
 class LaneElementType(nb.FieldsType):
@@ -50,8 +48,8 @@ class LaneElementType(nb.FieldsType):
 
     def update(self, name: str, value: Any) -> Any:
         source.check_update(name, self.tile, value)
-        context, builder, args = yield nb.types.void(self, value)
-        number = in_type(context, builder, args[1], value, self.tile.dtype)
+        builder, args = yield nb.types.void(self, value)
+        number = in_type(builder, args[1], value, self.tile.dtype)
         emit(builder, name.removeprefix("atomic_"), self.tile.dtype, args[0], number)
 
 
@@ -81,8 +79,8 @@ def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
 # ---- the lane's index
 def _index(operation: Any, mask: int | None) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any) -> Any:
-        _, builder, _ = yield I32
+    def typer() -> Any:
+        builder, _ = yield I32
         thread = nb.thread_index(builder)
         return thread if mask is None else builder.and_(thread, mask)
 
@@ -101,27 +99,25 @@ _MODES = {
 }
 
 
-def _mask(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+def _mask(builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.IntegerLiteral):
         return nb.const(ty.literal_value & source.FULL)
-    return (
-        builder.trunc(value, nb.i32) if ty.bitwidth > 32 else context.cast(builder, value, ty, I32)
-    )
+    return builder.trunc(value, nb.i32) if ty.bitwidth > 32 else builder.cast(value, ty, I32)
 
 
 def _shuffle(operation: Any, mode: str, clamp: int) -> None:
     name, parameters = operation.__name__, list(inspect.signature(operation.function).parameters)
 
-    def typer(_context: Any, mask: Any, value: Any, amount: Any) -> Any:
+    def typer(mask: Any, value: Any, amount: Any) -> Any:
         source.check_shuffled(name, value)
         source.check_integers(name, **{parameters[0]: mask, parameters[2]: amount})
         kind = nb.unliteral(value)
-        context, builder, args = yield kind(mask, kind, amount)
-        lanes = _mask(context, builder, mask, args[0])
+        builder, args = yield kind(mask, kind, amount)
+        lanes = _mask(builder, mask, args[0])
         by = (
             nb.const(amount.literal_value)
             if isinstance(amount, nb.types.IntegerLiteral)
-            else context.cast(builder, args[2], amount, I32)
+            else builder.cast(args[2], amount, I32)
         )
 
         def word(bits: Any) -> Any:
@@ -161,22 +157,20 @@ for _operation, (_mode, _clamp) in _MODES.items():
 
 
 @cuda_meaning(source.syncwarp)
-def _syncwarp(_context: Any, mask: Any) -> Any:
+def _syncwarp(mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
-    context, builder, args = yield nb.types.void
+    builder, args = yield nb.types.void
     nb.emit_asm(
         builder,
         nb.void,
-        [_mask(context, builder, mask, args[0])],
+        [_mask(builder, mask, args[0])],
         "bar.warp.sync $0;",
         "r,~{memory}",
     )
 
 
 # ---- elements of tiles
-def _place(
-    context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any
-) -> Any:
+def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
     """Return the swizzled address of an element; `layout.swizzled` describes the rows of a tile."""
     values = (
         nb.cgutils.unpack_tuple(builder, value)
@@ -188,7 +182,7 @@ def _place(
             builder,
             nb.const(ty.literal_value)
             if isinstance(ty, nb.types.IntegerLiteral)
-            else context.cast(builder, part, ty, I32),
+            else builder.cast(part, ty, I32),
         )
         for ty, part in zip(index_parts(index), values, strict=True)
     ]
@@ -247,8 +241,8 @@ def _get_item(target: Any, index: Any) -> Any:
     if not isinstance(target, LaneTileType):
         return None
     source.check_element(index_parts(index), str(index), target.layout)
-    context, builder, args = yield _element(target.dtype)(target, index)
-    return _load(builder, target.dtype, _place(context, builder, target, args[0], index, args[1]))
+    builder, args = yield _element(target.dtype)(target, index)
+    return _load(builder, target.dtype, _place(builder, target, args[0], index, args[1]))
 
 
 def _set_item(target: Any, index: Any, value: Any) -> Any:
@@ -259,10 +253,10 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
         raise SpecError(READ_ONLY)
     source.check_element(index_parts(index), str(index), target.layout)
     source.check_stored(tile.dtype, value)
-    context, builder, args = yield nb.types.none(target, index, kind)
-    number = convert(context, builder, args[2], kind, _element(tile.dtype))
-    _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), number)
+    builder, args = yield nb.types.none(target, index, kind)
+    number = convert(builder, args[2], kind, _element(tile.dtype))
+    _store(builder, tile.dtype, _place(builder, tile, args[0], index, args[1]), number)
 
 
-nb.binary(operator.getitem, _get_item)
-nb.binary(operator.setitem, _set_item)
+nb.overload(operator.getitem, _get_item)
+nb.overload(operator.setitem, _set_item)

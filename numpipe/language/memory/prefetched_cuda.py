@@ -55,9 +55,7 @@ nb.attribute(
     PrefetchedType,
     "shape",
     lambda ty: nb.types.UniTuple(I32, ty.ref.arg.ndim),
-    lambda context, builder, ty, value: (
-        nb.fields(context, builder, ty.ref, nb.fields(context, builder, ty, value).ref).shape
-    ),
+    lambda builder, ty, value: nb.fields(builder, ty.ref, nb.fields(builder, ty, value).ref).shape,
 )
 
 
@@ -82,17 +80,16 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
 
 
 @cuda_meaning(source.prefetched)
-def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any) -> Any:
+def _prefetched(np_: Any, site: Any, table: Any, size: Any) -> Any:
     default = source.SIZE if isinstance(size, (nb.types.NoneType, nb.types.Omitted)) else size
     tile, barrier = source.planned(np_, nb.literal(site), table, default).tree
     landed = BarriersType(np_, barrier, barrier.kind.shape)
     result = PrefetchedType(table, landed)
-    nb.returns(typing_context, source.begin, (result,))
-    context, builder, args = yield result
-    array = nb.fields(context, builder, table, args[2])
-    first = nb.struct(context, builder, landed, np=args[0], first=nb.const(0))
+    nb.returns(source.begin, (result,))
+    builder, args = yield result
+    array = nb.fields(builder, table, args[2])
+    first = nb.struct(builder, landed, np=args[0], first=nb.const(0))
     value = nb.struct(
-        context,
         builder,
         result,
         ref=args[2],
@@ -100,25 +97,25 @@ def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any)
         address=own_part(builder, np_.unit, tile.memory),
         nbytes=_nbytes(builder, table, array, tile.kind.shape[0]),
         source=array.pointer,
-        arrival=barrier_address(context, builder, landed, first),
+        arrival=barrier_address(builder, landed, first),
     )
-    nb.call(context, builder, source.begin, (result,), (value,))
+    nb.call(builder, source.begin, (result,), (value,))
     return value
 
 
-def _element(_context: Any, table: Any, index: Any) -> Any:
+def _element(table: Any, index: Any) -> Any:
     if not isinstance(table, PrefetchedType):
         return None
     arg, ref = table.ref.arg, table.ref
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
     lacks = inert is not None and not table.role.computes
     unknown = without_value(arg, whole_slices(index)) if lacks else ""
-    context, builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
+    builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
     if unknown:
         return None
-    fields = nb.fields(context, builder, table, args[0])
-    array = nb.fields(context, builder, ref, fields.ref)
-    place = settled(context, builder, ref, fields.ref, index, args[1])
+    fields = nb.fields(builder, table, args[0])
+    array = nb.fields(builder, ref, fields.ref)
+    place = settled(builder, ref, fields.ref, index, args[1])
     size, offset, inside = arg.dtype.itemsize, nb.const(0, nb.i64), nb.const(1, nb.i1)
     strides, shape = (nb.cgutils.unpack_tuple(builder, of) for of in (array.strides, array.shape))
     for part, stride, most in zip(place, strides, shape, strict=True):
@@ -135,7 +132,7 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
         return load_words(builder, machine, f"b{8 * size}", at, 1)
 
     def behind() -> list[Any]:
-        block = Block(context, builder, ref, fields.ref, place, ())
+        block = Block(builder, ref, fields.ref, place, ())
         return [builder.bitcast(block.load(block.base, block.inside), machine)]
 
     return nb.one_of(builder, there, shared, behind)[0]
@@ -147,4 +144,4 @@ def _no_value(table: Any, _index: Any = None) -> None:
 
 
 nb.overload(operator.getitem, _element)
-nb.binary(bool, _no_value)
+nb.overload(bool, _no_value)

@@ -11,7 +11,7 @@ from . import registers as source
 
 
 @cuda_meaning(source.set_max_registers)
-def _set_registers(_context: Any, np_: Any, n: Any, action: Any) -> Any:
+def _set_registers(np_: Any, n: Any, action: Any) -> Any:
     operation = setmaxnreg.inc if source.increases(np_.unit, n, action) else setmaxnreg.dec
-    context, builder, args = yield nb.types.void
-    return nb.call(context, builder, operation, (n,), args[1:2])[1]
+    builder, args = yield nb.types.void
+    return nb.call(builder, operation, (n,), args[1:2])[1]

@@ -34,14 +34,14 @@ TELL
 OUT: }"""
 
 
-def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
+def _place(builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
     """Return (index, byte offset) of a semaphore. A kernel compiled with debug reports one that
     does not exist as `what`."""
-    view = nb.fields(context, builder, semaphore, value)
+    view = nb.fields(builder, semaphore, value)
     index = builder.extract_value(view.start, 0)
     unit = semaphore.ref.unit
     if unit.params.debug:
-        size = builder.extract_value(gmem_value(context, builder, semaphore.ref, view.ref).shape, 0)
+        size = builder.extract_value(gmem_value(builder, semaphore.ref, view.ref).shape, 0)
         outside = builder.icmp_unsigned(">=", index, size)
         if semaphore.ref.role.computes:
             report(
@@ -59,17 +59,15 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
 
 
 @cuda_meaning(source.add_to)
-def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
-    _, offset = _place(context, builder, semaphore, args[1], "numpipe.signal")
+def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
+    builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    _, offset = _place(builder, semaphore, args[1], "numpipe.signal")
     gpu = reached(builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
     place = builder.add(
         address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset
     )
     if np_.unit.params.debug:  # how much of it each GPU has added
-        ref = gmem_value(
-            context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
-        )
+        ref = gmem_value(builder, semaphore.ref, nb.fields(builder, semaphore, args[1]).ref)
         me = builder.load(counter_pointer(builder, args[0], GPU))
         before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, 1))
         whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), 2))
@@ -80,13 +78,11 @@ def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any
             "red.relaxed.sys.global.add.s32 [$0], $1;",
             "l,r,~{memory}",
         )
-    nb.call(context, builder, memory.red_release_sys_add, (nb.types.int64, I32), (place, args[3]))
+    nb.call(builder, memory.red_release_sys_add, (nb.types.int64, I32), (place, args[3]))
 
 
 @cuda_meaning(source.wait)
-def _wait(
-    typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True
-) -> Any:
+def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) -> Any:
     source.check_wait(np_, semaphore, value)
     if not source.waits_for_loads(loads) and not np_.computes:
         yield nb.types.void(np_, site, semaphore, I32, loads)
@@ -96,14 +92,11 @@ def _wait(
     if what not in np_.unit.places:
         np_.unit.places.append(what)
     types = np_, semaphore, I32, I32
-    nb.returns(typing_context, function, types)
-    context, builder, args = yield nb.types.void(
-        np_, site, semaphore, I32, *[loads] * (loads is not True)
-    )
-    index = builder.extract_value(nb.fields(context, builder, semaphore, args[2]).start, 0)
+    nb.returns(function, types)
+    builder, args = yield nb.types.void(np_, site, semaphore, I32, *[loads] * (loads is not True))
+    index = builder.extract_value(nb.fields(builder, semaphore, args[2]).start, 0)
     record(builder, np_.unit, args[0], "await", index)
     nb.call(
-        context,
         builder,
         function,
         types,
@@ -113,12 +106,10 @@ def _wait(
 
 
 @cuda_meaning(source.poll)
-def _poll(_context: Any, np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
-    index, offset = _place(context, builder, semaphore, args[1], "numpipe.wait")
-    ref = gmem_value(
-        context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
-    )
+def _poll(np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
+    builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    index, offset = _place(builder, semaphore, args[1], "numpipe.wait")
+    ref = gmem_value(builder, semaphore.ref, nb.fields(builder, semaphore, args[1]).ref)
     lost = 4 * (LOST - SEMAPHORES)
     tell = statement(
         TELL,

@@ -30,25 +30,23 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
 
 
 @cuda_meaning(source.barriers_of)
-def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
+def _barriers_of(loop: Any, k: Any) -> Any:
     result = nb.types.Tuple(barrier_types(loop))
-    context, builder, args = yield result(loop, I32)
-    rings = nb.fields(context, builder, loop, args[0]).rings
+    builder, args = yield result(loop, I32)
+    rings = nb.fields(builder, loop, args[0]).rings
     values = []
     for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
         values.append(
-            nb.struct(
-                context, builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1]
-            )
+            nb.struct(builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1])
         )
-    return context.make_tuple(builder, result, values)
+    return builder.make_tuple(result, values)
 
 
 def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
     """Implement an operation with `operand_barriers.apply`."""
 
     @cuda_meaning(operation)
-    def typer(typing_context: Any, barrier: Any, *predicate: Any) -> Any:
+    def typer(barrier: Any, *predicate: Any) -> Any:
         argtypes: tuple[Any, ...]
         if source.check_use(operation.__name__, kind, barrier):
             called, argtypes, computes = own, (barrier,), barrier.context.computes
@@ -58,21 +56,21 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             argtypes = (barrier.ring, part, I32)
             computes = barrier.ring.context.computes
         if computes:
-            nb.returns(typing_context, called, argtypes)
-        context, builder, args = yield nb.types.void
+            nb.returns(called, argtypes)
+        builder, args = yield nb.types.void
         if computes:
             if called is function:
-                value = nb.fields(context, builder, barrier, args[0])
+                value = nb.fields(builder, barrier, args[0])
                 args = value.ring, number, value.k
-            nb.call(context, builder, called, argtypes, args[: len(argtypes)])
+            nb.call(builder, called, argtypes, args[: len(argtypes)])
 
 
 @cuda_meaning(source.barrier_test)
-def _barrier_test(typing_context: Any, barrier: Any) -> Any:
+def _barrier_test(barrier: Any) -> Any:
     source.check_tested(barrier)
-    result = nb.returns(typing_context, phases.test, (barrier,))
-    context, builder, args = yield result
-    return nb.call(context, builder, phases.test, (barrier,), args)[1]
+    result = nb.returns(phases.test, (barrier,))
+    builder, args = yield result
+    return nb.call(builder, phases.test, (barrier,), args)[1]
 
 
 _of_a_barrier(source.barrier_wait, "ready", phases.wait, source.await_step)
@@ -85,4 +83,4 @@ def _truth(*args: Any) -> None:
             raise barrier.no_value()
 
 
-nb.binary(bool, _truth)
+nb.overload(bool, _truth)

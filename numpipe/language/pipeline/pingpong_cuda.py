@@ -22,8 +22,8 @@ def _external(operation: Any) -> None:
     """Implement an operation as a call of the symbol ``np_`` plus its name."""
 
     @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any) -> Any:
-        _, builder, args = yield nb.types.void
+    def typer(np_: Any) -> Any:
+        builder, args = yield nb.types.void
         if np_.computes:
             nb.external(builder, f"np_{operation.__name__}", nb.void, [args[0]])
 
@@ -38,28 +38,26 @@ def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
     return builder.add(nb.smem(builder, unit.turn_word(0, index)), (warpgroup * stride).value)
 
 
-def define_turns(context: Any, module: Any, unit: Unit) -> None:
+def define_turns(outer: Any, unit: Unit) -> None:
     """Define, in the entry module, the functions that read and write this kernel's ring
     counters."""
     pointer, np_ = nb.i32.as_pointer(), ContextType(unit, COMPUTE)
-    with nb.define(module, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
-        own = np_.compiled(context, builder, state)
+    with nb.define(outer, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
+        own = np_.compiled(builder, state)
         for plan in unit.handed_over():
             word = _word(builder, unit, own.number, plan.index)
             own.state[plan.index] = Value(
-                builder, nb.call(context, builder, memory.load_word, (I32,), (word,))[1]
+                builder, nb.call(builder, memory.load_word, (I32,), (word,))[1]
             )
         builder.ret_void()
-    store, emit = predicated(memory.store_word)(None, I32, I32, I32)
-    with nb.define(module, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
-        own = np_.compiled(context, builder, state)
+    _, store = predicated(memory.store_word)(I32, I32, I32)
+    with nb.define(outer, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
+        own = np_.compiled(builder, state)
         lane = nb.lane_index(builder)
         for plan in unit.handed_over():
             value = own.state[plan.index].value
-            emit(
-                context,
+            store(
                 builder,
-                store,
                 [_word(builder, unit, source.following(own), plan.index), value, lane],
             )
         builder.ret_void()

@@ -40,7 +40,7 @@ from .steps_cuda import LoopType
 
 
 @cuda_meaning(source.before_loop)
-def _before_loop(_context: Any, value: Any) -> Any:
+def _before_loop(value: Any) -> Any:
     yield nb.types.literal(source.before_loop.function(value))
 
 
@@ -93,25 +93,22 @@ nb.struct_model(
 
 
 @cuda_meaning(source.make_pipeline)
-def _make_pipeline(_context: Any, np_: Any, grid: Any, *given: Any) -> Any:
+def _make_pipeline(np_: Any, grid: Any, *given: Any) -> Any:
     pipe = PipelineType(np_, grid, *given)
     known = pipe.inert_grid is None
-    context, builder, args = yield pipe(
-        np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given
-    )
+    builder, args = yield pipe(np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given)
     specs = [
         leaf
         for kind, part in zip(given, args[2:4], strict=False)
         for leaf in leaf_values(builder, kind, part)
     ]
     return nb.struct(
-        context,
         builder,
         pipe,
         np=args[0],
         steps_of=args[6],
         **({"grid": args[1]} if known else {}),
-        specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs),
+        specs=builder.make_tuple(nb.types.Tuple(pipe.specs), specs),
     )
 
 
@@ -197,7 +194,6 @@ def steps_type(
 
 
 def steps_value(
-    context: Any,
     builder: Any,
     steps: StepsType,
     pipe: PipelineType,
@@ -207,7 +203,7 @@ def steps_value(
 ) -> Any:
     """Return a value of the type `steps`, for the arrays `refs_value`, of type `refs`."""
     kind = steps.loop
-    pipeline = nb.fields(context, builder, pipe, pipe_value)
+    pipeline = nb.fields(builder, pipe, pipe_value)
     arrays = [
         value
         for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
@@ -217,37 +213,27 @@ def steps_value(
     total = nb.const(1)
     for size in nb.cgutils.unpack_tuple(builder, pipeline.grid):
         total = builder.mul(total, size)
-    own = _own_steps(context, builder, pipe, pipeline, total)
+    own = _own_steps(builder, pipe, pipeline, total)
     if pipe.single:
         total = own  # a single-stream warpgroup loads only its own steps
     rings = []
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         copies = {}
         if ring.copies:
-            of_each = [
-                gmem_value(context, builder, kind.arrays[n], arrays[n]).table
-                for n in group.operands
-            ]
+            of_each = [gmem_value(builder, kind.arrays[n], arrays[n]).table for n in group.operands]
             # one table has the maps of all arrays, except peers' arrays
             copies["table"] = (
-                context.make_tuple(builder, ring.table, of_each) if pipe.unit.gpus else of_each[0]
+                builder.make_tuple(ring.table, of_each) if pipe.unit.gpus else of_each[0]
             )
-            copies["index_maps"] = context.make_tuple(
-                builder,
+            copies["index_maps"] = builder.make_tuple(
                 ring.index_maps,
-                [
-                    nb.fields(context, builder, pipe.specs[n], specs[n]).index_map
-                    for n in group.operands
-                ],
+                [nb.fields(builder, pipe.specs[n], specs[n]).index_map for n in group.operands],
             )
             for number in ring.sized:
                 n = group.operands[number]
-                copies[f"sizes{number}"] = gmem_value(
-                    context, builder, kind.arrays[n], arrays[n]
-                ).shape
+                copies[f"sizes{number}"] = gmem_value(builder, kind.arrays[n], arrays[n]).shape
         rings.append(
             nb.struct(
-                context,
                 builder,
                 ring,
                 np=pipeline.np,
@@ -259,44 +245,40 @@ def steps_value(
         )
     passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]
     loop = nb.struct(
-        context,
         builder,
         kind,
         np=pipeline.np,
         grid=pipeline.grid,
         total=total,
         steps=own,
-        rings=context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[: len(kind.rings)]),
-        outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings) :]),
-        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed),
+        rings=builder.make_tuple(nb.types.Tuple(kind.rings), rings[: len(kind.rings)]),
+        outs=builder.make_tuple(nb.types.Tuple(kind.outs), rings[len(kind.rings) :]),
+        passed=builder.make_tuple(nb.types.Tuple(kind.passed), passed),
     )
     if kind.single and steps.role.computes:
-        nb.call(context, builder, begin_alone, (kind,), (loop,))
+        nb.call(builder, begin_alone, (kind,), (loop,))
     if steps.loaded_before:
-        _load_once(context, builder, kind, loop)
+        _load_once(builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(0, builder.gep(k, [0], name="numpipe.k"))
-    return nb.struct(context, builder, steps, loop=loop, k=k)
+    return nb.struct(builder, steps, loop=loop, k=k)
 
 
-def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
+def _own_steps(builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
     """Return the number of steps that this warpgroup runs."""
     if not pipe.unequal or not pipe.np.numbered:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
-    kind, count = nb.call_value(
-        context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,)
-    )
+    kind, count = nb.call_value(builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
     if not isinstance(kind, nb.types.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
-    steps = context.cast(builder, count, kind, I32)
+    steps = builder.cast(count, kind, I32)
     steps = builder.select(builder.icmp_signed("<", steps, total), steps, total)
     return builder.select(builder.icmp_signed(">", steps, 0), steps, 0)
 
 
 @cuda_meaning(source.steps)
 def _steps(
-    _context: Any,
     pipe: Any,
     refs: Any,
     nested: Any,
@@ -320,71 +302,65 @@ def _steps(
         nb.literal(turns) or (),
         True,
     )
-    context, builder, args = yield result
-    return steps_value(context, builder, result, pipe, args[0], refs, args[1])
+    builder, args = yield result
+    return steps_value(builder, result, pipe, args[0], refs, args[1])
 
 
-@nb.lower_builtin("iternext", StepsType)
-@nb.iternext_impl(nb.RefType.UNTRACKED)
-def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
+@nb.lower_next(StepsType)
+def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
-    it = nb.fields(context, builder, kind, args[0])
+    it = nb.fields(builder, kind, args[0])
     if kind.exhausted:
         if kind.once:
-            _load_once(context, builder, kind.loop, it.loop)
+            _load_once(builder, kind.loop, it.loop)
         else:
-            nb.call(context, builder, produce, (kind.loop,), (it.loop,))
+            nb.call(builder, produce, (kind.loop,), (it.loop,))
         result.set_valid(nb.const(0, nb.i1))
-        result.yield_(context.get_constant_undef(kind.yield_type))
+        result.yield_(builder.context.get_constant_undef(kind.yield_type))
         return
-    loop = nb.fields(context, builder, kind.loop, it.loop)
+    loop = nb.fields(builder, kind.loop, it.loop)
     k = builder.load(it.k)
     # The step's indices come first and the test last, so that LLVM merges the test with the test of
     # the loop itself. It would then know the number of steps, and duplicate steps with all their
     # products, two at a time or by peeling the first. So the count is hidden from it, except for a
     # single step, which leaves no loop, and for a loop that waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
-    following = (
-        builder.add(k, 1) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
-    )
+    following = builder.add(k, 1) if plain else nb.call(builder, successor, (I32,), (k,))[1]
     builder.store(following, builder.gep(it.k, [0], name="numpipe.k"))
-    indices = nb.call(context, builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
-    groups = [nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
+    indices = nb.call(builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
+    groups = [nb.call(builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
     if kind.barriers:
         barriers = nb.cgutils.unpack_tuple(
-            builder, nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
+            builder, nb.call(builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
         )
         left = iter(barriers)
-        groups += [build_value(context, builder, ty, left) for ty in kind.parts[1:]]
+        groups += [build_value(builder, ty, left) for ty in kind.parts[1:]]
         if not kind.apart:
             groups = [
-                context.make_tuple(
-                    builder,
+                builder.make_tuple(
                     kind.groups[0],
                     [part for group in groups for part in nb.cgutils.unpack_tuple(builder, group)],
                 )
             ]
-    result.set_valid(_comes(context, builder, kind, it, loop, k))
-    result.yield_(context.make_tuple(builder, kind.yield_type, [indices, *groups]))
+    result.set_valid(_comes(builder, kind, it, loop, k))
+    result.yield_(builder.make_tuple(kind.yield_type, [indices, *groups]))
 
 
-def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
+def _load_once(builder: Any, loop: LoopType, value: Any) -> None:
     """Call `steps.produce` for a loop that is known to have one step."""
-    nb.call(context, builder, fill_step, (loop, I32), (value, nb.const(0)))
-    nb.call(context, builder, finish_loads, (loop,), (value,))
+    nb.call(builder, fill_step, (loop, I32), (value, nb.const(0)))
+    nb.call(builder, finish_loads, (loop,), (value,))
 
 
-def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
+def _comes(builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
     """Implement `pipelines._comes`."""
     if kind.role.computes:
-        return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[
-            1
-        ]
+        return nb.call(builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
     valid = builder.icmp_signed("<", k, loop.steps)
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
-                nb.call(context, builder, follow_step, (kind.loop, I32), (it.loop, k))
+                nb.call(builder, follow_step, (kind.loop, I32), (it.loop, k))
             with done:
-                nb.call(context, builder, finish_following, (kind.loop, I32), (it.loop, k))
+                nb.call(builder, finish_following, (kind.loop, I32), (it.loop, k))
     return valid

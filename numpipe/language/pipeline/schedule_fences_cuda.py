@@ -30,12 +30,12 @@ _BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
 
 
 @cuda_meaning(source.schedule_fence)
-def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
+def _fence_schedule(np_: Any, after: Any) -> Any:
     none = isinstance(after, nb.types.NoneType)
     if np_.computes and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
     tile = after.settled("schedule_fence(after)") if np_.computes and not none else None
-    _, builder, args = yield nb.types.void
+    builder, args = yield nb.types.void
     if np_.computes:
         own = own_warpgroup(builder, args[0])
         if tile is None:

@@ -94,41 +94,40 @@ nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 
 
 @cuda_meaning(source.pass_tokens)
-def _pass_tokens(typing_context: Any, loop: Any) -> Any:
+def _pass_tokens(loop: Any) -> Any:
     tokens = [nb.immediate(number) for number in loop.tokens]
     for kind, _ in tokens:
-        nb.returns(typing_context, skip_turn, (loop.np, kind))
-    context, builder, args = yield nb.types.void
+        nb.returns(skip_turn, (loop.np, kind))
+    builder, args = yield nb.types.void
     for kind, number in tokens:
         nb.call(
-            context,
             builder,
             skip_turn,
             (loop.np, kind),
-            (nb.fields(context, builder, loop, args[0]).np, number),
+            (nb.fields(builder, loop, args[0]).np, number),
         )
 
 
 @cuda_meaning(source.tiles)
-def _tiles(_context: Any, loop: Any, k: Any) -> Any:
-    context, builder, args = yield loop.tiles(loop, I32)
-    value = nb.fields(context, builder, loop, args[0])
+def _tiles(loop: Any, k: Any) -> Any:
+    builder, args = yield loop.tiles(loop, I32)
+    value = nb.fields(builder, loop, args[0])
     rings = [
         (ring, builder.extract_value(values, number))
         for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
         for number, ring in enumerate(kinds)
     ]
     steps = [
-        nb.call(context, builder, step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))[1]
+        nb.call(builder, step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))[1]
         for ring, loaded in rings
     ]
     slots = []
     for (ring, loaded), step in zip(rings, steps, strict=True):
-        slot = nb.call(context, builder, slot_of, (ring, I32), (loaded, step))[1]
-        slots.append(nb.call(context, builder, tiles_of, (ring, I32), (loaded, slot))[1])
+        slot = nb.call(builder, slot_of, (ring, I32), (loaded, step))[1]
+        slots.append(nb.call(builder, tiles_of, (ring, I32), (loaded, slot))[1])
     passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
     operands = [
         next(passed) if place is None else builder.extract_value(slots[place.ring], place.operand)
         for place in loop.places
     ]
-    return build_value(context, builder, loop.tiles, iter(operands))
+    return build_value(builder, loop.tiles, iter(operands))

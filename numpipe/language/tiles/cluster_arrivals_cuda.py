@@ -16,8 +16,6 @@ I32 = nb.types.int32
 
 
 def arrive(
-    typing_context: Any,
-    context: Any,
     builder: Any,
     peers: tuple[Dims, ...],
     dims: Dims,
@@ -54,6 +52,6 @@ def arrive(
     operation = mbarrier.arrive
     if to is not None:
         operation = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
-        address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
-    inner, emit = predicated(operation)(typing_context, I32, I32)
-    emit(context, builder, inner, [address, idle])
+        address = nb.call(builder, cluster.map_shared, (I32, I32), (address, to))[1]
+    _, emit = predicated(operation)(I32, I32)
+    emit(builder, [address, idle])

@@ -35,14 +35,14 @@ from .words_cuda import load_words, store_words
 
 
 @cuda_meaning(source.layout_cast)
-def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> Any:
+def _layout_cast(np_: Any, site: Any, tile: Any, layout: Any) -> Any:
     result = TileType(source.plan_cast(np_, site, tile, layout))
-    _, _, args = yield result(np_, site, result, layout)
+    _, args = yield result(np_, site, result, layout)
     return args[2]
 
 
 @nb.lower_cast(TileType, TileType)
-def cast(context: Any, builder: Any, have: TileType, result: TileType, value: Any) -> Any:
+def cast(builder: Any, have: TileType, result: TileType, value: Any) -> Any:
     """Move a tile to another layout, through shared memory where other lanes need its elements.
 
     Numba casts an operand so where the type of an operation's parameter says another layout. The
@@ -52,7 +52,7 @@ def cast(context: Any, builder: Any, have: TileType, result: TileType, value: An
     nbytes = source.moved_bytes(have.form, result.form)
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, have, value, result))
-    first = context.fndesc.argtypes[0]
+    first = builder.context.fndesc.argtypes[0]
     known = first if isinstance(first, nb.types.BaseTuple) else (first,)
     np_ = next((each for each in known if isinstance(each, ContextType)), None)
     if np_ is None:

@@ -24,23 +24,22 @@ SUFFIXES = {
 """(PTX type, constraint) of a value, by its LLVM type."""
 
 
-def in_type(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
+def in_type(builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
     """Return a number converted to the element type of an array."""
     kind = nb.unliteral(ty)
     if kind != ty:  # a literal may be 64 bits wide, whatever its type says
-        value, ty = context.cast(builder, value, ty, kind), kind
+        value, ty = builder.cast(value, ty, kind), kind
     if dtype == BOOL:
-        return builder.zext(context.cast(builder, value, ty, nb.types.boolean), nb.i16)
+        return builder.zext(builder.cast(value, ty, nb.types.boolean), nb.i16)
     if dtype == BFLOAT16:
-        single = convert(context, builder, value, ty, nb.types.float32)
+        single = convert(builder, value, ty, nb.types.float32)
         return builder.call(
             nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single]
         )
-    return convert(context, builder, value, ty, type_of(dtype))
+    return convert(builder, value, ty, type_of(dtype))
 
 
 def write_element(
-    context: Any,
     builder: Any,
     ref: GmemType,
     array: Any,
@@ -54,8 +53,8 @@ def write_element(
     if not ref.role.computes:
         return
     dtype = ref.arg.dtype
-    block = Block(context, builder, ref, array, index, ())
-    found = in_type(context, builder, value, ty, dtype)
+    block = Block(builder, ref, array, index, ())
+    found = in_type(builder, value, ty, dtype)
     if dtype.itemsize == 1 and dtype != BOOL:
         found = builder.zext(found, nb.i16)
     suffix, code = SUFFIXES[str(found.type)]

@@ -14,8 +14,8 @@ from . import fence_order as source
 ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 
-def _barrier(symbol: str, _context: Any, *tiles: Any) -> Any:
-    _, builder, _ = yield nb.types.void
+def _barrier(symbol: str, *tiles: Any) -> Any:
+    builder, _ = yield nb.types.void
     if any(tile.writable and tile.role.computes for tile in tiles):
         nb.external(builder, symbol, nb.void)
 
@@ -29,13 +29,13 @@ def own_barrier(builder: Any) -> Any:
     return builder.add(builder.lshr(nb.thread_index(builder), 7), 1)
 
 
-def define_order(module: Any, unit: Unit) -> None:
+def define_order(outer: Any, unit: Unit) -> None:
     """Define the symbols for this kernel, in its entry module."""
     for name, text in (
         (ACCESS, "bar.sync $0, 128;"),
         (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;"),
     ):
-        with nb.define(module, name, nb.void) as (builder, _):
+        with nb.define(outer, name, nb.void) as (builder, _):
             if not unit.params.unsafe_no_auto_barriers:
                 nb.emit_asm(builder, nb.void, [own_barrier(builder)], text, "r,~{memory}")
             builder.ret_void()

@@ -182,7 +182,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
     )
 
 
-def _load(_context: Any, ref: Any, index: Any) -> Any:
+def _load(ref: Any, index: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
     parts, arg = plain(whole_slices(index)), ref.arg
@@ -191,26 +191,25 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
     memory = not ref.role.computes and (tile is not None or bool(unknown))
     result = tile or (InertType(unknown) if memory else type_of(source.number_type(arg.dtype)))
-    context, builder, args = yield result
+    builder, args = yield result
     if memory:
-        return nb.nothing(context) if tile is None else undefined(tile)
-    start = settled(context, builder, ref, args[0], index, args[1])
+        return nb.nothing if tile is None else undefined(tile)
+    start = settled(builder, ref, args[0], index, args[1])
     indices = []
     for number, axis in enumerate(axes):
         if isinstance(vector := parts[axis], TileType):
             assert form is not None
             want = TileType(index_form(form, number, vector.form))
-            moved = context.cast(builder, start[axis], vector, want)
+            moved = builder.cast(start[axis], vector, want)
             indices.append((number, want, moved))
     block = Block(
-        context,
         builder,
         ref,
         args[0],
         start,
         axes,
         indices,
-        stops(context, builder, index, args[1]),
+        stops(builder, index, args[1]),
         parts,
     )
     if tile is not None:
@@ -229,20 +228,20 @@ nb.overload(operator.getitem, _load)
 
 
 @cuda_meaning(source.load_tile)
-def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
+def _load_tile(view: Any, layout: Any = None) -> Any:
     tile = TileType(source.load_form(view, layout))
     if isinstance(view, SmemType):
-        context, builder, args = yield tile(view, layout)
+        builder, args = yield tile(view, layout)
         if not view.role.computes:
             return undefined(tile)
-        nb.call(context, builder, before_access, (view,), (args[0],))
+        nb.call(builder, before_access, (view,), (args[0],))
         parts = load_anywhere(builder, view.layout, args[0], tile, (nb.const(0), nb.const(0)), True)
         converge(builder)
         return assembled(builder, tile, parts)
     ref = view.ref
-    context, builder, args = yield tile(view, layout)
+    builder, args = yield tile(view, layout)
     if not ref.role.computes:
         return undefined(tile)
-    fields = nb.fields(context, builder, view, args[0])
+    fields = nb.fields(builder, view, args[0])
     start = nb.cgutils.unpack_tuple(builder, fields.start)
-    return _loaded(builder, Block(context, builder, ref, fields.ref, start, view.axes), tile)
+    return _loaded(builder, Block(builder, ref, fields.ref, start, view.axes), tile)

@@ -27,7 +27,7 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
     function, count = source.FUNCTIONS[operation], len(operation.__signature__.parameters) - 1
 
     @cuda_meaning(operation)
-    def typer(_context: Any, *arguments: Any) -> Any:
+    def typer(*arguments: Any) -> Any:
         types, literals = arguments[:count], arguments[count:]
         return typed(
             function.plan(types, *map(nb.literal, literals)), types, emit, by_pairs, literals
@@ -127,12 +127,12 @@ def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Pac
             else typed(plan, types, in_turn(emit), by_pairs and in_turn(by_pairs))
         )
 
-    nb.binary(builtin, typer, literals=True)
+    nb.overload(builtin, typer, literals=True)
 
 
 _of_builtin(max, source.maximum, extreme("max"), two_at_once("max.NaN"))
 _of_builtin(min, source.minimum, extreme("min"), two_at_once("min.NaN"))
-nb.binary(
+nb.overload(
     round,
     lambda value: (
         typed(source.FUNCTIONS[source.nearest].plan((value,)), (value,), _rounding("rni"))
@@ -158,7 +158,7 @@ _meaning(source.isfinite, _finite("<", True))
 
 
 @cuda_meaning(source.clip)
-def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
+def _clip(a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
     every = [None if isinstance(ty, nb.types.NoneType) else ty for ty in (a, a_min, a_max)]
     present = source.clipped_by(every)
     types, bits = [every[number] for number in present], nb.literal(literals[0]) if literals else 0
@@ -179,11 +179,10 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
 
     result, parameters = signature(plan, types)
     by_number = dict(zip(present, parameters, strict=True))
-    context, builder, args = yield result(
+    builder, args = yield result(
         *[by_number.get(number, ty) for number, ty in enumerate((a, a_min, a_max))], *literals
     )
     return emitted(
-        context,
         builder,
         plan,
         parameters,

@@ -128,9 +128,9 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
         yield from map(list, zip(*found, strict=True))
 
 
-def define_exchange(module: Any, unit: Unit) -> None:
+def define_exchange(outer: Any, unit: Unit) -> None:
     """Define the address of the warpgroup's memory for exchanges, in the kernel's entry module."""
-    with nb.define(module, EXCHANGE, nb.i32) as (builder, _):
+    with nb.define(outer, EXCHANGE, nb.i32) as (builder, _):
         builder.ret(own_part(builder, unit, unit.exchange))
 
 
@@ -195,7 +195,7 @@ def _ranked(
     return found
 
 
-def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
+def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     plan = source.plan(np_, name, tile, axis, keepdims)
     form = plan.result
     result = (
@@ -218,9 +218,9 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         )
 
     tile = TileType(plan.form)
-    context, builder, args = yield result(np_, tile, axis, keepdims)
+    builder, args = yield result(np_, tile, axis, keepdims)
     if not np_.computes:
-        return undefined(result) if form.shape else nb.nothing(context)
+        return undefined(result) if form.shape else nb.nothing
     wide = tile.dtype in HALVES or name in source.DIVIDED
     combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
@@ -272,7 +272,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
             ]
         return assembled(builder, result, found)
     floating = wide and name not in source.INDICES
-    return convert(context, builder, found[0], nb.types.float32, result) if floating else found[0]
+    return convert(builder, found[0], nb.types.float32, result) if floating else found[0]
 
 
 def _neutral(name: str, dtype: np.dtype) -> float:
@@ -336,10 +336,10 @@ def _along(
     ]
 
 
-def _partial(name: str, _context: Any, tile: Any) -> Any:
+def _partial(name: str, tile: Any) -> Any:
     form, part = source.partial_form(tile, f"partial_{name}")
     tile, result = TileType(form), TileType(part)
-    _, builder, args = yield result(tile)
+    builder, args = yield result(tile)
     combine = combination(builder, name, tile.dtype)
     # lanes that have other columns of every eight
     shared = [far for far in form.record.distances(1) if far * 2 >= GROUP]

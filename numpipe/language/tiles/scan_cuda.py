@@ -183,10 +183,10 @@ def _scanned(
     return [assembled(builder, tile, part) for tile, part in zip(tiles, parts, strict=True)]
 
 
-def _accumulate(kind: str, name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any:
+def _accumulate(kind: str, name: str, np_: Any, tile: Any, axis: Any) -> Any:
     form, along, _ = plan(np_, tile, axis, name)
     result = TileType(form)
-    _, builder, args = yield result(np_, result, axis)
+    builder, args = yield result(np_, result, axis)
     if not np_.computes:
         return undefined(result)
     of_two = combination(builder, kind, form.dtype)
@@ -202,16 +202,14 @@ for _kind, _operation in {"sum": source.cumsum, **source.ACCUMULATED}.items():
 
 
 @cuda_meaning(source.scan)
-def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) -> Any:
+def _scan(np_: Any, function: Any, tile: Any, axis: Any) -> Any:
     forms, along, _ = source.plan_scan(np_, tile, axis)
     tree, given = trees.tree_of(tile), [TileType(Form((8,), form.dtype, ROW)) for form in forms]
     line = tree.build(iter(given), trees.made)
-    source.check_line(
-        [part.form for part in given], tile, nb.returns(typing_context, function, (line, line))
-    )
+    source.check_line([part.form for part in given], tile, nb.returns(function, (line, line)))
     tiles = [TileType(form) for form in forms]
     result = tree.build(iter(tiles), trees.made)
-    context, builder, args = yield result(np_, function, result, axis)
+    builder, args = yield result(np_, function, result, axis)
 
     def combine(one: Line, other: Line) -> Line:
         # 1 in a tile with a single row or column; a vector has it twice
@@ -220,7 +218,6 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
         def value(registers: Line) -> Any:
             parts = (registers[i * width :][:width] for i in range(len(given)))
             return trees.build_value(
-                context,
                 builder,
                 line,
                 (
@@ -229,9 +226,9 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
                 ),
             )
 
-        found = nb.call_value(
-            context, builder, function, args[1], (line, line), (value(one), value(other))
-        )[1]
+        found = nb.call_value(builder, function, args[1], (line, line), (value(one), value(other)))[
+            1
+        ]
         return [
             register
             for kind, part in zip(given, trees.leaf_values(builder, line, found), strict=True)
@@ -244,4 +241,4 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
         scanned = _scanned(
             builder, tiles, trees.leaf_values(builder, result, args[2]), along, combine
         )
-    return trees.build_value(context, builder, result, iter(scanned))
+    return trees.build_value(builder, result, iter(scanned))

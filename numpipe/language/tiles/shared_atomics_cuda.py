@@ -37,12 +37,11 @@ nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", 
 @method_of(SharedType, "indexed")
 def _indexed(of: Any, target: Any, index: Any) -> Any:
     result = IndexedType(of, index)
-    context, builder, args = yield result
+    builder, args = yield result
     return nb.struct(
-        context,
         builder,
         result,
-        address=nb.fields(context, builder, target, args[0]).of,
+        address=nb.fields(builder, target, args[0]).of,
         index=args[1],
     )
 
@@ -83,20 +82,20 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     form = source.check_shared(name, dst, value)
     reduction, indexed = name.removeprefix("atomic_"), isinstance(dst, IndexedType)
     tile = dst.tile if indexed else dst
-    context, builder, args = yield nb.types.void(dst, value)
+    builder, args = yield nb.types.void(dst, value)
     if not tile.role.computes:
         return
-    fields = nb.fields(context, builder, dst, args[0]) if indexed else None
+    fields = nb.fields(builder, dst, args[0]) if indexed else None
     base = fields.address if fields else args[0]
-    nb.call(context, builder, before_access, (tile,), (base,))
+    nb.call(builder, before_access, (tile,), (base,))
     settled = TileType(form.settled(COLUMN))
 
     def elements(have: Any, of: Any) -> list[Any]:
         want = TileType(Form(form.shape, have.dtype, settled.layout))
-        return registers(builder, want, context.cast(builder, of, have, want))
+        return registers(builder, want, builder.cast(of, have, want))
 
     tiled = isinstance(value, TileType)
-    number = None if tiled else in_type(context, builder, args[1], value, tile.dtype)
+    number = None if tiled else in_type(builder, args[1], value, tile.dtype)
     values = elements(value, args[1]) if tiled else None
     indices = elements(dst.index, fields.index) if fields else None
     at = (

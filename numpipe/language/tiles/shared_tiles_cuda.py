@@ -131,17 +131,17 @@ def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[An
     return functools.reduce(builder.and_, tests) if tests else None
 
 
-def _get_item(_context: Any, whole: Any, index: Any) -> Any:
+def _get_item(whole: Any, index: Any) -> Any:
     if not isinstance(whole, SmemType):
         return None
     parts, starts = part_of(whole, index)
     result = TileType(source.load_form(whole, parts))
     quick = source.by_rows(whole, result.form, parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield result
+    builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
-    nb.call(context, builder, before_access, (whole,), (args[0],))
+    nb.call(builder, before_access, (whole,), (args[0],))
     place = inside(builder, whole, index, args[1], "tile[…]")
 
     def rows() -> list[Any]:
@@ -174,7 +174,7 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
     return assembled(builder, result, found)
 
 
-def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
+def _set_item(whole: Any, index: Any, value: Any) -> Any:
     if isinstance(whole, AtType):
         raise SpecError(ASSIGNED)
     if not isinstance(whole, SmemType):
@@ -183,10 +183,10 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     stored, convert = cast_to_store(value, whole.dtype)
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield nb.types.none
+    builder, args = yield nb.types.none
     if not whole.role.computes:
         return
-    nb.call(context, builder, before_access, (whole,), (args[0],))
+    nb.call(builder, before_access, (whole,), (args[0],))
     place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])
 
     def rows() -> list[Any]:

@@ -35,7 +35,6 @@ Statement = tuple[str, str]
 
 
 def writing(
-    typing_context: Any,
     ref: GmemType,
     tile: TileType,
     axes: tuple[int, ...],
@@ -64,7 +63,7 @@ def writing(
     place = nb.types.UniTuple(I32, ref.arg.ndim)
     stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
-        nb.returns(typing_context, put, (ref, batch, place))
+        nb.returns(put, (ref, batch, place))
     panel = (
         not vectors
         and not reduction
@@ -79,7 +78,6 @@ def writing(
     }.get(bits, (f"st.global.b{bits} [$0], $1;", "h"))
 
     def emit(
-        context: Any,
         builder: Any,
         array: Any,
         start: Sequence[Any],
@@ -89,11 +87,10 @@ def writing(
         def by_ring() -> list[Any]:
             for batch in stored:
                 nb.call(
-                    context,
                     builder,
                     put,
                     (ref, batch, place),
-                    (array, value, context.make_tuple(builder, place, start)),
+                    (array, value, builder.make_tuple(place, start)),
                 )
             return []
 
@@ -101,8 +98,8 @@ def writing(
             indices = []
             for number, vector, axis in vectors:
                 want = TileType(index_form(tile.form, number, vector.form))
-                indices.append((number, want, context.cast(builder, start[axis], vector, want)))
-            block = Block(context, builder, ref, array, start, axes, indices, last, parts)
+                indices.append((number, want, builder.cast(start[axis], vector, want)))
+            block = Block(builder, ref, array, start, axes, indices, last, parts)
             if panel:
                 store_rows(builder, tile, value, block, int(ref.arg.order == "row"))
             else:
@@ -124,35 +121,34 @@ def writing(
     return emit
 
 
-def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
+def _store(ref: Any, index: Any, tile: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
     given = plain(whole_slices(index))
     if source.plan_number(ref, given, tile):
-        context, builder, args = yield nb.types.none
+        builder, args = yield nb.types.none
         if ref.role.computes:
-            at = settled(context, builder, ref, args[0], index, args[1], True)
-            write_element(context, builder, ref, args[0], at, args[2], tile)
+            at = settled(builder, ref, args[0], index, args[1], True)
+            write_element(builder, ref, args[0], at, args[2], tile)
         return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
     parts = all_of_tile(given, stored)
     axes = source.plan(ref, parts, stored)
     laid = TileType(stored_form(stored.form, parts))
-    write = writing(typing_context, ref, laid, axes, parts=parts)
+    write = writing(ref, laid, axes, parts=parts)
     known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
-    context, builder, args = yield nb.types.none
+    builder, args = yield nb.types.none
     at = (
-        settled(context, builder, ref, args[0], index, args[1], True)
+        settled(builder, ref, args[0], index, args[1], True)
         if known
-        else starts(context, builder, index, args[1])
+        else starts(builder, index, args[1])
     )
     write(
-        context,
         builder,
         args[0],
         at,
-        context.cast(builder, convert(builder, args[2]), stored, laid),
-        stops(context, builder, index, args[1]),
+        builder.cast(convert(builder, args[2]), stored, laid),
+        stops(builder, index, args[1]),
     )
 
 

@@ -88,7 +88,7 @@ for _type in (TileType, InFlightType):
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 for _number in (nb.types.Float, nb.types.Integer, InertType):
     nb.method(_number, "astype", source.astype)
-nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
+nb.lower_cast(TileType, InFlightType)(lambda builder, fromty, toty, value: value)
 
 
 @source.dtype_of.register(nb.types.Type)
@@ -144,10 +144,10 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
 
 
 @cuda_meaning(source.zeros)
-def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
+def _zeros(shape: Any, dtype: Any) -> Any:
     tile = TileType(source.zeros_form(shape, dtype))
     nothing = nb.ir.Constant(tile.machine, [0.0 if tile.dtype.kind == "f" else 0] * tile.registers)
-    return tile(shape, dtype), lambda context, builder, sig, args: nothing
+    return tile(shape, dtype), lambda builder, args: nothing
 
 
 # ---- conversions
@@ -200,17 +200,17 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
 
 
 @cuda_meaning(source.astype)
-def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
+def _astype(tile: Any, dtype: Any) -> Any:
     if isinstance(tile, InertType):
         yield tile
         return None
     if not isinstance(tile, TileLike):
         number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
-        context, builder, args = yield nb.returns(_context, cast, (number, to))(number, dtype)
-        return nb.call(context, builder, cast, (number, to), (args[0], nb.nothing(context)))[1]
+        builder, args = yield nb.returns(cast, (number, to))(number, dtype)
+        return nb.call(builder, cast, (number, to), (args[0], nb.nothing))[1]
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
-    _, builder, args = yield result
+    builder, args = yield result
     return converted(builder, have, args[0], result)
 
 
@@ -273,10 +273,10 @@ def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
 
 
 @cuda_meaning(source.bitcast)
-def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
+def _bitcast(tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
     result = TileType(source.bitcast_form(have, dtype))
-    _, builder, args = yield result
+    builder, args = yield result
     if have.machine == result.machine:
         return args[0]
     return assembled(

@@ -22,7 +22,6 @@ class Copy:
 
     def __init__(
         self,
-        context: Any,
         builder: Any,
         unit: Unit,
         plan: CopyPlan,
@@ -31,7 +30,6 @@ class Copy:
         address: Any,
         arrival: Any = None,
     ) -> None:
-        self.context = context
         self.builder = builder
         self.plan = plan
         self.start = list(start)
@@ -61,10 +59,10 @@ class Copy:
         *start, address, offset = (
             Value(self.builder, value) for value in (*self.start, self.address, self.offset)
         )
-        nothing, place = nb.nothing(self.context), nb.types.UniTuple(I32, len(start))
+        nothing, place = nb.nothing, nb.types.UniTuple(I32, len(start))
         policy = nb.types.none if self.plan.policy is None else nb.types.literal(self.plan.policy)
         for at, there in self.plan.boxes(start, address, offset):
-            coords = self.context.make_tuple(self.builder, place, [part.value for part in at])
+            coords = self.builder.make_tuple(place, [part.value for part in at])
             operands = {
                 "dst": (I32, there.value),
                 "src": (I32, there.value),
@@ -78,4 +76,4 @@ class Copy:
             kinds, values = zip(
                 *(operands[name] for name in inspect.signature(operation).parameters), strict=True
             )
-            nb.call(self.context, self.builder, operation, kinds, values)
+            nb.call(self.builder, operation, kinds, values)

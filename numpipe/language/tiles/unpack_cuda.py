@@ -16,13 +16,13 @@ from .words_cuda import load_words
 
 
 @cuda_meaning(source.unpack)
-def _unpack(_context: Any, tile: Any, element: Any, dtype: Any) -> Any:
+def _unpack(tile: Any, element: Any, dtype: Any) -> Any:
     packed, form = source.plan(tile, element, dtype)
     result = TileType(form)
-    context, builder, args = yield result
+    builder, args = yield result
     if not tile.role.computes:
         return undefined(result)
-    nb.call(context, builder, before_access, (tile,), (args[0],))
+    nb.call(builder, before_access, (tile,), (args[0],))
     lane: Any = Value(builder, nb.lane_index(builder))
     start = builder.add(args[0], source.lane_start(tile.layout, lane).value)
     selector = ((lane & 3) * 0x1111).value
