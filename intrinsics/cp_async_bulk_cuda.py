@@ -62,8 +62,7 @@ def _load(dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: An
 
     def codegen(builder: Any, args: Any) -> Any:
         destination, address, coordinates, barrier = args[:4]
-        nb.emit_gated(
-            builder,
+        builder.emit_gated(
             nb.void,
             [destination, address, barrier, *_unpacked(builder, coordinates, rank)],
             text,
@@ -95,8 +94,7 @@ def _multicast(
 
     def codegen(builder: Any, args: Any) -> Any:
         destination, address, coordinates, barrier, mask = args[:5]
-        nb.emit_gated(
-            builder,
+        builder.emit_gated(
             nb.void,
             [destination, address, barrier, mask, *_unpacked(builder, coordinates, rank)],
             f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}",
@@ -122,8 +120,7 @@ def _store(tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) 
 
     def codegen(builder: Any, args: Any) -> Any:
         address, coordinates, source = args[:3]
-        nb.emit_gated(
-            builder,
+        builder.emit_gated(
             nb.void,
             [address, source, *_unpacked(builder, coordinates, rank)],
             text,
@@ -144,8 +141,7 @@ def _reduce(tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
     )
 
     def codegen(builder: Any, args: Any) -> Any:
-        nb.emit_gated(
-            builder,
+        builder.emit_gated(
             nb.void,
             [args[0], args[2], *_unpacked(builder, args[1], rank)],
             text,
@@ -161,8 +157,7 @@ def _prefetch(tensor_map: Any, coords: Any) -> Any:
     text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [$0, {{{_innermost_first(1, rank)}}}];"
 
     def codegen(builder: Any, args: Any) -> Any:
-        nb.emit_asm(
-            builder,
+        builder.emit_asm(
             nb.void,
             [args[0], *_unpacked(builder, args[1], rank)],
             text,

@@ -14,8 +14,7 @@ def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
     """Emit one load, and return its `count` registers."""
     results = ", ".join(f"${i}" for i in range(count))
     kind = nb.i32 if count == 1 else nb.ir.LiteralStructType([nb.i32] * count)
-    found = nb.emit_asm(
-        builder,
+    found = builder.emit_asm(
         kind,
         [address],
         ldmatrix.statement(count, transposed, results, f"${count}"),

@@ -13,16 +13,14 @@ from . import special
 
 @cuda_meaning(special.thread_index)
 def _thread_index() -> Any:
-    return nb.types.int32(), lambda builder, args: nb.thread_index(builder)
+    return nb.types.int32(), lambda builder, args: builder.thread_index()
 
 
 @cuda_meaning(special.warpgroup_index)
 def _warpgroup_index() -> Any:
-    return nb.types.int32(), lambda builder, args: builder.lshr(
-        nb.thread_index(builder), nb.const(7)
-    )
+    return nb.types.int32(), lambda builder, args: builder.lshr(builder.thread_index(), nb.const(7))
 
 
 @cuda_meaning(special.smem_base)
 def _smem_base() -> Any:
-    return nb.types.int32(), lambda builder, args: nb.shared_base(builder)
+    return nb.types.int32(), lambda builder, args: builder.shared_base()

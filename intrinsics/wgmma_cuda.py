@@ -31,8 +31,7 @@ def _through(
     them."""
     count = acc.type.count
     registers = [builder.extract_value(acc, i) for i in range(count)]
-    result = nb.emit_asm(
-        builder,
+    result = builder.emit_asm(
         nb.ir.LiteralStructType([nb.f32] * count),
         [*registers, *inputs],
         text,

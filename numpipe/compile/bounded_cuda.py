@@ -137,14 +137,14 @@ def trap() -> None:
 def words() -> Any:
     """Return the address of the CTA's words."""
     builder, _ = yield I32
-    return nb.external(builder, "np_words", nb.i32)
+    return builder.external("np_words", nb.i32)
 
 
 @entry_operation
 def base() -> Any:
     """Return the address at which the CTA's shared memory begins."""
     builder, _ = yield I32
-    return nb.shared_base(builder)
+    return builder.shared_base()
 
 
 @entry_operation
@@ -280,6 +280,6 @@ def begin_bounds(builder: Any, unit: Unit) -> None:
     """Define the control block and the words in the entry module; emit `begin`."""
     block = outside_cuda.control(builder)
     block.initializer, block.align = nb.ir.Constant(block.value_type, None), 64
-    with nb.define(builder, "np_words", nb.i32) as (inner, _):
-        inner.ret(nb.smem(inner, unit.barrier_room))
-    nb.call(builder, begin, (I32,), (nb.const(-unit.clustered),))
+    with builder.define("np_words", nb.i32) as (inner, _):
+        inner.ret(inner.smem(unit.barrier_room))
+    builder.issue(begin, -unit.clustered)

@@ -104,16 +104,11 @@ def _start(unit: Unit, builder: Any, *sizes: Any) -> None:
         define_turns(builder, unit)
     if unit.params.profile_space:
         define_profile(builder)
-    first = builder.icmp_unsigned("<", nb.thread_index(builder), 128)
+    first = builder.icmp_unsigned("<", builder.thread_index(), 128)
     with builder.if_then(builder.and_(first, elected(builder))):
         for address, count, _ in unit.all_barriers():
-            nb.call(
-                builder,
-                mbarrier.init,
-                (I32, I32),
-                (nb.smem(builder, address), nb.const(count)),
-            )
-        nb.call(builder, fence.mbarrier_init, (), ())
+            builder.issue(mbarrier.init, builder.smem(address), count)
+        builder.issue(fence.mbarrier_init)
         keep_grid(builder, unit, sizes)
         if unit.params.debug:
             begin_bounds(builder, unit)
@@ -121,28 +116,28 @@ def _start(unit: Unit, builder: Any, *sizes: Any) -> None:
     # started
     if unit.clustered:
         if unit.params.debug or sizes:
-            nb.call(builder, cluster.arrive, (), ())
+            builder.issue(cluster.arrive)
         # fence.mbarrier_init has released the barriers, and nothing else needs a release (PTX ISA,
         # "membar/fence": its example)
         else:
             # a `release` would be a fence of the whole GPU
-            nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
-        nb.call(builder, cluster.wait, (), ())
+            builder.emit_asm(nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
+        builder.issue(cluster.wait)
     else:
-        nb.call(builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
+        builder.issue(barrier.sync, 0, unit.threads)
 
 
 def _meet(unit: Unit, operation: Op, builder: Any) -> None:
     """Let the CTAs of a cluster meet, if they do so at the end. That is known only when all
     functions have been compiled."""
     if unit.meets_at_end:
-        nb.call(builder, operation, (), ())
+        builder.issue(operation)
 
 
 def _is_memory(unit: Unit, builder: Any) -> Any:
     if unit.memory_warpgroup == unit.compute_wgs:
-        return builder.icmp_unsigned(">=", nb.thread_index(builder), 128 * unit.compute_wgs)
-    warpgroup = builder.lshr(nb.thread_index(builder), 7)
+        return builder.icmp_unsigned(">=", builder.thread_index(), 128 * unit.compute_wgs)
+    warpgroup = builder.lshr(builder.thread_index(), 7)
     return builder.icmp_unsigned("==", warpgroup, unit.memory_warpgroup)
 
 
@@ -160,9 +155,9 @@ def _begin_launch(unit: Unit, builder: Any, table: Any) -> None:
     of the memory role that does nothing else, or the last one of the first warpgroup."""
     own = unit.memory_warpgroup if unit.warp_specialized else 0
     lane = nb.const(128 * own + (32 if unit.warp_specialized else 96))
-    first = builder.icmp_unsigned("==", nb.block_number(builder), 0)
+    first = builder.icmp_unsigned("==", builder.block_number(), 0)
     with builder.if_then(
-        builder.and_(first, builder.icmp_unsigned("==", nb.thread_index(builder), lane)),
+        builder.and_(first, builder.icmp_unsigned("==", builder.thread_index(), lane)),
         likely=False,
     ):
         launch_begins(builder, unit, table)
@@ -199,8 +194,8 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
         builder, values = yield nb.types.void
         own, _ = place_among(builder, warps)
         with builder.if_then(builder.and_(own, elected_in_warp(builder))):
-            nb.call(builder, function, args, values[1:])
-        nb.join(builder)
+            builder.apply(function, args, values[1:])
+        builder.join()
 
     return entry_operation(typer)
 

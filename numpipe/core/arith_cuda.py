@@ -108,8 +108,8 @@ def otherwise(symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
         chosen = None
     if chosen is None:
         raise not_defined(symbol, operands)
-    return chosen.return_type(*chosen.args), lambda builder, args: nb.call_signature(
-        builder, function, chosen, args[: len(operands)]
+    return chosen.return_type(*chosen.args), lambda builder, args: builder.apply_signature(
+        function, chosen, args[: len(operands)]
     )
 
 
@@ -202,8 +202,8 @@ def floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
 
 def libdevice(builder: Any, name: str, *args: Any) -> Any:
     """Call a function of libdevice, in the variant for the arguments' type."""
-    return nb.external(
-        builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args
+    return builder.external(
+        f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args
     )
 
 
@@ -305,7 +305,7 @@ _meaning(
 def _quotient_remainder(a: Any, b: Any, *literals: Any) -> Any:
     result = nb.types.Tuple([nb.returns(f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)])
     builder, args = yield result
-    values = [nb.call(builder, f, (a, b, *literals), args)[1] for f in (arith.floordiv, arith.mod)]
+    values = [builder.apply(f, (a, b, *literals), args) for f in (arith.floordiv, arith.mod)]
     return builder.make_tuple(result, values)
 
 
@@ -322,7 +322,7 @@ def _power(a: Any, n: Any, *literals: Any) -> Any:
     builder, args = yield ty
 
     def product(x: Any, y: Any) -> Any:
-        return nb.call(builder, arith.mul, (ty, ty), (x, y))[1]
+        return builder.apply(arith.mul, (ty, ty), (x, y))
 
     if not count:
         return convert(builder, nb.const(1), I32, ty)
@@ -362,7 +362,7 @@ def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> 
 @cuda_meaning(arith.successor)
 def _successor(k: Any) -> Any:
     builder, args = yield I32(I32)
-    return nb.emit_asm(builder, nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
+    return builder.emit_asm(nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
 
 
 @cuda_meaning(arith.divisor)
@@ -380,7 +380,7 @@ def _divide(a: Any, by: Any) -> Any:
     builder, args = yield I32(I32, by)
     d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
     product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))
-    low = nb.high_word(builder, product)
+    low = builder.high_word(product)
     rest = builder.sub(args[0], builder.mul(low, d))
     return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
 

@@ -47,14 +47,12 @@ nb.struct_model(BoundType, lambda ty: [("captures", ty.captures)])
 @nb.lowered(BoundType, BoundType)
 def _call(builder: Any, sig: Any, args: Any) -> Any:
     bound = sig.args[0]
-    captures = nb.fields(builder, bound, args[0]).captures
-    return nb.call(builder, bound.function, (bound.captures, *sig.args[1:]), (captures, *args[1:]))[
-        1
-    ]
+    captures = builder.fields(bound, args[0]).captures
+    return builder.apply(bound.function, (bound.captures, *sig.args[1:]), (captures, *args[1:]))
 
 
 def bound_value(builder: Any, ty: BoundType, captures: Any) -> Any:
-    return nb.struct(builder, ty, captures=captures)
+    return builder.struct(ty, captures=captures)
 
 
 def bind_typer(function: Op[..., Any], captures: Any) -> Any:

@@ -18,7 +18,7 @@ def elected(builder: Any) -> Any:
     """
     return builder.and_(
         builder.icmp_unsigned(
-            "==", builder.and_(nb.thread_index(builder), nb.const(0x60)), nb.const(0)
+            "==", builder.and_(builder.thread_index(), nb.const(0x60)), nb.const(0)
         ),
         elected_in_warp(builder),
     )
@@ -26,8 +26,7 @@ def elected(builder: Any) -> Any:
 
 def elected_in_warp(builder: Any) -> Any:
     """Return whether this is the elected lane of its warp, which is always the same lane."""
-    one = nb.emit_asm(
-        builder,
+    one = builder.emit_asm(
         nb.i32,
         [],
         "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }",
@@ -41,8 +40,8 @@ def _one_lane(function: Any, *args: Any) -> Any:
     nb.returns(function, args)
     builder, values = yield nb.types.void
     with builder.if_then(elected(builder)):
-        nb.call(builder, function, args, values[1:])
-    nb.join(builder)
+        builder.apply(function, args, values[1:])
+    builder.join()
 
 
 @cuda_meaning(each_warp)
@@ -54,6 +53,6 @@ def _each_warp(function: Any, *args: Any) -> Any:
         )
     inner, emit = predicated(operation)(*args, nb.types.int32)
     builder, values = yield nb.types.void
-    lane = builder.and_(nb.thread_index(builder), 31)
+    lane = builder.and_(builder.thread_index(), 31)
     cast = [builder.cast(v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
     return emit(builder, [*cast, lane])

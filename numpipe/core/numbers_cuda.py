@@ -37,18 +37,14 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
             sig, elsewhere = otherwise(builtin.__name__, builtin, parts)
             builder, args = yield sig.return_type(literals, *(values if of_tuple else sig.args))
             given = (
-                zip(nb.cgutils.unpack_tuple(builder, args[1]), parts, sig.args, strict=True)
-                if of_tuple
-                else ()
+                zip(builder.unpack_tuple(args[1]), parts, sig.args, strict=True) if of_tuple else ()
             )
             return elsewhere(builder, [builder.cast(*each) for each in given] or args[1:])
         dtype = arith.common(*kinds)
         types: Sequence[Any] = parameter_types(parts, dtype)
         result, better = type_of(dtype), chosen(symbol, len(parts) > 2)
         builder, args = yield result(literals, *(values if of_tuple else types))
-        numbers, types = (
-            (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
-        )
+        numbers, types = (builder.unpack_tuple(args[1]), parts) if of_tuple else (args[1:], types)
         best, *rest = (operand(builder, v, t, dtype) for v, t in zip(numbers, types, strict=True))
         for value in rest:
             best = better(builder, dtype, value, best)
@@ -106,7 +102,7 @@ def _counting(*bounds: Any) -> Any:
     function = nb.python_function(range)
     types = parameter_types(bounds, dtype)
     builder, args = yield nb.returns(function, types)(*types)
-    return nb.call(builder, function, types, args)[1]
+    return builder.apply(function, types, args)
 
 
 @cuda_meaning(numbers.length)
@@ -141,6 +137,6 @@ def _run_time_value(builder: Any, value: Any, of: Any, to: Any) -> Any:
     if of == to:
         return value
     if isinstance(to, nb.types.BaseTuple):
-        parts = zip(nb.cgutils.unpack_tuple(builder, value), of, to, strict=True)
+        parts = zip(builder.unpack_tuple(value), of, to, strict=True)
         return builder.make_tuple(to, [_run_time_value(builder, *part) for part in parts])
     return builder.cast(value, of, to)

@@ -432,8 +432,8 @@ def _ptx_typer(
 
         def codegen(builder: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
-            emit = nb.emit_gated if "$gate " in statement else nb.emit_asm
-            value = emit(builder, machine[result], inputs, statement, ",".join(constraints))
+            emit = builder.emit_gated if "$gate " in statement else builder.emit_asm
+            value = emit(machine[result], inputs, statement, ",".join(constraints))
             if result is None:
                 return None
             return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value

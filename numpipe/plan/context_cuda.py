@@ -57,11 +57,11 @@ class CompiledContext(source.ContextFacts):
 
     @property
     def cta(self) -> list[Value]:
-        return [Value(self.builder, index) for index in nb.block_index(self.builder)]
+        return [Value(self.builder, index) for index in self.builder.block_index()]
 
     @property
     def grid(self) -> list[Value]:
-        return [Value(self.builder, size) for size in nb.grid_size(self.builder)]
+        return [Value(self.builder, size) for size in self.builder.grid_size()]
 
     def part_of(self, region: Region, offset: int = 0) -> Value:
         return Value(self.builder, own_part(self.builder, self.unit, region, offset))
@@ -96,9 +96,7 @@ def uniform(builder: Any, value: Any) -> Any:
     use takes a shuffle and two moves, and each branch on the value a BSSY and a WARPSYNC. If ptxas
     can already tell, it drops the shuffle (PTX ISA, "shfl.sync").
     """
-    return nb.emit_asm(
-        builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r"
-    )
+    return builder.emit_asm(nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
 
 
 def own_warpgroup(builder: Any, context_value: Any) -> Any:
@@ -128,7 +126,7 @@ def _only_if(holder: Any, fact: Any, function: Any, *args: Any) -> Any:
         nb.returns(function, (holder, *args))
     builder, values = yield nb.types.void
     if holds:
-        nb.call(builder, function, (holder, *args), (values[0], *values[3:]))
+        builder.apply(function, (holder, *args), (values[0], *values[3:]))
 
 
 @cuda_meaning(source.over)
@@ -137,8 +135,7 @@ def _over(values: Any, function: Any, *args: Any) -> Any:
         nb.returns(function, (kind, *args))
     builder, given = yield nb.types.void
     for number, kind in enumerate(values):
-        nb.call(
-            builder,
+        builder.apply(
             function,
             (kind, *args),
             (builder.extract_value(given[0], number), *given[2:]),
@@ -164,7 +161,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
                 try:
                     rest.send((builder, args))
                 except StopIteration as end:
-                    nb.call(builder, function, argtypes, end.value)
+                    builder.apply(function, argtypes, end.value)
 
         cuda_meaning(operation)(with_parameters(typer, inspect.signature(prepared).parameters))
 
@@ -175,7 +172,7 @@ def _axis(what: str) -> Any:
     def typer(name: Any) -> Any:
         axis = nb.literal(name)
         builder, _ = yield I32
-        return nb.external(builder, axis_symbol(what, axis), nb.i32)
+        return builder.external(axis_symbol(what, axis), nb.i32)
 
     return typer
 
@@ -189,7 +186,7 @@ def _program(operation: Any, name: str, register: str) -> None:
     def typer(axis: Any) -> Any:
         dimension = "xyz"[source.checked_axis(name, axis)]
         builder, _ = yield I32
-        return nb.special(builder, f"{register}.{dimension}")
+        return builder.special(f"{register}.{dimension}")
 
 
 def check_ctas(unit: Unit, library: Any) -> None:
@@ -209,7 +206,7 @@ def _folded(operation: Any, what: str) -> None:
     def typer(dimension: Any) -> Any:
         number = nb.literal(dimension)
         builder, _ = yield I32
-        return nb.external(builder, program_symbol(what, number), nb.i32)
+        return builder.external(program_symbol(what, number), nb.i32)
 
 
 _folded(source.folded_index, "index")
@@ -219,13 +216,13 @@ _folded(source.folded_size, "size")
 @cuda_meaning(source.own_index)
 def _own_index() -> Any:
     builder, _ = yield I32
-    return nb.block_number(builder)
+    return builder.block_number()
 
 
 @cuda_meaning(source.cta_count)
 def cta_count() -> Any:
     builder, _ = yield I32
-    x, y, z = nb.grid_size(builder)
+    x, y, z = builder.grid_size()
     return builder.mul(x, builder.mul(y, z))
 
 
@@ -233,24 +230,22 @@ def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
     """Write the sizes of the grid's `folded` dimensions, from one lane, to the place where
     `_grid_index` and `_grid_size` read them."""
     for number, size in enumerate(sizes):
-        address = nb.smem(builder, unit.grid_words + 4 * number)
-        nb.emit_asm(
-            builder, nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}"
+        address = builder.smem(unit.grid_words + 4 * number)
+        builder.emit_asm(
+            nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}"
         )
 
 
 def _kept(builder: Any, unit: Unit, number: int) -> Any:
-    address = nb.smem(builder, unit.grid_words + 4 * number)
-    return nb.emit_asm(
-        builder, nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}"
-    )
+    address = builder.smem(unit.grid_words + 4 * number)
+    return builder.emit_asm(nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}")
 
 
 def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the index of this CTA along a dimension of the grid."""
     if dimension not in unit.folded:
-        return nb.special(builder, f"ctaid.{'xyz'[dimension]}")
-    x = Value(builder, nb.special(builder, "ctaid.x"))
+        return builder.special(f"ctaid.{'xyz'[dimension]}")
+    x = Value(builder, builder.special("ctaid.x"))
     sizes = [Value(builder, _kept(builder, unit, number)) for number in range(len(unit.folded))]
     return index(x, sizes, dimension).value
 
@@ -258,7 +253,7 @@ def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
 def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the number of CTAs along a dimension of the grid."""
     if dimension not in unit.folded:
-        return nb.special(builder, f"nctaid.{'xyz'[dimension]}")
+        return builder.special(f"nctaid.{'xyz'[dimension]}")
     return _kept(builder, unit, unit.folded.index(dimension))
 
 
@@ -266,7 +261,7 @@ def define_axes(outer: Any, unit: Unit) -> None:
     """Define the axis symbols of this kernel, in its entry module."""
 
     def put(symbol: str, value: Callable[[Any], Any]) -> None:
-        with nb.define(outer, symbol, nb.i32) as (builder, _):
+        with outer.define(symbol, nb.i32) as (builder, _):
             builder.ret(value(builder))
 
     def define(what: str, name: str, value: Callable[[Any], Any]) -> None:
@@ -294,7 +289,7 @@ def cluster_place(builder: Any, dims: Dims) -> list[Any]:
     """Return the position of this CTA in its cluster, along x, y and z. A grid is a whole number of
     clusters in each dimension."""
     ids: list[Any] = [
-        Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
+        Value(builder, nb.const(0) if of == 1 else builder.special(f"ctaid.{dim}"))
         for dim, of in zip("xyz", dims, strict=True)
     ]
     return list(place_of(ids, dims))
@@ -303,7 +298,7 @@ def cluster_place(builder: Any, dims: Dims) -> list[Any]:
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     """Return the number (0, 1, …) of the compute warpgroup that executes, or that the executing
     warp next to the loading one works for."""
-    warpgroup = number = builder.lshr(nb.thread_index(builder), 7)
+    warpgroup = number = builder.lshr(builder.thread_index(), 7)
     if unit.memory_warpgroup != unit.compute_wgs:
         behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
         number = builder.sub(warpgroup, builder.zext(behind, nb.i32))
@@ -316,14 +311,14 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
     """Return whether the executing warp is in this range of the CTA's warps, and its number in the
     range."""
-    warp = builder.lshr(nb.thread_index(builder), 5)
+    warp = builder.lshr(builder.thread_index(), 5)
     place = builder.sub(warp, warps.start)
     return builder.icmp_unsigned("<", place, len(warps)), place
 
 
 def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
     """Return the address of this warpgroup's bytes of a region, plus `offset` bytes."""
-    address = nb.smem(builder, region.base + offset)
+    address = builder.smem(region.base + offset)
     if not region.owners:
         return address
     return builder.add(address, builder.mul(compute_warpgroup(builder, unit), region.nbytes))

@@ -57,7 +57,7 @@ def _argument(builder: Any, field: Field, ty: Any, value: Any) -> Any:
     """Return a value in the form in which vprintf reads it from its argument buffer."""
     letter = _conversion(field, ty)[-1]
     if letter == "s":
-        words = [nb.c_string(builder, word) for word in ("True", "False")]
+        words = [builder.c_string(word) for word in ("True", "False")]
         return builder.select(builder.context.is_true(builder, ty, value), *words)
     if letter in "duxX":
         wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else nb.types.int64
@@ -81,7 +81,7 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
     if np_.role.lanes == "one":
         yield
         return
-    lane = nb.lane_index(builder)
+    lane = builder.lane_index()
     with builder.if_then(builder.icmp_unsigned("==", lane, 0), likely=False):
         yield
 
@@ -102,11 +102,11 @@ def _debug_print(np_: Any, format: Any, *values: Any) -> Any:
             printed.append(part)
     builder, args = yield nb.types.void
     with _speaker(builder, np_):
-        given = list(nb.block_index(builder))
+        given = list(builder.block_index())
         if np_.computes:
             given.append(compute_warpgroup(builder, np_.unit))
         given += [_argument(builder, field, ty, args[1 + field.number]) for field, ty in printed]
-        nb.vprintf(builder, "".join(text) + "\n", given)
+        builder.vprintf("".join(text) + "\n", given)
 
 
 @cuda_meaning(check)
@@ -130,8 +130,7 @@ def _check(
         by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane
         speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
         with builder.if_then(builder.not_(holds), likely=False), speaker:
-            nb.assert_fail(
-                builder,
+            builder.assert_fail(
                 f"{text}: {words}" if words else text,
                 place,
                 number,

@@ -16,7 +16,7 @@ def leaf_values(builder: Any, ty: Any, value: Any) -> list[Any]:
     """Return the leaves of a tuple's LLVM value."""
     if parts_of(ty) is None:
         return [value]
-    parts = nb.cgutils.unpack_tuple(builder, value, len(ty))
+    parts = builder.unpack_tuple(value)
     return [
         leaf
         for kind, part in zip(ty, parts, strict=True)

@@ -64,7 +64,7 @@ def record(
     word = nb.const(source.KINDS.index(kind) | ring << 8 | operand << 16)
     used, room, low, high = _words(builder, state)
     held = [builder.load(pointer) for pointer in (used, room, low, high)]
-    nb.emit_asm(builder, nb.void, [*held, word, step], _EVENT, "r,r,r,r,r,r")
+    builder.emit_asm(nb.void, [*held, word, step], _EVENT, "r,r,r,r,r,r")
     fits = builder.icmp_unsigned("<", held[0], held[1])
     builder.store(builder.add(held[0], 1), used)
     address = builder.or_(
@@ -73,7 +73,7 @@ def record(
     )
     address = builder.add(address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), 0))
     builder.store(builder.trunc(address, nb.i32), low)
-    builder.store(nb.high_word(builder, address), high)
+    builder.store(builder.high_word(address), high)
 
 
 def define_profile(builder: Any) -> None:
@@ -87,8 +87,8 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
     """Set up, at the start of a role, where the warpgroup's events go. Lanes that do not record
     have no room."""
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
-    cta = nb.block_number(builder)
-    thread = nb.thread_index(builder)
+    cta = builder.block_number()
+    thread = builder.thread_index()
     number = builder.lshr(thread, 7)
     lane = builder.and_(thread, 127)
     first = builder.icmp_unsigned("==", lane, 0)
@@ -101,8 +101,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
         first = builder.and_(records, builder.icmp_unsigned("==", lane, 0))
     part = builder.add(builder.mul(cta, len(unit.parts)), number)
     three = nb.ir.LiteralStructType([nb.i32] * 3)
-    found = nb.emit_asm(
-        builder,
+    found = builder.emit_asm(
         three,
         [control, cta, part, builder.zext(records, nb.i32), builder.zext(first, nb.i32)],
         _BEGIN,
@@ -117,7 +116,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
 def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
     """Record the end of a warpgroup, and its number of events."""
     held = [builder.load(pointer) for pointer in _words(builder, state)]
-    nb.emit_asm(builder, nb.void, held, _END, "r,r,r,r,~{memory}")
+    builder.emit_asm(nb.void, held, _END, "r,r,r,r,~{memory}")
 
 
 # ---- the operations
@@ -125,7 +124,7 @@ def of_ring(ring: Any, event: Any, step: Any, part: Any) -> Any:
     """Record an event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
     builder, args = yield nb.types.void
-    state = nb.fields(builder, ring, args[0]).np
+    state = builder.fields(ring, args[0]).np
     record(
         builder,
         ring.context.unit,
@@ -162,4 +161,4 @@ def _mark_store(ref: Any, event: Any) -> Any:
     kind = nb.literal(event)
     builder, args = yield nb.types.void
     if ref.unit.params.profile_space:
-        record(builder, ref.unit, nb.fields(builder, ref, args[0]).np, kind, nb.const(0))
+        record(builder, ref.unit, builder.fields(ref, args[0]).np, kind, nb.const(0))

@@ -63,4 +63,4 @@ def _block_spec(*given: Any) -> Any:
         block_spec.function(*given[:at], function, *given[at + 1 : len(OPTIONS)], *facts), index_map
     )
     builder, args = yield spec
-    return nb.struct(builder, spec, index_map=args[at])
+    return builder.struct(spec, index_map=args[at])

@@ -24,7 +24,7 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numba.cuda import cgutils, extending, types
+from numba.cuda import extending, types
 from numba.cuda.core.errors import TypingError
 from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
@@ -35,18 +35,14 @@ from numba.cuda.extending import register_model
 from numba.cuda.typing import signature, templates
 
 from .kernel_entries import Entries, Lowering
-from .llvm_ir import const, i64, nothing
+from .llvm_ir import const, i64, nothing, signature_of
 
 __all__ = [
     "FieldsType",
     "TypingError",
     "attribute",
-    "call",
-    "call_signature",
-    "call_value",
     "constant_attributes",
     "field_attributes",
-    "fields",
     "helper_type",
     "immediate",
     "literal",
@@ -63,8 +59,6 @@ __all__ = [
     "register_model",
     "returns",
     "signature",
-    "signature_of",
-    "struct",
     "struct_model",
     "tuple_of",
     "types",
@@ -175,52 +169,6 @@ def _function(template: Any) -> Any:
     return function
 
 
-def call(
-    builder: Any,
-    function: Any,
-    argtypes: Sequence[Any],
-    args: Sequence[Any],
-    *value: Any,
-) -> tuple[Any, Any]:
-    """Call `function` (an operation, a helper or its Numba type) while generating code. Return
-    (return type, value).
-
-    Omitted arguments must default to None. If the function is a value and not a constant, pass it
-    as `value`."""
-    fnty = function if isinstance(function, types.Type) else function._numba_type_
-    sig = signature_of(fnty, argtypes)
-    left_out = sig.args[len(args) :]
-    assert all(ty == types.none for ty in left_out), sig
-    values = [
-        v if t == s else builder.cast(v, t, s)
-        for v, t, s in zip(args, argtypes, sig.args[: len(args)], strict=True)
-    ] + [nothing for _ in left_out]
-    return sig.return_type, call_signature(builder, fnty, sig, [*value, *values])
-
-
-def call_signature(builder: Any, fnty: Any, sig: Any, args: Sequence[Any]) -> Any:
-    """Call a function whose signature is known, with values of the types that it names."""
-    return builder.context.get_function(fnty, sig)(builder, args)
-
-
-def call_value(
-    builder: Any,
-    function: Any,
-    value: Any,
-    argtypes: Sequence[Any],
-    args: Sequence[Any],
-) -> tuple[Any, Any]:
-    """Call a callable value of type `function` while generating code. Return (return type,
-    value)."""
-    return call(
-        builder,
-        function,
-        argtypes,
-        args,
-        *(() if isinstance(function, types.Function) else (value,)),
-    )
-
-
 def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
     """Return the type of a tuple of these parts; a named tuple of the same class as `like`, if it
     is one."""
@@ -238,11 +186,6 @@ def returns(function: Any, argtypes: Sequence[Any]) -> Any:
     """Return the type of the result of `function` for arguments of these types."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     return signature_of(fnty, argtypes).return_type
-
-
-def signature_of(fnty: Any, argtypes: Sequence[Any]) -> Any:
-    """Return the signature of a call of a Numba type with arguments of these types."""
-    return fnty.get_call_type(cuda_target.typing_context, tuple(argtypes), {})
 
 
 def python_function(function: Any) -> Any:
@@ -335,7 +278,7 @@ def field_attributes(type_class: type, **kinds: Any) -> None:
             type_class,
             name,
             (lambda ty: kind) if isinstance(kind, types.Type) else kind,
-            lambda builder, ty, value: getattr(fields(builder, ty, value), name),
+            lambda builder, ty, value: getattr(builder.fields(ty, value), name),
         )
 
     for name, kind in kinds.items():
@@ -365,12 +308,9 @@ def method(type_class: type, name: str, function: Any) -> None:
 
     @lowered(Method.key, type_class)
     def _(builder: Any, sig: Any, args: Any) -> Any:
-        return call(
-            builder,
-            function,
-            (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1 :]),
-            args,
-        )[1]
+        return builder.apply(
+            function, (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1 :]), args
+        )
 
 
 def overload(function: Any, typer: Typer, literals: bool = False) -> None:
@@ -442,16 +382,3 @@ def struct_model(type_class: type, fields: Callable[[Any], Sequence[tuple[str, A
 def machine_model(type_class: type, machine: Callable[[Any], Any]) -> None:
     """Represent each value of `type_class` as a value of the LLVM type ``machine(type)``."""
     register_model(type_class)(lambda manager, ty: models.PrimitiveModel(manager, ty, machine(ty)))
-
-
-def fields(builder: Any, ty: Any, value: Any) -> Any:
-    """Return the fields of a structure, as attributes."""
-    return cgutils.create_struct_proxy(ty)(builder.context, builder, value=value)
-
-
-def struct(builder: Any, ty: Any, **values: Any) -> Any:
-    """Return a structure with these fields; other fields are undefined."""
-    proxy = cgutils.create_struct_proxy(ty)(builder.context, builder)
-    for name, value in values.items():
-        setattr(proxy, name, value)
-    return proxy._getvalue()

@@ -39,15 +39,14 @@ def _await_peers(np_: Any) -> Any:
     zero = nb.const(0)
     for ring in rings:
         grid = builder.make_tuple(nb.types.UniTuple(nb.types.int32, 0), [])
-        value = nb.struct(
-            builder,
+        value = builder.struct(
             ring,
             np=args[0],
             grid=grid,
             first=zero,
             steps=builder.load(counter_of(builder, ring, args[0])),
         )
-        nb.call(builder, await_released, (ring,), (value,))
+        builder.apply(await_released, (ring,), (value,))
     for consumed in sums:
-        value = nb.struct(builder, consumed, np=args[0], first=zero)
-        nb.call(builder, source.await_read, (consumed,), (value,))
+        value = builder.struct(consumed, np=args[0], first=zero)
+        builder.apply(source.await_read, (consumed,), (value,))

@@ -57,12 +57,12 @@ def _reduce_scatter(np_: Any, site: Any, acc: Any, axis: Any) -> Any:
         nb.returns(source.scattered, (sums, tile))
     builder, args = yield share(np_, site, tile, axis)
     if sums is not None:
-        return nb.call(builder, source.scattered, (sums, tile), (args[0], args[2]))[1]
+        return builder.apply(source.scattered, (sums, tile), (args[0], args[2]))
     return args[2] if alone else undefined(share)
 
 
 def _barrier_value(builder: Any, barriers: BarriersType, np_: Any) -> Any:
-    return nb.struct(builder, barriers, np=np_, first=nb.const(0))
+    return builder.struct(barriers, np=np_, first=nb.const(0))
 
 
 nb.attribute(
@@ -122,12 +122,11 @@ def _send(sums: Any, tile: Any) -> Any:
         place[plan.along] = (own + step) % size
         to = rank_of(place, plan.consumed.cluster).value
         buffer, there = (
-            nb.call(builder, cluster.map_shared, (I32, I32), (address, to))[1]
+            builder.issue(cluster.map_shared, address, to)
             for address in (builder.add(base, (step - 1) * plan.region), ready)
         )
         for piece in range(len(shares[step]) // 4):
-            nb.emit_gated(
-                builder,
+            builder.emit_gated(
                 nb.void,
                 [buffer, there, *shares[step][4 * piece : 4 * piece + 4]],
                 "$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
@@ -144,5 +143,5 @@ def _add(sums: Any, tile: Any) -> Any:
     for region in range(sums.plan.size - 1):
         add_pieces(builder, total, "shared", base, region * sums.plan.region)
     # next, lanes of the warp arrive for all of its lanes
-    nb.call(builder, barrier.warp_sync, (), ())
+    builder.issue(barrier.warp_sync)
     return assembled(builder, tile, total)

@@ -11,7 +11,7 @@ from ...core.op import cuda_meaning
 from ...intrinsics import memory, special
 from ...plan.context_cuda import tile_part
 from ...plan.specs import FLAGS
-from ..tiles.refs_cuda import GmemType, gmem_value
+from ..tiles.refs_cuda import GmemType
 from ..tiles.tile_cuda import TileType, assembled, registers
 from . import partials as source
 
@@ -31,15 +31,13 @@ def _combine(acc: Any, part: Any, work: Any) -> Any:
         nb.returns(source.combined, (work, acc, part))
     builder, args = yield acc
     return (
-        nb.call(builder, source.combined, (work, acc, part), (args[2], *args[:2]))[1]
-        if adds
-        else args[0]
+        builder.apply(source.combined, (work, acc, part), (args[2], *args[:2])) if adds else args[0]
     )
 
 
 def _slot(builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
     """Return (the workspace's reference, the address of a slot in it)."""
-    ref = gmem_value(builder, work, args[0])
+    ref = builder.fields(work, args[0])
     offset = builder.mul(builder.sext(_own(builder, work, args[1]), nb.i64), _stride(builder, ref))
     return ref, builder.add(ref.pointer, offset)
 
@@ -52,7 +50,7 @@ def _own(builder: Any, work: GmemType, slot: Any) -> Any:
         return slot
     return builder.add(
         builder.mul(slot, size),
-        nb.call(builder, special.cluster_rank, (), ())[1],
+        builder.issue(special.cluster_rank),
     )
 
 
@@ -68,7 +66,7 @@ def _step(builder: Any, work: GmemType, ref: Any) -> Any:
 
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
     """Return whether the workspace has this slot and it is large enough for the tile."""
-    slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
+    slots, size = builder.unpack_tuple(ref.shape)
     wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
     return builder.and_(
         builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, wanted)
@@ -91,7 +89,7 @@ def _pieces(builder: Any, work: GmemType, tile: TileType, args: Any, checked: bo
 
 def lane_offset(builder: Any) -> Any:
     """Return the offset in bytes from a warpgroup's first float4 to this lane's."""
-    return builder.shl(nb.lane_index(builder), 4)
+    return builder.shl(builder.lane_index(), 4)
 
 
 def add_pieces(
@@ -102,8 +100,7 @@ def add_pieces(
     pieces, four = len(total) // 4, nb.ir.LiteralStructType([nb.f32] * 4)
     for start in range(0, pieces, batch):
         loaded = [
-            nb.emit_asm(
-                builder,
+            builder.emit_asm(
                 four,
                 [first],
                 f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",
@@ -130,8 +127,7 @@ def _write_partial(work: Any, slot: Any, tile: Any) -> Any:
     first = _pieces(builder, work, tile, args, checked=True)
     for piece in range(tile.registers // 4):
         values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
-        nb.emit_asm(
-            builder,
+        builder.emit_asm(
             nb.void,
             [first, *values],
             f"st.global.v4.f32 [$0+{PIECE * piece}], {{$1, $2, $3, $4}};",
@@ -159,7 +155,7 @@ def _add_partials(work: Any, slot: Any, last: Any, tile: Any) -> Any:
             batch=max(2, min(16, (_LANES - source.OTHERS - tile.registers) // 4 // 2 * 2)),
         )
         return assembled(builder, tile, total)
-    down, found = _step(builder, work, gmem_value(builder, work, args[0])), []
+    down, found = _step(builder, work, builder.fields(work, args[0])), []
     for part in range(parts):  # parts that do not exist are loaded as zeros
         there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], part), args[2]), nb.i32)
         found += [
@@ -173,8 +169,7 @@ def _add_partials(work: Any, slot: Any, last: Any, tile: Any) -> Any:
 
 def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]:
     """Return the four floats at an address, or zeros."""
-    four = nb.emit_asm(
-        builder,
+    four = builder.emit_asm(
         nb.ir.LiteralStructType([nb.f32] * 4),
         [there, address],
         "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, "
@@ -190,21 +185,17 @@ def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]
 def _signal(work: Any, slot: Any) -> Any:
     builder, args = yield nb.types.void(work, I32)
     flag = _flag(builder, work, args)
-    nb.call(builder, memory.st_release_gpu_b32, (I64, I32), (flag, nb.const(1)))
+    builder.issue(memory.st_release_gpu_b32, flag, 1)
 
 
 @cuda_meaning(source.await_signals)
 def _await_signals(work: Any, first: Any, count: Any) -> Any:
     builder, args = yield nb.types.void(work, I32, I32)
-    flag, ref = _flag(builder, work, args), gmem_value(builder, work, args[0])
-    nb.call(
-        builder,
+    flag, ref = _flag(builder, work, args), builder.fields(work, args[0])
+    builder.issue(
         memory.await_each_acquire_gpu_b32,
-        (I64, I64, I32, I32),
-        (
-            flag,
-            _step(builder, work, ref),
-            nb.lane_index(builder),
-            args[2],
-        ),
+        flag,
+        _step(builder, work, ref),
+        builder.lane_index(),
+        args[2],
     )

@@ -6,7 +6,6 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.op import cuda_meaning
-from ..tiles.refs_cuda import gmem_value
 from . import tile_loop as source
 
 I32 = nb.types.int32
@@ -28,12 +27,12 @@ def _table_entry(table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)
     result = nb.types.UniTuple(I32, count)
     builder, args = yield result(table, I32, I32, columns)
-    ref = gmem_value(builder, table, args[0])
+    ref = builder.fields(table, args[0])
     strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]
     row = builder.mul(builder.sext(args[1], nb.i64), strides[0])
     found = []
     for column in range(count):
         element = builder.add(row, builder.mul(strides[1], column))
         address = builder.add(ref.pointer, builder.shl(element, 2))
-        found.append(nb.emit_asm(builder, nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
+        found.append(builder.emit_asm(nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
     return builder.make_tuple(result, found)

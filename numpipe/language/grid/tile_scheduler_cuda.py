@@ -33,7 +33,7 @@ def _scheduler(np_: Any, site: Any) -> Any:
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
     builder, args = yield ring
-    return nb.struct(builder, ring, np=args[0])
+    return builder.struct(ring, np=args[0])
 
 
 # ---- who does what
@@ -55,7 +55,7 @@ def _if_fetching(np_: Any, function: Any, *args: Any) -> Any:
             if np_.loads
             else builder.if_then(_first_lane(builder, np_.unit))
         ):
-            nb.call(builder, function, (np_, *args), (values[0], *values[2:]))
+            builder.apply(function, (np_, *args), (values[0], *values[2:]))
 
 
 # ---- the state
@@ -113,10 +113,10 @@ def _close(np_: Any, in_turns: Any) -> Any:
 def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     """Store the CTA's first work index and the address of the launch's counter, before the kernel
     function."""
-    builder.store(nb.block_number(builder), _word(builder, np_, source.INDEX))
+    builder.store(builder.block_number(), _word(builder, np_, source.INDEX))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
     builder.store(
-        nb.high_word(builder, address),
+        builder.high_word(address),
         _word(builder, np_, source.COUNTER + 1),
     )
 
@@ -128,5 +128,5 @@ def _end_scheduler(np_: Any) -> Any:
     if unit.work_ring is None or (unit.warp_specialized and not np_.loads):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-        others = builder.sub(nb.call(builder, cta_count, (), ())[1], 1)
-        nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")
+        others = builder.sub(builder.issue(cta_count), 1)
+        builder.emit_asm(nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")

@@ -42,12 +42,12 @@ def _cluster_ref(np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any
     result = RemoteTileType(tile)
     builder, args = yield result
     if not np_.computes:
-        return nb.struct(builder, result, address=args[1], away=nb.const(0))
+        return builder.struct(result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
     place[axis] = Value(builder, builder.cast(args[2], cluster_idx, I32))
     to = rank_of(place, dims).value
-    there = nb.call(builder, cluster.map_shared, (I32, I32), (args[1], to))[1]
-    return nb.struct(builder, result, address=args[1], away=builder.sub(there, args[1]))
+    there = builder.issue(cluster.map_shared, args[1], to)
+    return builder.struct(result, address=args[1], away=builder.sub(there, args[1]))
 
 
 def _get_item(ref: Any, index: Any) -> Any:
@@ -59,7 +59,7 @@ def _get_item(ref: Any, index: Any) -> Any:
     builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
-    fields = nb.fields(builder, ref, args[0])
+    fields = builder.fields(ref, args[0])
     place = inside(builder, whole, index, args[1], f"{source.REF}(…)[…]")
 
     def fetched(builder: Any, address: Any, nbytes: int) -> Any:
@@ -76,19 +76,17 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     """Load `nbytes` bytes from the cluster's address window, as `scattered_shared_cuda` does from
     the CTA's own memory."""
     if nbytes < 4:
-        return nb.emit_asm(
-            builder,
+        return builder.emit_asm(
             nb.i16,
             [address],
             f"ld.shared::cluster.u{8 * nbytes} $0, [$1];",
             "=h,r,~{memory}",
         )
     if nbytes == 4:
-        return nb.emit_asm(
-            builder, nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];", "=r,r,~{memory}"
+        return builder.emit_asm(
+            nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];", "=r,r,~{memory}"
         )
-    pair = nb.emit_asm(
-        builder,
+    pair = builder.emit_asm(
         nb.ir.LiteralStructType([nb.i32, nb.i32]),
         [address],
         "ld.shared::cluster.v2.u32 {$0, $1}, [$2];",

@@ -14,7 +14,6 @@ from ...plan.copy_plans import CopyPlan
 from ..tiles.array_views_cuda import ViewType
 from ..tiles.fence_order import before_async
 from ..tiles.indices_cuda import report_view
-from ..tiles.refs_cuda import gmem_value
 from ..tiles.tma_cuda import Copy
 from . import copies as source
 from .copies import WAIT
@@ -45,10 +44,10 @@ def _issue(transfer: Any, how: Any) -> Any:
     plan, ref = transfer.plan, transfer.view.ref
     ref.unit.map_slot(plan.request)
     builder, args = yield nb.types.void(transfer, how)
-    value = nb.fields(builder, transfer, args[0])
-    view = nb.fields(builder, transfer.view, value.view)
-    array = gmem_value(builder, ref, view.ref)
-    start = nb.cgutils.unpack_tuple(builder, view.start)
+    value = builder.fields(transfer, args[0])
+    view = builder.fields(transfer.view, value.view)
+    array = builder.fields(ref, view.ref)
+    start = builder.unpack_tuple(view.start)
     table = array.table
     if ref.unit.params.debug and nb.literal(how) != "prefetch":
         report_view(builder, transfer.view, array.shape, start)
@@ -61,7 +60,7 @@ def _issue(transfer: Any, how: Any) -> Any:
             with whole:
                 operands = value.address, address, nb.const(transfer.nbytes), value.arrival
                 kinds = I32, nb.types.int64, I32, I32
-                nb.call(builder, cp_async_bulk.load_bytes, kinds, operands)
+                builder.apply(cp_async_bulk.load_bytes, kinds, operands)
             with parts:
                 copy.load()
     else:
@@ -71,7 +70,7 @@ def _issue(transfer: Any, how: Any) -> Any:
 def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> tuple[Any, Any]:
     """Return (whether a vector is inside its array, the address of its first element)."""
     inside, address = nb.const(1, nb.i1), array.pointer
-    sizes, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+    sizes, strides = (builder.unpack_tuple(of) for of in (array.shape, array.strides))
     itemsize = nb.const(transfer.view.ref.arg.dtype.itemsize, nb.i64)
     for axis, (first, size, stride) in enumerate(zip(start, sizes, strides, strict=True)):
         count = transfer.view.shape[0] if axis in transfer.plan.axes else 1
@@ -93,8 +92,7 @@ def _transfer(
     address: Any = None,
     arrival: Any = None,
 ) -> Any:
-    return nb.struct(
-        builder,
+    return builder.struct(
         ty,
         view=view,
         address=address or nb.const(0),
@@ -115,7 +113,7 @@ def _copy_in(
     plan, sharing = source.check_load(np_, src, dst, barrier, predicate, collective_axes)
     transfer = TransferType(plan, src, dst.layout.nbytes, sharing)
     builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
-    nb.call(builder, before_async, (dst,), args[2:3])
+    builder.apply(before_async, (dst,), args[2:3])
     arrival = barrier_address(builder, barrier, args[3])
     return (
         nb.nothing,
@@ -132,7 +130,7 @@ def _copy_out(
         source.check_store(np_, src, dst, predicate, commit_group, reduction_op), dst
     )
     builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOL, BOOL)
-    nb.call(builder, before_async, (src,), args[1:2])
+    builder.apply(before_async, (src,), args[1:2])
     return (
         nb.nothing,
         _transfer(builder, transfer, args[2], args[1]),
@@ -169,5 +167,5 @@ def _wait_stores(np_: Any, n: Any, wait_read_only: Any) -> Any:
     read = source.check_flag(WAIT, "wait_read_only", wait_read_only)
     wait = (cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group)._numba_type_
     builder, _ = yield source.meet, ()
-    nb.call(builder, one_lane, (wait, kind), (nb.nothing, number))
+    builder.apply(one_lane, (wait, kind), (nb.nothing, number))
     return ()

@@ -23,7 +23,7 @@ from ...plan.control_block import BEGIN, GO, LOST, SEMAPHORES, WORDS_BYTES
 from ...plan.outside_cuda import report
 from ...plan.plans import BEGUN, GPU
 from ...plan.unit import Unit
-from ..tiles.refs_cuda import I32, gmem_value
+from ..tiles.refs_cuda import I32
 from . import peer_arrays as source
 
 _BEFORE = 4 * SEMAPHORES
@@ -95,7 +95,7 @@ def define_offsets(outer: Any, unit: Unit) -> None:
         (_SECTION, unit.section_bytes),
         (_ADDRESSES, 128 * len(unit.maps)),
     ):
-        with nb.define(outer, symbol, nb.i32) as (builder, _):
+        with outer.define(symbol, nb.i32) as (builder, _):
             builder.ret(nb.const(value))
 
 
@@ -105,7 +105,7 @@ def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
     words = builder.bitcast(table, nb.i32.as_pointer())
     base = builder.ptrtoint(table, nb.i64)
     me = builder.load(builder.gep(words, [unit.peers_at // 4]))
-    high = nb.high_word(builder, base)
+    high = builder.high_word(base)
     for number, value in enumerate((me, builder.trunc(base, nb.i32), high)):
         builder.store(value, _word(builder, np_, GPU + number))
 
@@ -115,7 +115,7 @@ def _word(builder: Any, np_: Any, number: int) -> Any:
 
 
 def _offset(builder: Any, symbol: str) -> Any:
-    return builder.zext(nb.external(builder, symbol, nb.i32), nb.i64)
+    return builder.zext(builder.external(symbol, nb.i32), nb.i64)
 
 
 def words(builder: Any, np_: Any) -> Any:
@@ -167,7 +167,7 @@ def launch_begins(builder: Any, unit: Unit, table: Any) -> None:
         PLACE="-1",
     )
     text = statement(_BEGIN, TELL=tell, BEFORE=_BEFORE, GO=4 * GO, LOST=4 * LOST)
-    nb.emit_asm(builder, nb.void, operands, text, "l,l,r,l,~{memory}")
+    builder.emit_asm(nb.void, operands, text, "l,l,r,l,~{memory}")
 
 
 @cuda_meaning(source.await_launches)
@@ -178,7 +178,7 @@ def _await_launches(np_: Any) -> Any:
         own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))
         semaphores = address(builder, own, len(np_.unit.arrays) - 1)
         text = statement(_GATE, GO=4 * GO - _BEFORE, LOST=4 * LOST - _BEFORE)
-        builder.store(nb.emit_asm(builder, nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
+        builder.store(builder.emit_asm(nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
 
 
 def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
@@ -205,8 +205,8 @@ def _peer(np_: Any, array: Any, rank: Any) -> Any:
     source.check_peer(np_, array, rank)
     np_.unit.peered.add(array.index)
     builder, args = yield array(np_, array, I32)
-    nb.call(builder, source.await_launches, (np_,), (args[0],))
+    builder.apply(source.await_launches, (np_,), (args[0],))
     gpu = reached(builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank")
-    found, ref = section(builder, args[0], gpu), gmem_value(builder, array, args[1])
+    found, ref = section(builder, args[0], gpu), builder.fields(array, args[1])
     ref.table, ref.pointer = found, address(builder, found, array.index)
     return ref._getvalue()

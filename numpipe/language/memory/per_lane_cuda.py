@@ -36,7 +36,7 @@ class LaneTileType(SharedType):
             return (yield from super().part(target, index))
         source.check_element(index_parts(index), str(index), self.layout)
         builder, args = yield LaneElementType(self)
-        return _place(builder, self, nb.fields(builder, target, args[0]).of, index, args[1])
+        return _place(builder, self, builder.fields(target, args[0]).of, index, args[1])
 
 
 class LaneElementType(nb.FieldsType):
@@ -81,7 +81,7 @@ def _index(operation: Any, mask: int | None) -> None:
     @cuda_meaning(operation)
     def typer() -> Any:
         builder, _ = yield I32
-        thread = nb.thread_index(builder)
+        thread = builder.thread_index()
         return thread if mask is None else builder.and_(thread, mask)
 
 
@@ -121,8 +121,7 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
         )
 
         def word(bits: Any) -> Any:
-            return nb.emit_asm(
-                builder,
+            return builder.emit_asm(
                 nb.i32,
                 [bits, by, lanes],
                 f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;",
@@ -160,8 +159,7 @@ for _operation, (_mode, _clamp) in _MODES.items():
 def _syncwarp(mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
     builder, args = yield nb.types.void
-    nb.emit_asm(
-        builder,
+    builder.emit_asm(
         nb.void,
         [_mask(builder, mask, args[0])],
         "bar.warp.sync $0;",
@@ -172,11 +170,7 @@ def _syncwarp(mask: Any) -> Any:
 # ---- elements of tiles
 def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
     """Return the swizzled address of an element; `layout.swizzled` describes the rows of a tile."""
-    values = (
-        nb.cgutils.unpack_tuple(builder, value)
-        if isinstance(index, nb.types.BaseTuple)
-        else [value]
-    )
+    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     places = [
         Int(
             builder,
@@ -198,14 +192,13 @@ def _element(dtype: np.dtype) -> Any:
 
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
     if dtype == BFLOAT16:
-        half = nb.emit_asm(builder, nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
+        half = builder.emit_asm(nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
         return builder.bitcast(builder.shl(builder.zext(half, nb.i32), 16), nb.f32)
     if dtype.itemsize == 1:
-        byte = nb.emit_asm(builder, nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
+        byte = builder.emit_asm(nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
         return builder.trunc(byte, nb.i8)
     machine, register = _registers(dtype)
-    return nb.emit_asm(
-        builder,
+    return builder.emit_asm(
         machine,
         [address],
         f"ld.shared.b{8 * dtype.itemsize} $0, [$1];",
@@ -221,8 +214,7 @@ def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
     if dtype.itemsize == 1:
         value = builder.zext(value, nb.i16)
     register = "h" if dtype.itemsize < 4 else _registers(dtype)[1]
-    nb.emit_asm(
-        builder,
+    builder.emit_asm(
         nb.void,
         [address, value],
         f"st.shared.b{8 * dtype.itemsize} [$0], $1;",

@@ -23,7 +23,7 @@ I32 = nb.types.int32
 def _word(builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
     """Return (the address of the phases of an allocation's barriers, the number of this
     barrier)."""
-    fields = nb.fields(builder, ty, value)
+    fields = builder.fields(ty, value)
     return counter_pointer(builder, fields.np, COUNTERS + ty.plan.index), fields.first
 
 
@@ -64,14 +64,13 @@ def _test(barrier: Any) -> Any:
         yield InertType(source.STATE)
         return None
     builder, args = yield nb.types.boolean
-    phase = nb.call(builder, source.next_phase, (barrier,), args)[1]
+    phase = builder.apply(source.next_phase, (barrier,), args)
     address = barrier_address(builder, barrier, args[0])
-    complete = nb.call(builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
+    complete = builder.issue(mbarrier.test_wait, address, phase)
     # The warps may test at different moments, so a phase counts as complete only if all of them saw
     # it complete.
-    barrier_number = builder.add(builder.lshr(nb.thread_index(builder), 7), 1)
-    answer = nb.emit_asm(
-        builder,
+    barrier_number = builder.add(builder.lshr(builder.thread_index(), 7), 1)
+    answer = builder.emit_asm(
         nb.i32,
         [builder.zext(complete, nb.i32), barrier_number],
         "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "

@@ -55,7 +55,7 @@ nb.attribute(
     PrefetchedType,
     "shape",
     lambda ty: nb.types.UniTuple(I32, ty.ref.arg.ndim),
-    lambda builder, ty, value: nb.fields(builder, ty.ref, nb.fields(builder, ty, value).ref).shape,
+    lambda builder, ty, value: builder.fields(ty.ref, builder.fields(ty, value).ref).shape,
 )
 
 
@@ -64,7 +64,7 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
     if it is misaligned."""
     if ref.arg.order != "row":
         return nb.const(0)
-    shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+    shape, strides = (builder.unpack_tuple(of) for of in (array.shape, array.strides))
     whole = builder.icmp_unsigned("==", builder.and_(array.pointer, source.ALIGNED - 1), 0)
     count = nb.const(1, nb.i64)
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
@@ -87,10 +87,9 @@ def _prefetched(np_: Any, site: Any, table: Any, size: Any) -> Any:
     result = PrefetchedType(table, landed)
     nb.returns(source.begin, (result,))
     builder, args = yield result
-    array = nb.fields(builder, table, args[2])
-    first = nb.struct(builder, landed, np=args[0], first=nb.const(0))
-    value = nb.struct(
-        builder,
+    array = builder.fields(table, args[2])
+    first = builder.struct(landed, np=args[0], first=nb.const(0))
+    value = builder.struct(
         result,
         ref=args[2],
         landed=first,
@@ -99,7 +98,7 @@ def _prefetched(np_: Any, site: Any, table: Any, size: Any) -> Any:
         source=array.pointer,
         arrival=barrier_address(builder, landed, first),
     )
-    nb.call(builder, source.begin, (result,), (value,))
+    builder.apply(source.begin, (result,), (value,))
     return value
 
 
@@ -113,11 +112,11 @@ def _element(table: Any, index: Any) -> Any:
     builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
     if unknown:
         return None
-    fields = nb.fields(builder, table, args[0])
-    array = nb.fields(builder, ref, fields.ref)
+    fields = builder.fields(table, args[0])
+    array = builder.fields(ref, fields.ref)
     place = settled(builder, ref, fields.ref, index, args[1])
     size, offset, inside = arg.dtype.itemsize, nb.const(0, nb.i64), nb.const(1, nb.i1)
-    strides, shape = (nb.cgutils.unpack_tuple(builder, of) for of in (array.strides, array.shape))
+    strides, shape = (builder.unpack_tuple(of) for of in (array.strides, array.shape))
     for part, stride, most in zip(place, strides, shape, strict=True):
         offset = builder.add(offset, builder.mul(builder.sext(part, nb.i64), stride))
         inside = builder.and_(inside, builder.icmp_unsigned("<", part, most))
@@ -135,7 +134,7 @@ def _element(table: Any, index: Any) -> Any:
         block = Block(builder, ref, fields.ref, place, ())
         return [builder.bitcast(block.load(block.base, block.inside), machine)]
 
-    return nb.one_of(builder, there, shared, behind)[0]
+    return builder.one_of(there, shared, behind)[0]
 
 
 def _no_value(table: Any, _index: Any = None) -> None:

@@ -14,4 +14,4 @@ from . import registers as source
 def _set_registers(np_: Any, n: Any, action: Any) -> Any:
     operation = setmaxnreg.inc if source.increases(np_.unit, n, action) else setmaxnreg.dec
     builder, args = yield nb.types.void
-    return nb.call(builder, operation, (n,), args[1:2])[1]
+    return builder.apply(operation, (n,), args[1:2])

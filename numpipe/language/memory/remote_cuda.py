@@ -40,11 +40,11 @@ def _async_store_smem(
     if not np_.computes:
         return
     own, arrival = args[2], barrier_address(builder, barrier, args[3])
-    lane = builder.and_(nb.thread_index(builder), 31)
+    lane = builder.and_(builder.thread_index(), 31)
     nbytes = nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
     value = builder.cast(convert(builder, args[1]), tile, sent)
     # lane 0 arrives for the accesses of the other lanes too
-    nb.call(builder, named.warp_sync, (), ())
+    builder.issue(named.warp_sync)
 
     def send_to(index: Any, idle: Any, first: Any) -> None:
         """Send to the CTA with this index. Lanes arrive unless `idle`, and send if `first`."""
@@ -52,9 +52,7 @@ def _async_store_smem(
         place[axis] = Value(builder, index)
         to = rank_of(place, dims).value
         # the other CTA's tile and barrier, as addresses in the cluster's address window
-        there, landed = (
-            nb.call(builder, cluster.map_shared, (I32, I32), (at, to))[1] for at in (own, arrival)
-        )
+        there, landed = (builder.issue(cluster.map_shared, at, to) for at in (own, arrival))
         _, emit = predicated(mbarrier.arrive_expect_tx_remote)(I32, I32, I32)
         emit(builder, [landed, nbytes, idle])
         away = builder.sub(there, own)
@@ -95,6 +93,6 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     )
     if len(where) > 2:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
-    nb.emit_gated(
-        builder, nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}"
+    builder.emit_gated(
+        nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}"
     )

@@ -36,7 +36,7 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
             view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
         )
         builder, args = yield tile
-        address = nb.fields(builder, self, nb.fields(builder, target, args[0]).of).address
+        address = builder.fields(self, builder.fields(target, args[0]).of).address
         number = _linear(
             builder,
             lead,
@@ -73,7 +73,7 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
         left = source.check_barriers(self.shape, parts)
         result = BarriersType(self.context, self.plan, left)
         builder, args = yield result
-        have = nb.fields(builder, self, nb.fields(builder, target, args[0]).of)
+        have = builder.fields(self, builder.fields(target, args[0]).of)
         number = _linear(
             builder,
             self.shape[: len(parts)],
@@ -83,7 +83,7 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
             self.context.unit.debugged if self.context.computes else None,
         )
         first = builder.add(have.first, builder.mul(number, math.prod(left)))
-        return nb.struct(builder, result, np=have.np, first=first)
+        return builder.struct(result, np=have.np, first=first)
 
 
 nb.struct_model(SlotsType, lambda ty: [("address", I32)])
@@ -164,13 +164,13 @@ def _value(builder: Any, ty: Any, tree: Any, np_type: ContextType, np_: Any) -> 
             [_value(builder, t, part, np_type, np_) for t, part in zip(ty, tree, strict=True)],
         )
     if isinstance(tree, BarrierPlan):
-        return nb.struct(builder, ty, np=np_, first=nb.const(0))
+        return builder.struct(ty, np=np_, first=nb.const(0))
     address = own_part(builder, np_type.unit, tree.memory, tree.offset)
-    return nb.struct(builder, ty, address=address) if tree.slots else address
+    return builder.struct(ty, address=address) if tree.slots else address
 
 
 def barrier_address(builder: Any, ty: BarriersType, value: Any) -> Any:
-    first = nb.fields(builder, ty, value).first
+    first = builder.fields(ty, value).first
     return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, 3))
 
 
@@ -211,4 +211,4 @@ def _run_scoped(np_: Any, site: Any, function: Any, *given: Any) -> Any:
         value if tree is None else _value(builder, ty, tree, np_, args[0])
         for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)
     ]
-    return nb.call_value(builder, function, args[2], argtypes, values)[1]
+    return builder.apply_value(function, args[2], argtypes, values)

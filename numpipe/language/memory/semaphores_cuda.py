@@ -18,7 +18,7 @@ from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
 from ...plan.outside_cuda import report
 from ...plan.plans import GPU
 from ...plan.profiling_cuda import record
-from ..tiles.refs_cuda import I32, gmem_value
+from ..tiles.refs_cuda import I32
 from . import semaphores as source
 from .peer_arrays_cuda import TELL, address, reached, section, statement, words
 
@@ -37,11 +37,11 @@ OUT: }"""
 def _place(builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
     """Return (index, byte offset) of a semaphore. A kernel compiled with debug reports one that
     does not exist as `what`."""
-    view = nb.fields(builder, semaphore, value)
+    view = builder.fields(semaphore, value)
     index = builder.extract_value(view.start, 0)
     unit = semaphore.ref.unit
     if unit.params.debug:
-        size = builder.extract_value(gmem_value(builder, semaphore.ref, view.ref).shape, 0)
+        size = builder.extract_value(builder.fields(semaphore.ref, view.ref).shape, 0)
         outside = builder.icmp_unsigned(">=", index, size)
         if semaphore.ref.role.computes:
             report(
@@ -67,18 +67,17 @@ def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
         address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset
     )
     if np_.unit.params.debug:  # how much of it each GPU has added
-        ref = gmem_value(builder, semaphore.ref, nb.fields(builder, semaphore, args[1]).ref)
+        ref = builder.fields(semaphore.ref, builder.fields(semaphore, args[1]).ref)
         me = builder.load(counter_pointer(builder, args[0], GPU))
         before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, 1))
         whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), 2))
-        nb.emit_asm(
-            builder,
+        builder.emit_asm(
             nb.void,
             [whose, args[3]],
             "red.relaxed.sys.global.add.s32 [$0], $1;",
             "l,r,~{memory}",
         )
-    nb.call(builder, memory.red_release_sys_add, (nb.types.int64, I32), (place, args[3]))
+    builder.issue(memory.red_release_sys_add, place, args[3])
 
 
 @cuda_meaning(source.wait)
@@ -94,10 +93,9 @@ def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) ->
     types = np_, semaphore, I32, I32
     nb.returns(function, types)
     builder, args = yield nb.types.void(np_, site, semaphore, I32, *[loads] * (loads is not True))
-    index = builder.extract_value(nb.fields(builder, semaphore, args[2]).start, 0)
+    index = builder.extract_value(builder.fields(semaphore, args[2]).start, 0)
     record(builder, np_.unit, args[0], "await", index)
-    nb.call(
-        builder,
+    builder.apply(
         function,
         types,
         (args[0], args[2], args[3], nb.const(np_.unit.places.index(what))),
@@ -109,7 +107,7 @@ def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) ->
 def _poll(np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
     builder, args = yield nb.types.void(np_, semaphore, I32, I32)
     index, offset = _place(builder, semaphore, args[1], "numpipe.wait")
-    ref = gmem_value(builder, semaphore.ref, nb.fields(builder, semaphore, args[1]).ref)
+    ref = builder.fields(semaphore.ref, builder.fields(semaphore, args[1]).ref)
     lost = 4 * (LOST - SEMAPHORES)
     tell = statement(
         TELL,
@@ -129,6 +127,6 @@ def _poll(np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
         ref.pointer,
         args[3],
     ]
-    nb.emit_asm(
-        builder, nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}"
+    builder.emit_asm(
+        nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}"
     )

@@ -62,7 +62,7 @@ def _emitted(
     value = EmittedType(pipe, body, compute, nb.literal(coroutine), carry, state, nb.literal(last))
     result = BoundType(source.run, value)
     builder, args = yield result(pipe, body, compute, coroutine, carry, state, last)
-    emitted = nb.struct(builder, value, pipe=args[0], body=args[1], compute=args[2], carry=args[4])
+    emitted = builder.struct(value, pipe=args[0], body=args[1], compute=args[2], carry=args[4])
     return bound_value(builder, result, emitted)
 
 
@@ -90,14 +90,14 @@ def _run(emitted: EmittedType, *refs: Any) -> Any:
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
         returned = nb.returns(function, [given])
     builder, args = yield returned
-    value = nb.fields(builder, emitted, args[0])
+    value = builder.fields(emitted, args[0])
     bound = bound_value(
         builder,
         runner,
         builder.make_tuple(captured, [args[0], builder.make_tuple(arrays, args[1:])]),
     )
     called = (value.compute, bound) if emitted.in_context else (bound, value.carry)
-    return nb.call_value(builder, function, called[0], [given], [called[1]])[1]
+    return builder.apply_value(function, called[0], [given], [called[1]])
 
 
 def _inert(carry: Any) -> Any:
@@ -132,7 +132,7 @@ def _steps(emitted: Any, refs: Any) -> Any:
         builder,
         result,
         emitted.pipe,
-        nb.fields(builder, emitted, args[0]).pipe,
+        builder.fields(emitted, args[0]).pipe,
         refs,
         args[1],
     )
@@ -188,14 +188,14 @@ def _next_carry(emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
         return args[3]
     values = [
         args[1],
-        *nb.cgutils.unpack_tuple(builder, args[2]),
+        *builder.unpack_tuple(args[2]),
         *([] if carry == nb.types.none else [args[3]]),
     ]
     values = list(
         emitted.facts.packed(tuple(values), lambda rest: builder.make_tuple(argtypes[-1], rest))
     )
-    body = nb.fields(builder, emitted, args[0]).body
-    value = nb.call_value(builder, function, body, argtypes, values)[1]
+    body = builder.fields(emitted, args[0]).body
+    value = builder.apply_value(function, body, argtypes, values)
     if emitted.by_lane:
         # one lane releases the slots for its warp, after the other lanes have read them
         converge(builder)

@@ -33,12 +33,10 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
 def _barriers_of(loop: Any, k: Any) -> Any:
     result = nb.types.Tuple(barrier_types(loop))
     builder, args = yield result(loop, I32)
-    rings = nb.fields(builder, loop, args[0]).rings
+    rings = builder.fields(loop, args[0]).rings
     values = []
     for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
-        values.append(
-            nb.struct(builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1])
-        )
+        values.append(builder.struct(ty, ring=builder.extract_value(rings, place.ring), k=args[1]))
     return builder.make_tuple(result, values)
 
 
@@ -60,9 +58,9 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
         builder, args = yield nb.types.void
         if computes:
             if called is function:
-                value = nb.fields(builder, barrier, args[0])
+                value = builder.fields(barrier, args[0])
                 args = value.ring, number, value.k
-            nb.call(builder, called, argtypes, args[: len(argtypes)])
+            builder.apply(called, argtypes, args[: len(argtypes)])
 
 
 @cuda_meaning(source.barrier_test)
@@ -70,7 +68,7 @@ def _barrier_test(barrier: Any) -> Any:
     source.check_tested(barrier)
     result = nb.returns(phases.test, (barrier,))
     builder, args = yield result
-    return nb.call(builder, phases.test, (barrier,), args)[1]
+    return builder.apply(phases.test, (barrier,), args)
 
 
 _of_a_barrier(source.barrier_wait, "ready", phases.wait, source.await_step)

@@ -25,7 +25,7 @@ def _external(operation: Any) -> None:
     def typer(np_: Any) -> Any:
         builder, args = yield nb.types.void
         if np_.computes:
-            nb.external(builder, f"np_{operation.__name__}", nb.void, [args[0]])
+            builder.external(f"np_{operation.__name__}", nb.void, [args[0]])
 
 
 _external(source.get_counters)
@@ -35,25 +35,23 @@ _external(source.put_counters)
 def _word(builder: Any, unit: Unit, warpgroup: Any, index: int) -> Any:
     """Return the address of the word for a compute warpgroup's counter (`Unit.turn_word`)."""
     stride = unit.turn_word(1, index) - unit.turn_word(0, index)
-    return builder.add(nb.smem(builder, unit.turn_word(0, index)), (warpgroup * stride).value)
+    return builder.add(builder.smem(unit.turn_word(0, index)), (warpgroup * stride).value)
 
 
 def define_turns(outer: Any, unit: Unit) -> None:
     """Define, in the entry module, the functions that read and write this kernel's ring
     counters."""
     pointer, np_ = nb.i32.as_pointer(), ContextType(unit, COMPUTE)
-    with nb.define(outer, "np_get_counters", nb.void, [pointer]) as (builder, (state,)):
+    with outer.define("np_get_counters", nb.void, [pointer]) as (builder, (state,)):
         own = np_.compiled(builder, state)
         for plan in unit.handed_over():
             word = _word(builder, unit, own.number, plan.index)
-            own.state[plan.index] = Value(
-                builder, nb.call(builder, memory.load_word, (I32,), (word,))[1]
-            )
+            own.state[plan.index] = Value(builder, builder.issue(memory.load_word, word))
         builder.ret_void()
     _, store = predicated(memory.store_word)(I32, I32, I32)
-    with nb.define(outer, "np_put_counters", nb.void, [pointer]) as (builder, (state,)):
+    with outer.define("np_put_counters", nb.void, [pointer]) as (builder, (state,)):
         own = np_.compiled(builder, state)
-        lane = nb.lane_index(builder)
+        lane = builder.lane_index()
         for plan in unit.handed_over():
             value = own.state[plan.index].value
             store(

@@ -19,7 +19,7 @@ I32 = nb.types.int32
 def _await_slot(ring: Any) -> Any:
     kind, value = nb.immediate(source.unread(ring.plan))
     builder, _ = yield nb.types.void
-    return nb.call(builder, cp_async_bulk.wait_group_read, (kind,), (value,))[1]
+    return builder.apply(cp_async_bulk.wait_group_read, (kind,), (value,))
 
 
 @cuda_meaning(source.first_lane)
@@ -30,11 +30,11 @@ def _first_lane(ring: Any, function: Any, *args: Any) -> Any:
     if ring.plan.private:
         chosen = elected(builder)
     else:
-        warp = builder.lshr(nb.thread_index(builder), 5)
+        warp = builder.lshr(builder.thread_index(), 5)
         chosen = builder.and_(builder.icmp_unsigned("==", warp, first), elected_in_warp(builder))
     with builder.if_then(chosen):
-        nb.call(builder, function, args, values[2:])
-    nb.join(builder)
+        builder.apply(function, args, values[2:])
+    builder.join()
 
 
 cuda_meaning(source.declare)(nb.no_code)
@@ -52,7 +52,7 @@ def _copy_block(ring: Any, indices: Any, slot: Any) -> Any:
     for plan in ring.plan.copies:
         ring.context.unit.map_slot(plan.request)
     builder, args = yield nb.types.void(ring, indices, I32)
-    value = nb.fields(builder, ring, args[0])
+    value = builder.fields(ring, args[0])
     for copy in copies_of(builder, ring, value, returned, indices, args[1], args[2]):
         copy.store()
-    nb.call(builder, cp_async_bulk.commit_group, (), ())
+    builder.issue(cp_async_bulk.commit_group)

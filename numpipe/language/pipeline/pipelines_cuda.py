@@ -19,7 +19,7 @@ from ...plan.nested_tuples import leaves
 from ...plan.nested_tuples_cuda import build_value, leaf_values, made
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
-from ..tiles.refs_cuda import GmemType, gmem_value
+from ..tiles.refs_cuda import GmemType
 from . import pipelines as source
 from .chains import Allocations
 from .operand_barriers import MANUAL, barriers_of, by_kind, check_groups
@@ -102,8 +102,7 @@ def _make_pipeline(np_: Any, grid: Any, *given: Any) -> Any:
         for kind, part in zip(given, args[2:4], strict=False)
         for leaf in leaf_values(builder, kind, part)
     ]
-    return nb.struct(
-        builder,
+    return builder.struct(
         pipe,
         np=args[0],
         steps_of=args[6],
@@ -203,15 +202,15 @@ def steps_value(
 ) -> Any:
     """Return a value of the type `steps`, for the arrays `refs_value`, of type `refs`."""
     kind = steps.loop
-    pipeline = nb.fields(builder, pipe, pipe_value)
+    pipeline = builder.fields(pipe, pipe_value)
     arrays = [
         value
         for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
         if not isinstance(ty, AllocationsType)
     ]
-    specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
+    specs = builder.unpack_tuple(pipeline.specs)
     total = nb.const(1)
-    for size in nb.cgutils.unpack_tuple(builder, pipeline.grid):
+    for size in builder.unpack_tuple(pipeline.grid):
         total = builder.mul(total, size)
     own = _own_steps(builder, pipe, pipeline, total)
     if pipe.single:
@@ -220,21 +219,20 @@ def steps_value(
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         copies = {}
         if ring.copies:
-            of_each = [gmem_value(builder, kind.arrays[n], arrays[n]).table for n in group.operands]
+            of_each = [builder.fields(kind.arrays[n], arrays[n]).table for n in group.operands]
             # one table has the maps of all arrays, except peers' arrays
             copies["table"] = (
                 builder.make_tuple(ring.table, of_each) if pipe.unit.gpus else of_each[0]
             )
             copies["index_maps"] = builder.make_tuple(
                 ring.index_maps,
-                [nb.fields(builder, pipe.specs[n], specs[n]).index_map for n in group.operands],
+                [builder.fields(pipe.specs[n], specs[n]).index_map for n in group.operands],
             )
             for number in ring.sized:
                 n = group.operands[number]
-                copies[f"sizes{number}"] = gmem_value(builder, kind.arrays[n], arrays[n]).shape
+                copies[f"sizes{number}"] = builder.fields(kind.arrays[n], arrays[n]).shape
         rings.append(
-            nb.struct(
-                builder,
+            builder.struct(
                 ring,
                 np=pipeline.np,
                 grid=pipeline.grid,
@@ -244,8 +242,7 @@ def steps_value(
             )
         )
     passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]
-    loop = nb.struct(
-        builder,
+    loop = builder.struct(
         kind,
         np=pipeline.np,
         grid=pipeline.grid,
@@ -256,12 +253,12 @@ def steps_value(
         passed=builder.make_tuple(nb.types.Tuple(kind.passed), passed),
     )
     if kind.single and steps.role.computes:
-        nb.call(builder, begin_alone, (kind,), (loop,))
+        builder.apply(begin_alone, (kind,), (loop,))
     if steps.loaded_before:
         _load_once(builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(0, builder.gep(k, [0], name="numpipe.k"))
-    return nb.struct(builder, steps, loop=loop, k=k)
+    return builder.struct(steps, loop=loop, k=k)
 
 
 def _own_steps(builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
@@ -269,7 +266,8 @@ def _own_steps(builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> A
     if not pipe.unequal or not pipe.np.numbered:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
-    kind, count = nb.call_value(builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
+    kind = nb.returns(pipe.steps_of, (I32,))
+    count = builder.apply_value(pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
     if not isinstance(kind, nb.types.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
     steps = builder.cast(count, kind, I32)
@@ -309,37 +307,35 @@ def _steps(
 @nb.lower_next(StepsType)
 def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
-    it = nb.fields(builder, kind, args[0])
+    it = builder.fields(kind, args[0])
     if kind.exhausted:
         if kind.once:
             _load_once(builder, kind.loop, it.loop)
         else:
-            nb.call(builder, produce, (kind.loop,), (it.loop,))
+            builder.apply(produce, (kind.loop,), (it.loop,))
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(builder.context.get_constant_undef(kind.yield_type))
         return
-    loop = nb.fields(builder, kind.loop, it.loop)
+    loop = builder.fields(kind.loop, it.loop)
     k = builder.load(it.k)
     # The step's indices come first and the test last, so that LLVM merges the test with the test of
     # the loop itself. It would then know the number of steps, and duplicate steps with all their
     # products, two at a time or by peeling the first. So the count is hidden from it, except for a
     # single step, which leaves no loop, and for a loop that waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
-    following = builder.add(k, 1) if plain else nb.call(builder, successor, (I32,), (k,))[1]
+    following = builder.add(k, 1) if plain else builder.issue(successor, k)
     builder.store(following, builder.gep(it.k, [0], name="numpipe.k"))
-    indices = nb.call(builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
-    groups = [nb.call(builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
+    indices = builder.apply(unravel, (I32, kind.loop.grid), (k, loop.grid))
+    groups = [builder.apply(tiles, (kind.loop, I32), (it.loop, k))]
     if kind.barriers:
-        barriers = nb.cgutils.unpack_tuple(
-            builder, nb.call(builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
-        )
+        barriers = builder.unpack_tuple(builder.apply(barriers_of, (kind.loop, I32), (it.loop, k)))
         left = iter(barriers)
         groups += [build_value(builder, ty, left) for ty in kind.parts[1:]]
         if not kind.apart:
             groups = [
                 builder.make_tuple(
                     kind.groups[0],
-                    [part for group in groups for part in nb.cgutils.unpack_tuple(builder, group)],
+                    [part for group in groups for part in builder.unpack_tuple(group)],
                 )
             ]
     result.set_valid(_comes(builder, kind, it, loop, k))
@@ -348,19 +344,19 @@ def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
 
 def _load_once(builder: Any, loop: LoopType, value: Any) -> None:
     """Call `steps.produce` for a loop that is known to have one step."""
-    nb.call(builder, fill_step, (loop, I32), (value, nb.const(0)))
-    nb.call(builder, finish_loads, (loop,), (value,))
+    builder.apply(fill_step, (loop, I32), (value, nb.const(0)))
+    builder.apply(finish_loads, (loop,), (value,))
 
 
 def _comes(builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
     """Implement `pipelines._comes`."""
     if kind.role.computes:
-        return nb.call(builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[1]
+        return builder.apply(advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))
     valid = builder.icmp_signed("<", k, loop.steps)
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
-                nb.call(builder, follow_step, (kind.loop, I32), (it.loop, k))
+                builder.apply(follow_step, (kind.loop, I32), (it.loop, k))
             with done:
-                nb.call(builder, finish_following, (kind.loop, I32), (it.loop, k))
+                builder.apply(finish_following, (kind.loop, I32), (it.loop, k))
     return valid

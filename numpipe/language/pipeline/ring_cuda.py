@@ -81,7 +81,7 @@ class RingValue:
 
     @functools.cached_property
     def fields(self) -> Any:
-        return nb.fields(self.builder, self.ring, self.value)
+        return self.builder.fields(self.ring, self.value)
 
     @property
     def first(self) -> Any:
@@ -93,10 +93,7 @@ class RingValue:
 
     @property
     def grid(self) -> list[Value]:
-        return [
-            Value(self.builder, size)
-            for size in nb.cgutils.unpack_tuple(self.builder, self.fields.grid)
-        ]
+        return [Value(self.builder, size) for size in self.builder.unpack_tuple(self.fields.grid)]
 
 
 nb.struct_model(
@@ -152,7 +149,7 @@ def _each(ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
         nb.returns(function, (ring, kind, *args))
     builder, values = yield nb.types.void
     for kind, number in numbers:
-        nb.call(builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
+        builder.apply(function, (ring, kind, *args), (values[0], number, *values[4:]))
 
 
 def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
@@ -233,14 +230,13 @@ def start_of(
         at = builder.make_tuple(kinds, [nb.const(0)] * block.rank)
     else:
         mapped = builder.extract_value(value.index_maps, number)
-        at = nb.call_value(
-            builder,
+        at = builder.apply_value(
             index_map,
             mapped,
             indices,
-            nb.cgutils.unpack_tuple(builder, index_values),
-        )[1]
-    parts, checked = nb.cgutils.unpack_tuple(builder, at), number in ring.sized
+            builder.unpack_tuple(index_values),
+        )
+    parts, checked = builder.unpack_tuple(at), number in ring.sized
     start = [
         builder.mul(
             narrowed(builder, part) if checked else builder.cast(part, kind, I32),
@@ -251,7 +247,7 @@ def start_of(
     if not checked:
         return start
     unit = ring.context.unit
-    sizes = nb.cgutils.unpack_tuple(builder, getattr(value, f"sizes{number}"))
+    sizes = builder.unpack_tuple(getattr(value, f"sizes{number}"))
     return bounded(
         builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes
     )
@@ -262,10 +258,10 @@ def _copy_in(ring: Any, indices: Any, slot: Any, part: Any) -> Any:
     operands = ring.plan.parts[nb.literal(part)]
     returned = index_maps_return(ring, indices, operands)
     builder, args = yield nb.types.void(ring, indices, I32, part)
-    value = nb.fields(builder, ring, args[0])
+    value = builder.fields(ring, args[0])
     kind = nb.types.literal("ready")
     of_slot = args[0], nb.nothing, args[2], args[3]
-    barrier = nb.call(builder, source.barrier, (ring, kind, I32, part), of_slot)[1]
+    barrier = builder.apply(source.barrier, (ring, kind, I32, part), of_slot)
     for copy in copies_of(
         builder,
         ring,
@@ -327,6 +323,6 @@ def _unravel(step: Any, grid: Any) -> Any:
     rank = len(grid)
     indices = nb.types.UniTuple(I32, rank)
     builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
-    sizes = [Value(builder, size) for size in nb.cgutils.unpack_tuple(builder, args[1])]
+    sizes = [Value(builder, size) for size in builder.unpack_tuple(args[1])]
     found = source.unraveled(Value(builder, args[0]), sizes)
     return builder.make_tuple(indices, [index.value for index in found])

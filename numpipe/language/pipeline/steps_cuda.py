@@ -100,32 +100,31 @@ def _pass_tokens(loop: Any) -> Any:
         nb.returns(skip_turn, (loop.np, kind))
     builder, args = yield nb.types.void
     for kind, number in tokens:
-        nb.call(
-            builder,
+        builder.apply(
             skip_turn,
             (loop.np, kind),
-            (nb.fields(builder, loop, args[0]).np, number),
+            (builder.fields(loop, args[0]).np, number),
         )
 
 
 @cuda_meaning(source.tiles)
 def _tiles(loop: Any, k: Any) -> Any:
     builder, args = yield loop.tiles(loop, I32)
-    value = nb.fields(builder, loop, args[0])
+    value = builder.fields(loop, args[0])
     rings = [
         (ring, builder.extract_value(values, number))
         for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
         for number, ring in enumerate(kinds)
     ]
     steps = [
-        nb.call(builder, step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))[1]
+        builder.apply(step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))
         for ring, loaded in rings
     ]
     slots = []
     for (ring, loaded), step in zip(rings, steps, strict=True):
-        slot = nb.call(builder, slot_of, (ring, I32), (loaded, step))[1]
-        slots.append(nb.call(builder, tiles_of, (ring, I32), (loaded, slot))[1])
-    passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
+        slot = builder.apply(slot_of, (ring, I32), (loaded, step))
+        slots.append(builder.apply(tiles_of, (ring, I32), (loaded, slot)))
+    passed = iter(builder.unpack_tuple(value.passed))
     operands = [
         next(passed) if place is None else builder.extract_value(slots[place.ring], place.operand)
         for place in loop.places

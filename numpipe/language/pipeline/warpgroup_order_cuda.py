@@ -32,7 +32,7 @@ def _over_tokens(builder: Any, np_: Any, value: Any, warpgroup: int, function: A
     with builder.if_then(builder.icmp_unsigned("==", own_warpgroup(builder, value), warpgroup)):
         for token in range(len(np_.unit.tokens)):
             kind, number = nb.immediate(token)
-            nb.call(builder, function, (np_, kind), (value, number))
+            builder.apply(function, (np_, kind), (value, number))
 
 
 @cuda_meaning(source.begin_tokens)

@@ -49,10 +49,8 @@ class Block:
         """`indices`: see the attribute. `stops`: where the block ends before the array, by
         dimension. `parts`: the types of the index, if known."""
         self.builder, self.dtype = builder, ref.arg.dtype
-        array = nb.fields(builder, ref, value)
-        shape, strides = (
-            nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides)
-        )
+        array = builder.fields(ref, value)
+        shape, strides = (builder.unpack_tuple(of) for of in (array.shape, array.strides))
         for axis, size in enumerate(ref.arg.sizes):
             if size is not None:
                 shape[axis] = nb.const(size)
@@ -189,20 +187,16 @@ nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda t
 def starts(builder: Any, index: Any, value: Any) -> list[Any]:
     """Return the start of each part of an index, as int32; 0 where it is unknown. A vector of
     indices is returned unchanged."""
-    values = (
-        nb.cgutils.unpack_tuple(builder, value)
-        if isinstance(index, nb.types.BaseTuple)
-        else [value]
-    )
+    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     parts = whole_slices(index)
     values = [
-        nb.fields(builder, part, found).value if isinstance(part, Index) else found
+        builder.fields(part, found).value if isinstance(part, Index) else found
         for part, found in zip(parts, values, strict=True)
     ]
     return [
         nb.const(0)
         if isinstance(part, (NoValue, All)) or getattr(part, "inert", False)
-        else nb.fields(builder, part, found).start
+        else builder.fields(part, found).start
         if isinstance(part, LimitedType)
         else found
         if isinstance(part, (DsType, TileType))
@@ -213,13 +207,9 @@ def starts(builder: Any, index: Any, value: Any) -> list[Any]:
 
 def stops(builder: Any, index: Any, value: Any) -> list[Any]:
     """Return the stop of each part of an index, as int32; None for parts that have none."""
-    values = (
-        nb.cgutils.unpack_tuple(builder, value)
-        if isinstance(index, nb.types.BaseTuple)
-        else [value]
-    )
+    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     return [
-        nb.fields(builder, part, found).stop
+        builder.fields(part, found).stop
         if isinstance(part, LimitedType) and not part.inert
         else None
         for part, found in zip(whole_slices(index), values, strict=True)
@@ -234,6 +224,6 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     sizes = tuple(parts[axis].size for axis in axes)
     result = ViewType(of, axes, sizes, source.placed(parts))  # type: ignore[arg-type]
     builder, args = yield result
-    ref = nb.fields(builder, target, args[0]).of
+    ref = builder.fields(target, args[0]).of
     place = builder.make_tuple(nb.types.UniTuple(I32, of.arg.ndim), starts(builder, index, args[1]))
-    return nb.struct(builder, result, ref=ref, start=place)
+    return builder.struct(result, ref=ref, start=place)

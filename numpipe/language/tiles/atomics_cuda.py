@@ -27,7 +27,7 @@ def _atomic(name: str, dst: Any, tile: Any) -> Any:
         nb.returns(copy, given)
         builder, args = yield nb.types.void
         constants = [nb.nothing] * 3  # their types have the values
-        nb.call(builder, copy, given, [constants[0], args[1], args[0], *constants])
+        builder.apply(copy, given, [constants[0], args[1], args[0], *constants])
         return
     if source.in_shared(dst):
         yield from shared_atomic(name, dst, tile)
@@ -50,10 +50,10 @@ def _atomic(name: str, dst: Any, tile: Any) -> Any:
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
     block = dst.axes and writing(dst.ref, tile, dst.axes, reduction, statement)
     builder, args = yield nb.types.void
-    view = nb.fields(builder, dst, args[0])
-    start = nb.cgutils.unpack_tuple(builder, view.start)
+    view = builder.fields(dst, args[0])
+    start = builder.unpack_tuple(view.start)
     if dst.ref.unit.params.debug and dst.ref.role.computes:
-        shape = nb.fields(builder, dst.ref, view.ref).shape
+        shape = builder.fields(dst.ref, view.ref).shape
         report_view(builder, dst, shape, start, not dst.ref.by_lane)
     if block:
         block(builder, view.ref, start, args[1])

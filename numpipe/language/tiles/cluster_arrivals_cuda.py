@@ -31,7 +31,7 @@ def arrive(
     arrival has no scope unless it is `wide`: ``.release.cluster`` makes it a fence of the whole
     GPU, which halves the speed of a loop.
     """
-    idle = lane = builder.and_(nb.thread_index(builder), 31)  # 0 in lanes that arrive
+    idle = lane = builder.and_(builder.thread_index(), 31)  # 0 in lanes that arrive
     to = None
     if led:
         to = first_of(cluster_place(builder, dims), dims, led).value
@@ -52,6 +52,6 @@ def arrive(
     operation = mbarrier.arrive
     if to is not None:
         operation = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
-        address = nb.call(builder, cluster.map_shared, (I32, I32), (address, to))[1]
+        address = builder.issue(cluster.map_shared, address, to)
     _, emit = predicated(operation)(I32, I32)
     emit(builder, [address, idle])

@@ -63,10 +63,9 @@ def write_element(
     if not ref.by_lane:
         own = builder.and_(
             own,
-            builder.icmp_unsigned("==", nb.lane_index(builder), 0),
+            builder.icmp_unsigned("==", builder.lane_index(), 0),
         )
-    nb.emit_asm(
-        builder,
+    builder.emit_asm(
         nb.void,
         [block.base, found, builder.zext(own, nb.i32)],
         f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",

@@ -359,7 +359,7 @@ def each_way(form: Form) -> list[Form]:
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """Return (row, column) of the first element that a lane has in a tile of this layout."""
-    row, column = tile.form.record.own(Value(builder, nb.lane_index(builder)))
+    row, column = tile.form.record.own(Value(builder, builder.lane_index()))
     return row.value, column.value
 
 

@@ -27,7 +27,7 @@ nb.struct_model(IndexType, lambda ty: [("value", ty.value)])
 def _index(value: Any, mode: Any) -> Any:
     result = IndexType(nb.unliteral(value), source.checked(value, mode))
     builder, args = yield result(result.value, mode)
-    return nb.struct(builder, result, value=args[0])
+    return builder.struct(result, value=args[0])
 
 
 def settled(
@@ -50,7 +50,7 @@ def settled(
         mode = whole.mode if isinstance(whole, Index) else None
         if isinstance(part, (Ds, All, NoValue)) or (mode is None and not debug):
             continue
-        size = builder.extract_value(nb.fields(builder, ref, array).shape, axis)
+        size = builder.extract_value(builder.fields(ref, array).shape, axis)
         vector = isinstance(part, TileType)
         each = registers(builder, part, start[axis]) if vector else [start[axis]]
         if mode == "clip":

@@ -72,7 +72,9 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     )
 
 
-def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = False) -> list[Any]:
+def _registers(
+    builder: nb.Builder, block: Block, forms: list[Form], whole: bool = False
+) -> list[Any]:
     """Load a tile in layouts whose lanes have the same place as their own: in pairs if the first
     column is even and the array has all columns, else by elements. A tile that is `whole` is inside
     the array, and starts at an even column if pairs may be loaded at once."""
@@ -164,7 +166,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
     def in_pairs(test: Callable[..., Any], *of: Any) -> list[Any]:
         if not pairs:
             return registers(False)
-        return nb.one_of(builder, test(*of), lambda: registers(True), lambda: registers(False))
+        return builder.one_of(test(*of), lambda: registers(True), lambda: registers(False))
 
     if all(place[1] is None for place in where):
         return registers(False)
@@ -174,8 +176,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
         return in_pairs(block.aligned, (width,), run)
     if block.room is not None:
         return in_pairs(block.whole_pairs, first_form.shape)
-    return nb.one_of(
-        builder,
+    return builder.one_of(
         builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1)),
         lambda: _registers(builder, block, forms, True),
         lambda: in_pairs(block.whole_pairs, first_form.shape),
@@ -234,7 +235,7 @@ def _load_tile(view: Any, layout: Any = None) -> Any:
         builder, args = yield tile(view, layout)
         if not view.role.computes:
             return undefined(tile)
-        nb.call(builder, before_access, (view,), (args[0],))
+        builder.apply(before_access, (view,), (args[0],))
         parts = load_anywhere(builder, view.layout, args[0], tile, (nb.const(0), nb.const(0)), True)
         converge(builder)
         return assembled(builder, tile, parts)
@@ -242,6 +243,6 @@ def _load_tile(view: Any, layout: Any = None) -> Any:
     builder, args = yield tile(view, layout)
     if not ref.role.computes:
         return undefined(tile)
-    fields = nb.fields(builder, view, args[0])
-    start = nb.cgutils.unpack_tuple(builder, fields.start)
+    fields = builder.fields(view, args[0])
+    start = builder.unpack_tuple(fields.start)
     return _loaded(builder, Block(builder, ref, fields.ref, start, view.axes), tile)

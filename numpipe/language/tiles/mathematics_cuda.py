@@ -99,7 +99,7 @@ def _product(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
     return builder.call(asm, [a, b], attrs=("readnone",))
 
 
-_meaning(source.mulhi, lambda builder, *of: nb.high_word(builder, _product(builder, *of)))
+_meaning(source.mulhi, lambda builder, *of: builder.high_word(_product(builder, *of)))
 _meaning(source.mullo, lambda builder, *of: builder.trunc(_product(builder, *of), nb.i32))
 _meaning(
     source.isnan,
@@ -236,13 +236,13 @@ _rounded(source.cos, cosine, _COS)
 _rounded(
     source.tan,
     tangent,
-    lambda builder, x: nb.external(
-        builder, "llvm.nvvm.div.approx.f", nb.f32, (_SIN(builder, x), _COS(builder, x))
+    lambda builder, x: builder.external(
+        "llvm.nvvm.div.approx.f", nb.f32, (_SIN(builder, x), _COS(builder, x))
     ),
 )
 _rounded(source.rsqrt, _instruction("rsqrt.approx.f32"), _instruction("rsqrt.approx.ftz.f32"))
 _rounded(source.sigmoid, _sigmoid, _fast_sigmoid)
 _meaning(
     source.fma,
-    lambda builder, _dtype, x, y, z: nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z)),
+    lambda builder, _dtype, x, y, z: builder.external("llvm.fma.f32", nb.f32, (x, y, z)),
 )

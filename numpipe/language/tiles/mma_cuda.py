@@ -34,8 +34,7 @@ def through(
     outputs = ",".join(
         ["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))]
     )
-    struct = nb.emit_asm(
-        builder,
+    struct = builder.emit_asm(
         nb.ir.LiteralStructType([machine.element] * registers),
         parts + extra,
         text,
@@ -108,8 +107,7 @@ def _wgmma(acc: Any, a: Any, b: Any) -> Any:
     shared = [
         (ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)
     ]
-    nb.call(
-        builder,
+    builder.apply(
         before_async,
         tuple(ty for ty, _ in shared),
         [value for _, value in shared],
@@ -130,14 +128,14 @@ def _mma(np_: Any, acc: Any, a: Any, b: Any) -> Any:
     if product.groups:
         result = nb.returns(source.wgmma, (acc, a, b))
         builder, args = yield result
-        return nb.call(builder, source.wgmma, (acc, a, b), args[1:])[1]
+        return builder.apply(source.wgmma, (acc, a, b), args[1:])
     result = TileType(source.plan(None if fresh else acc, a, b, product, "mma"))
     builder, args = yield result
     if not b.role.computes:
         return undefined(result) if fresh else args[1]
     for ty, value in zip((a, b), args[2:], strict=True):
         if isinstance(ty, SmemType):
-            nb.call(builder, before_access, (ty,), [value])
+            builder.apply(before_access, (ty,), [value])
     zero = nb.ir.Constant(result.machine.element, 0)
     sums = [zero] * result.registers if fresh else registers(builder, acc, args[1])
     return assembled(

@@ -47,12 +47,8 @@ def _first(builder: Any, tile: TileType, value: Any) -> tuple[Any, tuple[Any, An
     vector, its element and 0."""
     form = tile.form.settled()
     one, masks = TileType(form), inside_of(builder, form)
-    kind, mask = nb.call(
-        builder,
-        isnan,
-        (one,),
-        (assembled(builder, one, part_of_either(builder, tile, value, one)),),
-    )
+    settled = assembled(builder, one, part_of_either(builder, tile, value, one))
+    kind, mask = nb.returns(isnan, (one,)), builder.apply(isnan, (one,), (settled,))
     own, held, first = place_of(builder, one), nb.ir.Constant(nb.i1, 0), (nb.const(0), nb.const(0))
     for bit, place, inside in reversed(
         list(zip(registers(builder, kind, mask), form.places, masks, strict=True))

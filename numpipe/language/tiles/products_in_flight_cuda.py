@@ -18,4 +18,4 @@ def _commit_to(ring: Any, part: Any, address: Any) -> Any:
     arrive(builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
     # The arrival may come before the end of a loop: see `join`.
     if ("consumed" in plan.manual or plan.delay) and not plan.private:
-        nb.call(builder, barrier.warp_sync, (), ())
+        builder.issue(barrier.warp_sync)

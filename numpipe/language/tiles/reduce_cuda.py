@@ -66,7 +66,7 @@ def _butterflies(
     register = REGISTERS[str(value.type)]
     if redux and len(distances) == 5:
         text = f"redux.sync.{redux} $0, $1, 0xffffffff;"
-        return nb.emit_asm(builder, nb.i32, [value], text, "=r,r")
+        return builder.emit_asm(nb.i32, [value], text, "=r,r")
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         if value.type == nb.i64:
@@ -77,13 +77,13 @@ def _butterflies(
                 f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, "
                 f"high}}; }}"
             )
-        other = nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
+        other = builder.emit_asm(value.type, [value], text, f"={register},{register}")
         value = combine(value, other)
     return value
 
 
 def barrier(builder: Any) -> None:
-    nb.emit_asm(builder, nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
+    builder.emit_asm(nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
 
 
 def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[Any]]:
@@ -103,8 +103,8 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
     columns, step = lanes > 1, 2 if lanes > 1 else 1
     stride = (1 << shift) // 2 * lanes
     size = stride * len(values)
-    base = nb.external(builder, EXCHANGE, nb.i32)
-    thread = nb.lane_index(builder)
+    base = builder.external(EXCHANGE, nb.i32)
+    thread = builder.lane_index()
     lane, warp = builder.and_(thread, 31), builder.lshr(thread, 5)
     own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), shift)) if columns else base
     to = builder.add(own, builder.mul(warp, size))
@@ -130,7 +130,7 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
 
 def define_exchange(outer: Any, unit: Unit) -> None:
     """Define the address of the warpgroup's memory for exchanges, in the kernel's entry module."""
-    with nb.define(outer, EXCHANGE, nb.i32) as (builder, _):
+    with outer.define(EXCHANGE, nb.i32) as (builder, _):
         builder.ret(own_part(builder, unit, unit.exchange))
 
 
@@ -145,8 +145,8 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
         f"bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
         "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }"
     )
-    found = nb.emit_asm(
-        builder, nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}"
+    found = builder.emit_asm(
+        nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}"
     )
     return builder.icmp_unsigned("!=", found, 0)
 

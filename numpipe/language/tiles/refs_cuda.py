@@ -117,7 +117,7 @@ class SharedType(nb.FieldsType):
         part, address = view(self, index)
         builder, args = yield part
         place = inside(builder, self, index, args[1], "tile.at[…]")
-        return address(builder, nb.fields(builder, target, args[0]).of, place)
+        return address(builder, builder.fields(target, args[0]).of, place)
 
 
 class SmemType(SharedType, refs.SmemLike):
@@ -159,7 +159,7 @@ class GmemValue:
 
     def __init__(self, builder: Any, ty: GmemType, value: Any) -> None:
         self.unit = ty.unit
-        self.np = CompiledContext(ty.np, builder, lambda: nb.fields(builder, ty, value).np)
+        self.np = CompiledContext(ty.np, builder, lambda: builder.fields(ty, value).np)
 
 
 STEERLESS.append(SmemType)
@@ -188,9 +188,6 @@ nb.struct_model(
 )
 
 
-gmem_value = nb.fields
-
-
 @cuda_meaning(refs.ds)
 def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 0) -> Any:
     given = start
@@ -209,7 +206,7 @@ def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 
         first, last = (
             (nb.const(0), nb.const(0)) if inert else (_start(builder, given, args[0]), args[2])
         )
-        return nb.struct(builder, limited, start=first, stop=last)
+        return builder.struct(limited, start=first, stop=last)
     if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
         steers(start)
         raise refs.no_start(start)
@@ -235,7 +232,7 @@ def _start(builder: Any, given: Any, value: Any) -> Any:
     """Return the start as int32, without its mode."""
     if not isinstance(given, refs.Index):
         return value
-    return builder.cast(nb.fields(builder, given, value).value, given.value, I32)
+    return builder.cast(builder.fields(given, value).value, given.value, I32)
 
 
 @cuda_meaning(refs.span)
@@ -258,7 +255,7 @@ def with_at(kind: type) -> None:
         kind,
         "at",
         AtType,
-        lambda builder, ty, value: nb.struct(builder, AtType(ty), of=value),
+        lambda builder, ty, value: builder.struct(AtType(ty), of=value),
     )
 
 
@@ -281,7 +278,7 @@ nb.attribute(
     GmemType,
     "shape",
     lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
-    lambda builder, ty, value: gmem_value(builder, ty, value).shape,
+    lambda builder, ty, value: builder.fields(ty, value).shape,
 )
 
 
@@ -292,7 +289,7 @@ def _strides(builder: Any, ty: GmemType, value: Any) -> Any:
         nb.types.UniTuple(nb.types.int64, ty.arg.ndim),
         nb.const(ty.arg.dtype.itemsize, nb.i64),
     )
-    strides = nb.cgutils.unpack_tuple(builder, gmem_value(builder, ty, value).strides)
+    strides = builder.unpack_tuple(builder.fields(ty, value).strides)
     return builder.make_tuple(of, [builder.mul(each, size, flags=["nsw"]) for each in strides])
 
 
@@ -306,11 +303,10 @@ def _flat_type(ty: GmemType) -> GmemType:
 
 
 def _flat(builder: Any, ty: GmemType, value: Any) -> Any:
-    flat, array = _flat_type(ty), gmem_value(builder, ty, value)
-    size = functools.reduce(builder.mul, nb.cgutils.unpack_tuple(builder, array.shape))
+    flat, array = _flat_type(ty), builder.fields(ty, value)
+    size = functools.reduce(builder.mul, builder.unpack_tuple(array.shape))
     same = {name: getattr(array, name) for name in ("table", "pointer", *dict(_held(ty)))}
-    return nb.struct(
-        builder,
+    return builder.struct(
         flat,
         shape=builder.make_tuple(nb.types.UniTuple(I32, 1), [size]),
         strides=builder.make_tuple(nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]),
@@ -405,8 +401,7 @@ def new_ref(unit: Unit, index: int, role: Role) -> Any:
             nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]]
         )
         strides = builder.make_tuple(nb.types.UniTuple(nb.types.int64, rank), sizes[rank:])
-        return nb.struct(
-            builder,
+        return builder.struct(
             ty,
             table=table,
             pointer=pointer,

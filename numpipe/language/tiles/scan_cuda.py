@@ -24,7 +24,7 @@ def of_before(builder: Any, value: Any, distance: int, among: int) -> Any:
     the lane's own value if there is none (PTX ISA, "shfl.sync")."""
     register = REGISTERS[str(value.type)]
     text = f"shfl.sync.up.b32 $0, $1, {distance}, {32 - among << 8}, 0xffffffff;"
-    return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
+    return builder.emit_asm(value.type, [value], text, f"={register},{register}")
 
 
 def of_last(builder: Any, value: Any, lines: Lines) -> Any:
@@ -34,10 +34,9 @@ def of_last(builder: Any, value: Any, lines: Lines) -> Any:
     lane = (
         nb.const(lines.among - 1)
         if not lines.step
-        else builder.or_(builder.and_(nb.thread_index(builder), lines.lanes - 1), first)
+        else builder.or_(builder.and_(builder.thread_index(), lines.lanes - 1), first)
     )
-    return nb.emit_asm(
-        builder,
+    return builder.emit_asm(
         value.type,
         [value, lane],
         f"shfl.sync.idx.b32 $0, $1, $2, {32 - lines.among << 8 | 31}, 0xffffffff;",
@@ -64,7 +63,7 @@ class _Scan:
 
     def lane(self) -> Any:
         """Return a lane's number among those that exchange values."""
-        return self.builder.and_(nb.thread_index(self.builder), self.lines.among - 1)
+        return self.builder.and_(self.builder.thread_index(), self.lines.among - 1)
 
     def earlier(self, line: Line, distance: int) -> Line:
         return [of_before(self.builder, register, distance, self.lines.among) for register in line]
@@ -129,7 +128,7 @@ class _Scan:
     ) -> dict[Any, Line]:
         builder, found = self.builder, dict[Any, Line]()
         warps, halves = self.lines.warps, self.lines.halves
-        warp = builder.and_(builder.lshr(nb.thread_index(builder), 5), warps - 1)
+        warp = builder.and_(builder.lshr(builder.thread_index(), 5), warps - 1)
         first_warp = builder.icmp_unsigned("==", warp, 0)
         base: Line = []
         for row, first in firsts.items():
@@ -226,9 +225,7 @@ def _scan(np_: Any, function: Any, tile: Any, axis: Any) -> Any:
                 ),
             )
 
-        found = nb.call_value(builder, function, args[1], (line, line), (value(one), value(other)))[
-            1
-        ]
+        found = builder.apply_value(function, args[1], (line, line), (value(one), value(other)))
         return [
             register
             for kind, part in zip(given, trees.leaf_values(builder, line, found), strict=True)

@@ -38,10 +38,9 @@ nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", 
 def _indexed(of: Any, target: Any, index: Any) -> Any:
     result = IndexedType(of, index)
     builder, args = yield result
-    return nb.struct(
-        builder,
+    return builder.struct(
         result,
-        address=nb.fields(builder, target, args[0]).of,
+        address=builder.fields(target, args[0]).of,
         index=args[1],
     )
 
@@ -66,10 +65,9 @@ def emit(
     """Emit one atomic, in the lanes that are `chosen`."""
     text, code = statement(reduction, dtype)
     if chosen is None:
-        nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
+        builder.emit_asm(nb.void, [address, value], text, f"r,{code},~{{memory}}")
     else:
-        nb.emit_asm(
-            builder,
+        builder.emit_asm(
             nb.void,
             [address, value, builder.zext(chosen, nb.i32)],
             f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
@@ -85,9 +83,9 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     builder, args = yield nb.types.void(dst, value)
     if not tile.role.computes:
         return
-    fields = nb.fields(builder, dst, args[0]) if indexed else None
+    fields = builder.fields(dst, args[0]) if indexed else None
     base = fields.address if fields else args[0]
-    nb.call(builder, before_access, (tile,), (base,))
+    builder.apply(before_access, (tile,), (base,))
     settled = TileType(form.settled(COLUMN))
 
     def elements(have: Any, of: Any) -> list[Any]:
@@ -125,5 +123,5 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
             number if values is None else values[element],
             chosen,
         )
-    nb.join(builder)
+    builder.join()
     converge(builder)

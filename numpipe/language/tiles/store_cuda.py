@@ -86,8 +86,7 @@ def writing(
     ) -> None:
         def by_ring() -> list[Any]:
             for batch in stored:
-                nb.call(
-                    builder,
+                builder.apply(
                     put,
                     (ref, batch, place),
                     (array, value, builder.make_tuple(place, start)),
@@ -112,7 +111,7 @@ def writing(
                 for axis, size in zip(axes, tile.shape, strict=True)
                 if axis in limited
             ]
-            nb.one_of(builder, functools.reduce(builder.and_, whole), by_ring, by_lanes)
+            builder.one_of(functools.reduce(builder.and_, whole), by_ring, by_lanes)
         elif stored:
             by_ring()
         elif ref.role.computes:
@@ -188,7 +187,7 @@ class _Lanes:
         else:
             with self.builder.if_then(self.to.inside):
                 self._plane()
-            nb.join(self.builder)
+            self.builder.join()
 
     def _element(self, number: int) -> Any:
         """Return an element of a lane, in the register class that the statement takes."""
@@ -208,8 +207,7 @@ class _Lanes:
     def _write(self, address: Any, word: Any, chosen: Any) -> None:
         """Emit the statement for one element; lanes for which `chosen` is false skip it."""
         text, code = self.statement
-        nb.emit_asm(
-            self.builder,
+        self.builder.emit_asm(
             nb.void,
             [address, word, self.builder.zext(chosen, nb.i32)],
             f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
@@ -262,8 +260,7 @@ class _Lanes:
                     )
                     with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
                         word = self._element(number)
-                        nb.emit_asm(
-                            builder,
+                        builder.emit_asm(
                             nb.void,
                             [to.moved(line, c, strides[1]), word],
                             text,

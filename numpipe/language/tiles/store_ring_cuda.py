@@ -12,7 +12,7 @@ from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import own_part
 from . import store_ring as source
 from .layouts import BLOCK
-from .refs_cuda import I32, GmemType, gmem_value
+from .refs_cuda import I32, GmemType
 from .shared_tiles_cuda import write_registers
 from .tile_cuda import TileType, words
 from .tma_cuda import Copy
@@ -75,8 +75,8 @@ def _write_slot(ref: Any, batch: Any, slot: Any) -> Any:
 @cuda_meaning(source.show)
 def _show() -> Any:
     builder, _ = yield nb.types.void
-    nb.call(builder, fence.proxy_async, (), ())
-    nb.call(builder, barrier.warp_sync, (), ())
+    builder.issue(fence.proxy_async)
+    builder.issue(barrier.warp_sync)
 
 
 cuda_meaning(source.declare)(nb.no_code)
@@ -98,7 +98,7 @@ def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
         ref.unit.map_slot(plan.request)
     place = nb.types.UniTuple(I32, len(start))
     builder, args = yield nb.types.void(ref, batch, place, *slot)
-    table = gmem_value(builder, ref, args[0]).table
+    table = builder.fields(ref, args[0]).table
     address = args[3] if slot else own_part(builder, ref.unit, ref.unit.staging)
     for plan in plans:
         Copy(
@@ -106,10 +106,10 @@ def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
             ref.unit,
             plan,
             table,
-            nb.cgutils.unpack_tuple(builder, args[2]),
+            builder.unpack_tuple(args[2]),
             address,
         ).store()
-    nb.call(builder, cp_async_bulk.commit_group, (), ())
+    builder.issue(cp_async_bulk.commit_group)
 
 
 @cuda_meaning(source.drain_stores)
@@ -119,4 +119,4 @@ def _drain_stores(np_: Any) -> Any:
         none, value = nb.immediate(0)
         alone = nb.const(1, nb.i1) if np_.role.lanes == "one" else elected(builder)
         with builder.if_then(alone):
-            nb.call(builder, cp_async_bulk.wait_group, (none,), (value,))
+            builder.apply(cp_async_bulk.wait_group, (none,), (value,))

@@ -30,7 +30,7 @@ def _map_columns(function: Any, tile: Any, width: Any) -> Any:
         taken = elements_of(form, strip.form, (slice(0, rows), slice(first, first + columns)))
         each = packing(strip.dtype).per_register
         value = assembled(builder, strip, [every[i // each] for i in taken[::each]])
-        found = nb.call_value(builder, function, args[0], argtypes, (value, nb.const(first)))[1]
+        found = builder.apply_value(function, args[0], argtypes, (value, nb.const(first)))
         found = builder.cast(found, part, made)
         each = packing(made.dtype).per_register
         for i, register in zip(taken[::each], registers(builder, made, found), strict=True):

@@ -207,7 +207,7 @@ def _astype(tile: Any, dtype: Any) -> Any:
     if not isinstance(tile, TileLike):
         number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
         builder, args = yield nb.returns(cast, (number, to))(number, dtype)
-        return nb.call(builder, cast, (number, to), (args[0], nb.nothing))[1]
+        return builder.apply(cast, (number, to), (args[0], nb.nothing))
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
     builder, args = yield result

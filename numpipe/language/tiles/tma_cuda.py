@@ -76,4 +76,4 @@ class Copy:
             kinds, values = zip(
                 *(operands[name] for name in inspect.signature(operation).parameters), strict=True
             )
-            nb.call(self.builder, operation, kinds, values)
+            self.builder.apply(operation, kinds, values)

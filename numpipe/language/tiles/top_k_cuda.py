@@ -132,8 +132,7 @@ def _next(
         column = builder.select(better, builder.add(own, at), column)
     for distance in distances:
         other, place = (
-            nb.emit_asm(
-                builder,
+            builder.emit_asm(
                 nb.i32,
                 [value],
                 f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;",

@@ -22,8 +22,8 @@ def _unpack(tile: Any, element: Any, dtype: Any) -> Any:
     builder, args = yield result
     if not tile.role.computes:
         return undefined(result)
-    nb.call(builder, before_access, (tile,), (args[0],))
-    lane: Any = Value(builder, nb.lane_index(builder))
+    builder.apply(before_access, (tile,), (args[0],))
+    lane: Any = Value(builder, builder.lane_index())
     start = builder.add(args[0], source.lane_start(tile.layout, lane).value)
     selector = ((lane & 3) * 0x1111).value
     convert = nb.pure_asm(nb.i32, [nb.i32] * 2, packed.unpack[form.dtype.name], "=r,r,r")

@@ -23,8 +23,7 @@ def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) 
     register = REGISTERS[str(machine)]
     if count == 1:
         return [
-            nb.emit_asm(
-                builder,
+            builder.emit_asm(
                 machine,
                 [address],
                 f"ld.shared.{kind} $0, [$1];",
@@ -32,8 +31,7 @@ def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) 
             )
         ]
     names = ", ".join(f"${i}" for i in range(count))
-    found = nb.emit_asm(
-        builder,
+    found = builder.emit_asm(
         nb.ir.LiteralStructType([machine] * count),
         [address],
         f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];",
@@ -59,4 +57,4 @@ def store_words(
     if chosen is not None:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
     constraints = ",".join(REGISTERS[str(value.type)] for value in (*where, *values))
-    nb.emit_asm(builder, nb.void, [*where, *values], text, f"{constraints},~{{memory}}")
+    builder.emit_asm(nb.void, [*where, *values], text, f"{constraints},~{{memory}}")
