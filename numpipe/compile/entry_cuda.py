@@ -191,7 +191,7 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
 
     def typer(function: Any, *args: Any) -> Any:
         nb.returns(function, args)
-        builder, values = yield nb.types.void
+        builder, values = yield
         own, _ = place_among(builder, warps)
         with builder.if_then(builder.and_(own, elected_in_warp(builder))):
             builder.apply(function, args, values[1:])

@@ -38,7 +38,7 @@ def elected_in_warp(builder: Any) -> Any:
 @cuda_meaning(one_lane)
 def _one_lane(function: Any, *args: Any) -> Any:
     nb.returns(function, args)
-    builder, values = yield nb.types.void
+    builder, values = yield
     with builder.if_then(elected(builder)):
         builder.apply(function, args, values[1:])
     builder.join()
@@ -52,7 +52,7 @@ def _each_warp(function: Any, *args: Any) -> Any:
             f"each_warp takes an operation that is a single PTX statement, got {operation!r}"
         )
     inner, emit = predicated(operation)(*args, nb.types.int32)
-    builder, values = yield nb.types.void
+    builder, values = yield
     lane = builder.and_(builder.thread_index(), 31)
     cast = [builder.cast(v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]
     return emit(builder, [*cast, lane])

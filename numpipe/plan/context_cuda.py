@@ -124,7 +124,7 @@ def _only_if(holder: Any, fact: Any, function: Any, *args: Any) -> Any:
     holds = getattr(holder, nb.literal(fact))
     if holds:
         nb.returns(function, (holder, *args))
-    builder, values = yield nb.types.void
+    builder, values = yield
     if holds:
         builder.apply(function, (holder, *args), (values[0], *values[3:]))
 
@@ -133,7 +133,7 @@ def _only_if(holder: Any, fact: Any, function: Any, *args: Any) -> Any:
 def _over(values: Any, function: Any, *args: Any) -> Any:
     for kind in values:
         nb.returns(function, (kind, *args))
-    builder, given = yield nb.types.void
+    builder, given = yield
     for number, kind in enumerate(values):
         builder.apply(
             function,
@@ -156,7 +156,7 @@ def by_compute(operation: Any) -> Callable[[Callable[..., Any]], None]:
             function, argtypes = next(rest)
             if np_.computes:
                 nb.returns(function, argtypes)
-            builder, args = yield nb.types.void
+            builder, args = yield
             if np_.computes:
                 try:
                     rest.send((builder, args))

@@ -100,7 +100,7 @@ def _debug_print(np_: Any, format: Any, *values: Any) -> Any:
         else:
             text.append(_conversion(*part))
             printed.append(part)
-    builder, args = yield nb.types.void
+    builder, args = yield
     with _speaker(builder, np_):
         given = list(builder.block_index())
         if np_.computes:
@@ -123,7 +123,7 @@ def _check(
     inert = isinstance(condition, InertType)
     if not inert:
         check_condition(_kind(condition), _described(condition))
-    builder, args = yield nb.types.void
+    builder, args = yield
     if not inert and (nb.literal(always) or np_.unit.params.asserts):
         holds = builder.context.is_true(builder, condition, args[1])
         # each lane has its own condition

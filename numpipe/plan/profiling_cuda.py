@@ -123,7 +123,7 @@ def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
 def of_ring(ring: Any, event: Any, step: Any, part: Any) -> Any:
     """Record an event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
-    builder, args = yield nb.types.void
+    builder, args = yield
     state = builder.fields(ring, args[0]).np
     record(
         builder,
@@ -142,7 +142,7 @@ def _of_region(operation: Any, kind: str) -> None:
         text = immediate("region", "name", name)
         if not isinstance(text, str):
             raise SpecError(f"region: name must be a string, got {text!r}")
-        builder, args = yield nb.types.void
+        builder, args = yield
         record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(text)))
 
 
@@ -152,13 +152,13 @@ _of_region(source.region_end, "region end")
 
 @cuda_meaning(source.mark_tile)
 def _mark_tile(np_: Any, tile: Any) -> Any:
-    builder, args = yield nb.types.void
+    builder, args = yield
     record(builder, np_.unit, args[0], "tile begin", builder.cast(args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)
 def _mark_store(ref: Any, event: Any) -> Any:
     kind = nb.literal(event)
-    builder, args = yield nb.types.void
+    builder, args = yield
     if ref.unit.params.profile_space:
         record(builder, ref.unit, builder.fields(ref, args[0]).np, kind, nb.const(0))

@@ -6,7 +6,7 @@ signature and a code generator. It returns None for types that it does not handl
 
     def typer(ring, k):                                 # types
         # yields the call's signature, and gets what it generates LLVM code with; or only the type
-        # of the result, if the arguments are used as they are given
+        # of the result, or nothing if there is none, if the arguments are used as they are given
         builder, args = yield I32(ring, I32)
         return builder.add(args[1], …)                  # None: no value
 
@@ -42,7 +42,6 @@ __all__ = [
     "TypingError",
     "attribute",
     "constant_attributes",
-    "field_attributes",
     "helper_type",
     "immediate",
     "literal",
@@ -83,8 +82,8 @@ def _in_two(typer: Typer) -> Typer:
             sig = next(answer)
         except StopIteration as end:
             return end.value
-        if isinstance(sig, types.Type):
-            sig = sig(*parameters.bind(*given, **named).args)
+        if sig is None or isinstance(sig, types.Type):
+            sig = (sig or types.void)(*parameters.bind(*given, **named).args)
 
         def codegen(builder: Any, args: Any) -> Any:
             if waiting:
@@ -269,22 +268,6 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
         define(name, value)
 
 
-def field_attributes(type_class: type, **kinds: Any) -> None:
-    """Define attributes that read the fields of a structure. Each is given by its type, or by a
-    function that returns it for the structure's type."""
-
-    def define(name: str, kind: Any) -> None:
-        attribute(
-            type_class,
-            name,
-            (lambda ty: kind) if isinstance(kind, types.Type) else kind,
-            lambda builder, ty, value: getattr(builder.fields(ty, value), name),
-        )
-
-    for name, kind in kinds.items():
-        define(name, kind)
-
-
 def no_code(*given: Any) -> Any:
     """Type an operation that does nothing on the GPU."""
     yield types.void(*given)
@@ -373,10 +356,23 @@ class FieldsType(types.Type):  # type: ignore[misc]
 
 
 # ---- LLVM representation of the values of a type -------------------------------------------------
-def struct_model(type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]]) -> None:
+def struct_model(
+    type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]], *read: str
+) -> None:
     """Represent values of `type_class` as structures with the fields ``fields(type)``, each a
-    (name, Numba type)."""
+    (name, Numba type). Compiled code can read those named in `read` as attributes."""
     register_model(type_class)(lambda manager, ty: models.StructModel(manager, ty, fields(ty)))
+
+    def define(name: str) -> None:
+        attribute(
+            type_class,
+            name,
+            lambda ty: dict(fields(ty))[name],
+            lambda builder, ty, value: getattr(builder.fields(ty, value), name),
+        )
+
+    for name in read:
+        define(name)
 
 
 def machine_model(type_class: type, machine: Callable[[Any], Any]) -> None:

@@ -33,7 +33,7 @@ def _await_peers(np_: Any) -> Any:
         nb.returns(await_released, (ring,))
     for consumed in sums:
         nb.returns(source.await_read, (consumed,))
-    builder, args = yield nb.types.void
+    builder, args = yield
     if np_.unit.meets_at_end:
         return
     zero = nb.const(0)

@@ -48,7 +48,7 @@ def _if_fetching(np_: Any, function: Any, *args: Any) -> Any:
     fetches = np_.loads or not np_.unit.warp_specialized
     if fetches:
         nb.returns(function, (np_, *args))
-    builder, values = yield nb.types.void
+    builder, values = yield
     if fetches:
         with (
             contextlib.nullcontext()
@@ -103,7 +103,7 @@ def _is_tile(tile: Any, end: Any) -> Any:
 
 @cuda_meaning(source.close)
 def _close(np_: Any, in_turns: Any) -> Any:
-    builder, args = yield nb.types.void
+    builder, args = yield
     if nb.literal(in_turns) and np_.unit.turns > 1:
         own = np_.compiled(builder, args[0])
         own.turn = source.away(own, own.state[source.AWAY])
@@ -124,7 +124,7 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
 @cuda_meaning(source.end_scheduler)
 def _end_scheduler(np_: Any) -> Any:
     unit: Unit = np_.unit
-    builder, args = yield nb.types.void
+    builder, args = yield
     if unit.work_ring is None or (unit.warp_specialized and not np_.loads):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):

@@ -34,9 +34,10 @@ class TransferType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"transfer({plan}, {view}, {nbytes}, {sharing})")
 
 
-nb.struct_model(TransferType, lambda ty: [("view", ty.view), ("address", I32), ("arrival", I32)])
+nb.struct_model(
+    TransferType, lambda ty: [("view", ty.view), ("address", I32), ("arrival", I32)], "arrival"
+)
 nb.constant_attributes(TransferType, I32, nbytes=lambda ty: ty.nbytes)
-nb.field_attributes(TransferType, arrival=I32)
 
 
 @cuda_meaning(source.issue)

@@ -172,7 +172,7 @@ def launch_begins(builder: Any, unit: Unit, table: Any) -> None:
 
 @cuda_meaning(source.await_launches)
 def _await_launches(np_: Any) -> Any:
-    builder, args = yield nb.types.void
+    builder, args = yield
     met = _word(builder, args[0], BEGUN)
     with builder.if_then(builder.icmp_unsigned("==", builder.load(met), 0), likely=False):
         own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))

@@ -158,7 +158,7 @@ for _operation, (_mode, _clamp) in _MODES.items():
 @cuda_meaning(source.syncwarp)
 def _syncwarp(mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
-    builder, args = yield nb.types.void
+    builder, args = yield
     builder.emit_asm(
         nb.void,
         [_mask(builder, mask, args[0])],

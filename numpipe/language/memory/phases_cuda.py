@@ -39,14 +39,14 @@ def _next_phase(barrier: Any) -> Any:
 
 @cuda_meaning(source.passed)
 def _passed(barrier: Any) -> Any:
-    builder, args = yield nb.types.void
+    builder, args = yield
     pointer, number = _word(builder, barrier, args[0])
     builder.store(builder.xor(builder.load(pointer), builder.shl(1, number)), pointer)
 
 
 @cuda_meaning(source.arrive_at_peers)
 def _arrive_at_peers(barrier: Any) -> Any:
-    builder, args = yield nb.types.void
+    builder, args = yield
     arrive(
         builder,
         barrier.plan.peers,

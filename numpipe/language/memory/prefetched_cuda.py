@@ -44,9 +44,7 @@ nb.struct_model(
         ("source", I64),
         ("arrival", I32),
     ],
-)
-nb.field_attributes(
-    PrefetchedType, landed=lambda ty: ty.landed, address=I32, nbytes=I32, source=I64, arrival=I32
+    *("landed", "address", "nbytes", "source", "arrival"),
 )
 nb.constant_attributes(
     PrefetchedType, None, dtype=lambda ty: ty.ref.arg.dtype.name, ndim=lambda ty: ty.ref.arg.ndim

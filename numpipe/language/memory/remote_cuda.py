@@ -36,7 +36,7 @@ def _async_store_smem(
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     sent = TileType(source.sent_form(tile.form))
-    builder, args = yield nb.types.void
+    builder, args = yield
     if not np_.computes:
         return
     own, arrival = args[2], barrier_address(builder, barrier, args[3])

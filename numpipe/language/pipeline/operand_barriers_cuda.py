@@ -55,7 +55,7 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             computes = barrier.ring.context.computes
         if computes:
             nb.returns(called, argtypes)
-        builder, args = yield nb.types.void
+        builder, args = yield
         if computes:
             if called is function:
                 value = builder.fields(barrier, args[0])

@@ -23,7 +23,7 @@ def _external(operation: Any) -> None:
 
     @cuda_meaning(operation)
     def typer(np_: Any) -> Any:
-        builder, args = yield nb.types.void
+        builder, args = yield
         if np_.computes:
             builder.external(f"np_{operation.__name__}", nb.void, [args[0]])
 

@@ -18,7 +18,7 @@ I32 = nb.types.int32
 @cuda_meaning(source.await_slot)
 def _await_slot(ring: Any) -> Any:
     kind, value = nb.immediate(source.unread(ring.plan))
-    builder, _ = yield nb.types.void
+    builder, _ = yield
     return builder.apply(cp_async_bulk.wait_group_read, (kind,), (value,))
 
 
@@ -26,7 +26,7 @@ def _await_slot(ring: Any) -> Any:
 def _first_lane(ring: Any, function: Any, *args: Any) -> Any:
     nb.returns(function, args)
     first = nb.const(4 * ring.context.unit.first_compute)
-    builder, values = yield nb.types.void
+    builder, values = yield
     if ring.plan.private:
         chosen = elected(builder)
     else:
@@ -43,7 +43,7 @@ cuda_meaning(source.declare)(nb.no_code)
 @cuda_meaning(source.check_start)
 def _check_start(ring: Any, indices: Any) -> Any:
     index_maps_return(ring, indices)
-    yield nb.types.void
+    yield
 
 
 @cuda_meaning(source.copy_block)

@@ -109,6 +109,7 @@ nb.struct_model(
         ("steps", I32),
         ("first", I32),
     ],
+    *("first", "grid"),
 )
 
 
@@ -136,7 +137,6 @@ nb.constant_attributes(
     writers=lambda ring: 128 * ring.context.unit.compute_wgs,
 )
 nb.constant_attributes(RingType, nb.types.boolean, private=lambda ring: bool(ring.plan.private))
-nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
 
 
 @cuda_meaning(source.each)
@@ -147,7 +147,7 @@ def _each(ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
     ]
     for kind, _ in numbers:
         nb.returns(function, (ring, kind, *args))
-    builder, values = yield nb.types.void
+    builder, values = yield
     for kind, number in numbers:
         builder.apply(function, (ring, kind, *args), (values[0], number, *values[4:]))
 

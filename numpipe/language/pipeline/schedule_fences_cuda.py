@@ -35,7 +35,7 @@ def _fence_schedule(np_: Any, after: Any) -> Any:
     if np_.computes and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
     tile = after.settled("schedule_fence(after)") if np_.computes and not none else None
-    builder, args = yield nb.types.void
+    builder, args = yield
     if np_.computes:
         own = own_warpgroup(builder, args[0])
         if tile is None:

@@ -79,16 +79,7 @@ nb.struct_model(
         ("steps", I32),
         ("outs", nb.types.Tuple(ty.outs)),
     ],
-)
-
-
-nb.field_attributes(
-    LoopType,
-    np=lambda loop: loop.np,
-    grid=lambda loop: loop.grid,
-    total=I32,
-    rings=lambda loop: nb.types.Tuple(loop.rings),
-    outs=lambda loop: nb.types.Tuple(loop.outs),
+    *("np", "grid", "total", "rings", "outs"),
 )
 nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 
@@ -98,7 +89,7 @@ def _pass_tokens(loop: Any) -> Any:
     tokens = [nb.immediate(number) for number in loop.tokens]
     for kind, _ in tokens:
         nb.returns(skip_turn, (loop.np, kind))
-    builder, args = yield nb.types.void
+    builder, args = yield
     for kind, number in tokens:
         builder.apply(
             skip_turn,

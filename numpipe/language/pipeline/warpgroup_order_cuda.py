@@ -38,11 +38,11 @@ def _over_tokens(builder: Any, np_: Any, value: Any, warpgroup: int, function: A
 @cuda_meaning(source.begin_tokens)
 def _begin_tokens(np_: Any, names: Any) -> Any:
     np_.unit.tokens = nb.literal(names)
-    builder, args = yield nb.types.void
+    builder, args = yield
     _over_tokens(builder, np_, args[0], np_.unit.compute_wgs - 1, source.pass_token)
 
 
 @cuda_meaning(source.end_tokens)
 def _end_tokens(np_: Any) -> Any:
-    builder, args = yield nb.types.void
+    builder, args = yield
     _over_tokens(builder, np_, args[0], 0, source.await_token)

@@ -25,7 +25,7 @@ def _atomic(name: str, dst: Any, tile: Any) -> Any:
         given = (dst.ref.np, tile, dst, *map(nb.types.literal, options))
         copy = source.COPIES[0]._numba_type_
         nb.returns(copy, given)
-        builder, args = yield nb.types.void
+        builder, args = yield
         constants = [nb.nothing] * 3  # their types have the values
         builder.apply(copy, given, [constants[0], args[1], args[0], *constants])
         return
@@ -49,7 +49,7 @@ def _atomic(name: str, dst: Any, tile: Any) -> Any:
     )
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
     block = dst.axes and writing(dst.ref, tile, dst.axes, reduction, statement)
-    builder, args = yield nb.types.void
+    builder, args = yield
     view = builder.fields(dst, args[0])
     start = builder.unpack_tuple(view.start)
     if dst.ref.unit.params.debug and dst.ref.role.computes:

@@ -15,7 +15,7 @@ ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 
 def _barrier(symbol: str, *tiles: Any) -> Any:
-    builder, _ = yield nb.types.void
+    builder, _ = yield
     if any(tile.writable and tile.role.computes for tile in tiles):
         builder.external(symbol, nb.void)
 

@@ -58,7 +58,7 @@ def write_panel(
 
 @cuda_meaning(source.write_panels)
 def _write_panels(ref: Any, batch: Any) -> Any:
-    builder, args = yield nb.types.void
+    builder, args = yield
     for number, (row, column, width) in enumerate(batch.panels):
         address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
@@ -74,7 +74,7 @@ def _write_slot(ref: Any, batch: Any, slot: Any) -> Any:
 
 @cuda_meaning(source.show)
 def _show() -> Any:
-    builder, _ = yield nb.types.void
+    builder, _ = yield
     builder.issue(fence.proxy_async)
     builder.issue(barrier.warp_sync)
 
@@ -114,7 +114,7 @@ def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
 
 @cuda_meaning(source.drain_stores)
 def _drain_stores(np_: Any) -> Any:
-    builder, _ = yield nb.types.void
+    builder, _ = yield
     if np_.unit.stores:
         none, value = nb.immediate(0)
         alone = nb.const(1, nb.i1) if np_.role.lanes == "one" else elected(builder)
