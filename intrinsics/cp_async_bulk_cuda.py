@@ -7,6 +7,7 @@ from typing import Any
 
 from numpipe.core import numba as nb
 from numpipe.core.machine import check_policy
+from numpipe.core.numba import I32, I64
 from numpipe.core.op import cuda_meaning, immediate
 from numpipe.diagnostics.errors import SpecError
 
@@ -49,7 +50,6 @@ def _hinted(what: str, given: Any, statement: str) -> str:
 @cuda_meaning(cp_async_bulk.load)
 def _load(dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None) -> Any:
     rank = _rank("load", coords)
-    i32 = nb.types.int32
     # Numba lowers an omitted policy as None
     policy = eviction_policy or nb.types.none
     text = _hinted(
@@ -69,7 +69,7 @@ def _load(dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: An
             ",".join(["r,l,r", *"r" * rank, "~{memory}"]),
         )
 
-    return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
+    return nb.types.void(I32, I64, nb.types.UniTuple(I32, rank), I32, policy), codegen
 
 
 @cuda_meaning(cp_async_bulk.multicast)
@@ -82,7 +82,6 @@ def _multicast(
     eviction_policy: Any = None,
 ) -> Any:
     rank = _rank("multicast", coords)
-    i32 = nb.types.int32
     policy = eviction_policy or nb.types.none
     text = _hinted(
         "cp_async_bulk.multicast",
@@ -101,15 +100,12 @@ def _multicast(
             ",".join(["r,l,r,r", *"r" * rank, "~{memory}"]),
         )
 
-    return nb.types.void(
-        i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, i32, policy
-    ), codegen
+    return nb.types.void(I32, I64, nb.types.UniTuple(I32, rank), I32, I32, policy), codegen
 
 
 @cuda_meaning(cp_async_bulk.store)
 def _store(tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) -> Any:
     rank = _rank("store", coords)
-    i32 = nb.types.int32
     policy = eviction_policy or nb.types.none
     text = _hinted(
         "cp_async_bulk.store",
@@ -127,13 +123,13 @@ def _store(tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) 
             ",".join(["l,r", *"r" * rank, "~{memory}"]),
         )
 
-    return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
+    return nb.types.void(I64, nb.types.UniTuple(I32, rank), I32, policy), codegen
 
 
 @cuda_meaning(cp_async_bulk.reduce)
 def _reduce(tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
     rank = _rank("reduce", coords)
-    i32, name = nb.types.int32, immediate("cp_async_bulk.reduce", "operation", operation)
+    name = immediate("cp_async_bulk.reduce", "operation", operation)
     cp_async_bulk.check_reduction(name)
     text = (
         f"$gate cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{name}.bulk_group "
@@ -148,7 +144,7 @@ def _reduce(tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
             ",".join(["l,r", *"r" * rank, "~{memory}"]),
         )
 
-    return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, operation), codegen
+    return nb.types.void(I64, nb.types.UniTuple(I32, rank), I32, operation), codegen
 
 
 @cuda_meaning(cp_async_bulk.prefetch)
@@ -164,4 +160,4 @@ def _prefetch(tensor_map: Any, coords: Any) -> Any:
             ",".join(["l", *"r" * rank]),
         )
 
-    return nb.types.void(nb.types.int64, nb.types.UniTuple(nb.types.int32, rank)), codegen
+    return nb.types.void(I64, nb.types.UniTuple(I32, rank)), codegen

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numpipe.core import numba as nb
+from numpipe.core.numba import I32
 from numpipe.core.op import cuda_meaning
 
 from . import ldmatrix
@@ -24,15 +25,14 @@ def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
 
 
 def _meaning(operation: Any, count: int, transposed: bool) -> None:
-    i32 = nb.types.int32
-    result = i32 if count == 1 else nb.types.UniTuple(i32, count)
+    result = I32 if count == 1 else nb.types.UniTuple(I32, count)
 
     def typer(addr: Any) -> Any:
         def codegen(builder: Any, args: Any) -> Any:
             registers = emit(builder, count, transposed, args[0])
             return registers[0] if count == 1 else builder.make_tuple(result, registers)
 
-        return result(i32), codegen
+        return result(I32), codegen
 
     cuda_meaning(operation)(typer)
 

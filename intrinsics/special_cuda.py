@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from numpipe.core import numba as nb
+from numpipe.core.numba import I32
 from numpipe.core.op import cuda_meaning
 
 from . import special
@@ -13,14 +14,14 @@ from . import special
 
 @cuda_meaning(special.thread_index)
 def _thread_index() -> Any:
-    return nb.types.int32(), lambda builder, args: builder.thread_index()
+    return I32(), lambda builder, args: builder.thread_index()
 
 
 @cuda_meaning(special.warpgroup_index)
 def _warpgroup_index() -> Any:
-    return nb.types.int32(), lambda builder, args: builder.lshr(builder.thread_index(), nb.const(7))
+    return I32(), lambda builder, args: builder.lshr(builder.thread_index(), nb.const(7))
 
 
 @cuda_meaning(special.smem_base)
 def _smem_base() -> Any:
-    return nb.types.int32(), lambda builder, args: builder.shared_base()
+    return I32(), lambda builder, args: builder.shared_base()

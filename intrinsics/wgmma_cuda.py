@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from numpipe.core import numba as nb
+from numpipe.core.numba import F32, I32, I64
 from numpipe.core.op import cuda_meaning, immediate
 from numpipe.diagnostics.errors import SpecError
 
@@ -14,7 +15,7 @@ from . import wgmma
 
 
 def _n_of(operation: str, acc: Any) -> int:
-    if not isinstance(acc, nb.types.UniTuple) or acc.dtype != nb.types.float32:
+    if not isinstance(acc, nb.types.UniTuple) or acc.dtype != F32:
         raise SpecError(
             f"wgmma.{operation}: acc must be an accumulator from accumulators(n), mma_async or "
             f"wait, got {acc}"
@@ -49,7 +50,7 @@ def _accumulators(n: Any) -> Any:
     wgmma.check_n(count)
     count //= 2
     zeros = nb.ir.Constant(nb.ir.ArrayType(nb.f32, count), [0.0] * count)
-    return nb.types.UniTuple(nb.types.float32, count)(n), lambda builder, args: zeros
+    return nb.types.UniTuple(F32, count)(n), lambda builder, args: zeros
 
 
 @cuda_meaning(wgmma.fence_accumulators)
@@ -74,7 +75,7 @@ def _mma_async(acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_m
     def codegen(builder: Any, args: Any) -> Any:
         return _through(builder, args[0], text, args[1:3], ("l", "l"))
 
-    return acc(acc, nb.types.int64, nb.types.int64, dtype, a_major, b_major), codegen
+    return acc(acc, I64, I64, dtype, a_major, b_major), codegen
 
 
 @cuda_meaning(wgmma.wait)
@@ -92,8 +93,7 @@ def _descriptor(addr: Any, leading_bytes: Any, stride_bytes: Any, swizzle: Any) 
     for name, ty in (("leading_bytes", leading_bytes), ("stride_bytes", stride_bytes)):
         if isinstance(ty, nb.types.Literal):
             wgmma.check_field(name, ty.literal_value)
-    i32 = nb.types.int32
-    return nb.types.int64(i32, i32, i32, swizzle), _descriptor_code(mode)
+    return I64(I32, I32, I32, swizzle), _descriptor_code(mode)
 
 
 def _descriptor_code(mode: int) -> Callable[..., Any]:

@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import numba as nb
+from ..core.numba import BOOLEAN, I32, I64
 from ..core.op import Op, entry_operation, helper, ptx
 from ..intrinsics import mbarrier, memory
 from ..plan import outside_cuda
@@ -45,8 +46,6 @@ from ..plan.wait_records import (
     STOPPED,
     WORDS_BYTES,
 )
-
-I32, I64 = nb.types.int32, nb.types.int64
 
 
 # ---- statements; the memory role may execute those that are marked "np_bounded"
@@ -157,7 +156,7 @@ def control() -> Any:
 @entry_operation
 def record(kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
     """Write a record of this kind, a compile-time constant, in lanes that are `chosen`."""
-    builder, args = yield nb.types.void(kind, nb.types.boolean, I32, I32, I64)
+    builder, args = yield nb.types.void(kind, BOOLEAN, I32, I32, I64)
     halves = [args[4], builder.lshr(args[4], 32)]
     outside_cuda.record(
         builder,

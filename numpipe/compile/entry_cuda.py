@@ -32,6 +32,7 @@ from ..core import numba as nb
 from ..core.approximate_cuda import define_approximation
 from ..core.lanes import one_lane
 from ..core.lanes_cuda import elected, elected_in_warp
+from ..core.numba import BOOLEAN, I64
 from ..core.op import Helper, Op, entry_operation, of_one_kernel
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
@@ -53,7 +54,6 @@ from ..plan.unit import Unit
 from .bounded_cuda import begin_bounds
 from .check.inert_roles import SUFFIX
 
-I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"
 """The file name that the entry's code has in debug information."""
 
@@ -212,11 +212,9 @@ def build(
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "table_address": _operation(
-            nb.types.int64, lambda builder, table: builder.ptrtoint(table, nb.i64)
-        ),
+        "table_address": _operation(I64, lambda builder, table: builder.ptrtoint(table, nb.i64)),
         "start": _operation(nb.types.void, functools.partial(_start, unit)),
-        "is_memory": _operation(nb.types.boolean, functools.partial(_is_memory, unit)),
+        "is_memory": _operation(BOOLEAN, functools.partial(_is_memory, unit)),
         "begin_dynamic": _operation(nb.types.void, functools.partial(_begin_tickets, unit)),
         "begin_gpus": _operation(
             nb.types.void, lambda builder, np_, table: begin_gpus(builder, np_, table, unit)
@@ -244,7 +242,7 @@ def build(
             *(f"a{number}_{what}{i}" for what in "ns" for i in range(array.ndim)),
         ]
         parameters += names
-        argtypes += [nb.types.int64] * len(names)
+        argtypes += [I64] * len(names)
         state = "ROLE_np, " if unit.references_hold_context else ""
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
         for role in unit.roles:

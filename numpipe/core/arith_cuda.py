@@ -12,10 +12,9 @@ from . import arith
 from . import numba as nb
 from .approximate_cuda import divide
 from .inert_cuda import InertType
+from .numba import BOOLEAN, F32, I32
 from .op import Op, called, cuda_meaning, immediate, known
 
-I32 = nb.types.int32
-BOOLEAN = nb.types.boolean
 FLOAT16 = np.dtype(np.float16)
 
 
@@ -73,14 +72,14 @@ def convert(builder: Any, value: Any, of: Any, to: Any) -> Any:
         return value
     if of == nb.types.float16:
         wide = builder.call(nb.pure_asm(nb.f32, [nb.i16], "cvt.f32.f16 $0, $1;", "=f,h"), [value])
-        return convert(builder, wide, nb.types.float32, to)
+        return convert(builder, wide, F32, to)
     if to == nb.types.float16:
         if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
             return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
-        if of not in (nb.types.float32, nb.types.float64):
+        if of not in (F32, nb.types.float64):
             # exact, except for overflows
             value, of = builder.cast(value, of, nb.types.float64), nb.types.float64
-        single = of == nb.types.float32
+        single = of == F32
         statement = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;"
         register = "f" if single else "d"
         return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
@@ -128,7 +127,7 @@ def operand(builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
 
 def math_type(dtype: np.dtype) -> Any:
     """Return the Numba type in which numbers of a type are computed."""
-    return nb.types.float32 if dtype == FLOAT16 else type_of(dtype)
+    return F32 if dtype == FLOAT16 else type_of(dtype)
 
 
 # ---- operators -----------------------------------------------------------------------------------

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from . import numba as nb
+from .numba import BOOLEAN, I32
 
-RESULTS = {"Any": nb.types.int32, "bool": nb.types.boolean, "None": nb.types.void}
+RESULTS = {"Any": I32, "bool": BOOLEAN, "None": nb.types.void}
 
 
 class Value:
@@ -56,9 +57,7 @@ def typer_of(function: Callable[..., Any]) -> Callable[..., Any]:
     result = RESULTS[signature.return_annotation]
 
     def typer(*given: Any) -> Any:
-        types = [
-            nb.types.int32 if kind == "Any" else ty for kind, ty in zip(kinds, given, strict=True)
-        ]
+        types = [I32 if kind == "Any" else ty for kind, ty in zip(kinds, given, strict=True)]
         builder, args = yield result(*types)
         values = []
         for kind, ty, value in zip(kinds, types, args, strict=True):

@@ -7,6 +7,7 @@ from typing import Any
 
 from . import numba as nb
 from .lanes import each_warp, one_lane
+from .numba import I32
 from .op import cuda_meaning, predicated
 
 
@@ -51,7 +52,7 @@ def _each_warp(function: Any, *args: Any) -> Any:
         raise TypeError(
             f"each_warp takes an operation that is a single PTX statement, got {operation!r}"
         )
-    inner, emit = predicated(operation)(*args, nb.types.int32)
+    inner, emit = predicated(operation)(*args, I32)
     builder, values = yield
     lane = builder.and_(builder.thread_index(), 31)
     cast = [builder.cast(v, t, s) for v, t, s in zip(values[1:], args, inner.args, strict=False)]

@@ -22,6 +22,7 @@ from .arith_cuda import (
     type_of,
 )
 from .inert_cuda import STEERLESS, InertType, steers
+from .numba import BOOLEAN, F32, I32
 from .op import Op, cuda_meaning
 
 
@@ -76,8 +77,8 @@ def _cast(value: Any, dtype: Any) -> Any:
     result, have = type_of(to), nb.types.unliteral(value)
     builder, (number, _) = yield result(have, dtype)
     if have == nb.types.float16 and result != have:
-        have, number = nb.types.float32, convert(builder, number, have, nb.types.float32)
-    if to.kind != "b" or have == nb.types.boolean:
+        have, number = F32, convert(builder, number, have, F32)
+    if to.kind != "b" or have == BOOLEAN:
         return convert(builder, number, have, result)
     if isinstance(have, nb.types.Float):
         return builder.fcmp_unordered("!=", number, 0.0)
@@ -89,11 +90,11 @@ def _rounded(value: Any) -> Any:
     if isinstance(value, tuple(STEERLESS)) and not isinstance(value, InertType):  # a tile
         return otherwise("round", round, (value,))
     dtype, plain = arith.common(*_kinds("round", value)), nb.types.unliteral(value)
-    builder, args = yield nb.types.int32(plain)
+    builder, args = yield I32(plain)
     number = operand(builder, args[0], plain, dtype)
     if dtype.kind == "f":
         number = libdevice(builder, "rint", number)
-    return builder.cast(number, math_type(dtype), nb.types.int32)
+    return builder.cast(number, math_type(dtype), I32)
 
 
 @cuda_meaning(numbers.counting)
@@ -108,11 +109,11 @@ def _counting(*bounds: Any) -> Any:
 @cuda_meaning(numbers.length)
 def _length(value: Any) -> Any:
     if isinstance(value, nb.types.BaseTuple):
-        yield nb.types.int32
+        yield I32
         return nb.const(len(value))
     sig, codegen = otherwise("len", len, (value,))
-    builder, args = yield nb.types.int32(*sig.args)
-    return builder.cast(codegen(builder, args), sig.return_type, nb.types.int32)
+    builder, args = yield I32(*sig.args)
+    return builder.cast(codegen(builder, args), sig.return_type, I32)
 
 
 @cuda_meaning(numbers.number)
@@ -130,7 +131,7 @@ def _run_time_type(ty: Any, literals: Any = 0) -> Any:
     (of,) = kinds_of((ty,), literals)
     if of is int:
         return parameter_types((ty,), arith.INT32)[0]
-    return nb.types.float32 if of is float else nb.types.boolean if of is bool else ty
+    return F32 if of is float else BOOLEAN if of is bool else ty
 
 
 def _run_time_value(builder: Any, value: Any, of: Any, to: Any) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 from ..core import numba as nb
 from ..core.formula_cuda import Value
 from ..core.inert_cuda import InertType
+from ..core.numba import I32
 from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
 from . import context as source
@@ -20,8 +21,6 @@ from .kernel_shape import GPU_AXIS
 from .plans import GPU, STATE, WARPGROUP
 from .roles import Role
 from .unit import Unit
-
-I32 = nb.types.int32
 
 
 class ContextType(source.ContextFacts, nb.FieldsType):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
+from ..core.numba import I64
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.format import Field, Kind, render
 from .context_cuda import compute_warpgroup
@@ -60,7 +61,7 @@ def _argument(builder: Any, field: Field, ty: Any, value: Any) -> Any:
         words = [builder.c_string(word) for word in ("True", "False")]
         return builder.select(builder.context.is_true(builder, ty, value), *words)
     if letter in "duxX":
-        wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else nb.types.int64
+        wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else I64
         number = builder.cast(value, ty, wide)
         narrow = letter in "xX" and (_kind(ty) == "bool" or ty.bitwidth <= 32)
         return builder.and_(number, 0xFFFFFFFF) if narrow else number

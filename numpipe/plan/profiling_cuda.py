@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import numba as nb
+from ..core.numba import I32
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.errors import SpecError
 from . import profiling as source
@@ -19,7 +20,6 @@ from .plans import PROFILE
 from .roles import Role
 from .unit import Unit
 
-I32 = nb.types.int32
 # $0 events so far, $1 room, $2 and $3 the address, $4 and $5 the event
 _EVENT = (
     "{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now; setp.lt.u32 np_used, $0, $1; "

@@ -16,6 +16,10 @@ from numba.cuda.descriptor import cuda_target
 from ..instrumentation import INSTRUMENTATION
 
 __all__ = [
+    "BOOLEAN",
+    "F32",
+    "I32",
+    "I64",
     "Builder",
     "cluster_dims",
     "const",
@@ -40,7 +44,8 @@ f64 = ir.DoubleType()
 void = ir.VoidType()
 nothing = ir.Constant(i8.as_pointer(), None)
 """the value of a call that returns None"""
-_NUMBERS = {i1: types.boolean, i32: types.int32, i64: types.int64, f32: types.float32}
+BOOLEAN, I32, I64, F32 = types.boolean, types.int32, types.int64, types.float32
+_NUMBERS = {i1: BOOLEAN, i32: I32, i64: I64, f32: F32}
 """the Numba types of numbers of an LLVM type"""
 
 

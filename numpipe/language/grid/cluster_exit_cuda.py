@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ..memory.scratch_cuda import BarriersType
 from ..pipeline.ring_cuda import RingType, counter_of
@@ -38,7 +39,7 @@ def _await_peers(np_: Any) -> Any:
         return
     zero = nb.const(0)
     for ring in rings:
-        grid = builder.make_tuple(nb.types.UniTuple(nb.types.int32, 0), [])
+        grid = builder.make_tuple(nb.types.UniTuple(I32, 0), [])
         value = builder.struct(
             ring,
             np=args[0],

@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
 from ...plan.cluster_ranks import rank_of
@@ -17,8 +18,6 @@ from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, unde
 from . import cluster_sums as source
 from .cluster_sums import SumsPlan
 from .partials_cuda import PIECE, add_pieces, lane_offset
-
-I32 = nb.types.int32
 
 
 class SumsType(nb.FieldsType):

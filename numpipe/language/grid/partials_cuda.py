@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import memory, special
 from ...plan.context_cuda import tile_part
@@ -15,7 +16,6 @@ from ..tiles.refs_cuda import GmemType
 from ..tiles.tile_cuda import TileType, assembled, registers
 from . import partials as source
 
-I32, I64 = nb.types.int32, nb.types.int64
 PIECE = 16 * 128
 """Bytes between two consecutive float4 of a lane."""
 _LANES = 232

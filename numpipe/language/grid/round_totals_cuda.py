@@ -6,11 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import F32, I32
 from ...core.op import cuda_meaning
 from ..tiles.tile_cuda import TileType, assembled
 from . import round_totals as source
 
-I32 = nb.types.int32
 LAUNCH = "ld.relaxed.gpu.global.b32 $0, [$1+36]; add.s32 $0, $0, 1;"
 # $0 the workspace, $1 the word, $2 the value, $3 the launch
 STORE = """{ .reg .b32 slot; .reg .b64 at, word; shr.u32 slot, $1, 2; mad.wide.u32 at, slot, 32, $0;
@@ -36,7 +36,7 @@ def _launch_number(work: Any) -> Any:
 
 @cuda_meaning(source.store)
 def _store(work: Any, word: Any, value: Any, launch: Any) -> Any:
-    builder, args = yield nb.types.void(work, I32, nb.types.float32, I32)
+    builder, args = yield nb.types.void(work, I32, F32, I32)
     at = builder.fields(work, args[0]).pointer
     builder.emit_asm(nb.void, [at, *args[1:]], STORE, "l,r,f,r,~{memory}")
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from . import tile_loop as source
 
-I32 = nb.types.int32
 # $0 an index, $1 its address, $2 the row, $3 the number of rows
 _ENTRY = (
     "{ .reg .pred there; setp.lt.s32 there, $2, $3; mov.b32 $0, 0; @there ld.global.nc.b32 $0, "

@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
+from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import cuda_meaning
 from ...plan.context import cta_count
 from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context
@@ -15,7 +16,6 @@ from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
 from . import tile_scheduler as source
 
-I32, I64 = nb.types.int32, nb.types.int64
 # $0 the counter, $1 the number of CTAs minus one, at which the number of ended CTAs wraps to 0.
 # Acquire and release: all work indices have been fetched before the last CTA resets their number
 # (not with an ordinary store: the memory role has none).
@@ -97,7 +97,7 @@ def _none_or_more(tiles: Any) -> Any:
 
 @cuda_meaning(source.is_tile)
 def _is_tile(tile: Any, end: Any) -> Any:
-    builder, args = yield nb.types.boolean(I32, I32)
+    builder, args = yield BOOLEAN(I32, I32)
     return builder.icmp_unsigned("<", *args)
 
 

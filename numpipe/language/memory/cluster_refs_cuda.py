@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cluster
@@ -19,8 +20,6 @@ from ..tiles.shared_tiles import load_form
 from ..tiles.shared_tiles_cuda import converge, part_of, starts_of
 from ..tiles.tile_cuda import TileType, assembled, undefined
 from . import cluster_refs as source
-
-I32 = nb.types.int32
 
 
 class RemoteTileType(nb.FieldsType):

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes import one_lane
+from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from ...plan.cluster_ranks import Sharing
@@ -18,8 +19,6 @@ from ..tiles.tma_cuda import Copy
 from . import copies as source
 from .copies import WAIT
 from .scratch_cuda import barrier_address
-
-I32, BOOL = nb.types.int32, nb.types.boolean
 
 
 class TransferType(nb.types.Type):  # type: ignore[misc]
@@ -60,7 +59,7 @@ def _issue(transfer: Any, how: Any) -> Any:
         with builder.if_else(inside) as (whole, parts):
             with whole:
                 operands = value.address, address, nb.const(transfer.nbytes), value.arrival
-                kinds = I32, nb.types.int64, I32, I32
+                kinds = I32, I64, I32, I32
                 builder.apply(cp_async_bulk.load_bytes, kinds, operands)
             with parts:
                 copy.load()
@@ -104,7 +103,7 @@ def _transfer(
 def _truth(builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.BooleanLiteral):
         return nb.const(int(ty.literal_value), nb.i1)
-    return builder.cast(value, ty, BOOL)
+    return builder.cast(value, ty, BOOLEAN)
 
 
 @by_compute(source.copy_gmem_to_smem)
@@ -113,7 +112,7 @@ def _copy_in(
 ) -> Any:
     plan, sharing = source.check_load(np_, src, dst, barrier, predicate, collective_axes)
     transfer = TransferType(plan, src, dst.layout.nbytes, sharing)
-    builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
+    builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOLEAN)
     builder.apply(before_async, (dst,), args[2:3])
     arrival = barrier_address(builder, barrier, args[3])
     return (
@@ -130,7 +129,7 @@ def _copy_out(
     transfer = TransferType(
         source.check_store(np_, src, dst, predicate, commit_group, reduction_op), dst
     )
-    builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOL, BOOL)
+    builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOLEAN, BOOLEAN)
     builder.apply(before_async, (src,), args[1:2])
     return (
         nb.nothing,

@@ -17,13 +17,13 @@ import re
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...plan.context_cuda import counter_pointer
 from ...plan.control_block import BEGIN, GO, LOST, SEMAPHORES, WORDS_BYTES
 from ...plan.outside_cuda import report
 from ...plan.plans import BEGUN, GPU
 from ...plan.unit import Unit
-from ..tiles.refs_cuda import I32
 from . import peer_arrays as source
 
 _BEFORE = 4 * SEMAPHORES

@@ -15,6 +15,7 @@ from ...core.arith import is_integer
 from ...core.arith_cuda import convert, type_of
 from ...core.closure_cuda import BoundType
 from ...core.formula_cuda import Value as Int
+from ...core.numba import F32, I32
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.nested_tuples_cuda import leaves, made, tree_of
@@ -24,8 +25,6 @@ from ..tiles.refs_cuda import GmemType, SharedType, SmemType
 from ..tiles.shared_atomics_cuda import emit
 from . import per_lane as source
 from .scratch_cuda import SlotsType, index_parts
-
-I32, F32 = nb.types.int32, nb.types.float32
 
 
 class LaneTileType(SharedType):

@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
+from ...core.numba import BOOLEAN, I32
 from ...core.op import cuda_meaning
 from ...intrinsics import mbarrier
 from ...plan.context_cuda import counter_pointer
@@ -16,8 +17,6 @@ from ...plan.plans import COUNTERS
 from ..tiles.cluster_arrivals_cuda import arrive
 from . import phases as source
 from .scratch_cuda import BarriersType, barrier_address
-
-I32 = nb.types.int32
 
 
 def _word(builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
@@ -63,7 +62,7 @@ def _test(barrier: Any) -> Any:
     if not barrier.context.computes:
         yield InertType(source.STATE)
         return None
-    builder, args = yield nb.types.boolean
+    builder, args = yield BOOLEAN
     phase = builder.apply(source.next_phase, (barrier,), args)
     address = barrier_address(builder, barrier, args[0])
     complete = builder.issue(mbarrier.test_wait, address, phase)

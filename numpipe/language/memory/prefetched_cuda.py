@@ -9,6 +9,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.arith_cuda import type_of
 from ...core.inert_cuda import InertType
+from ...core.numba import I32, I64
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.context_cuda import own_part
@@ -20,8 +21,6 @@ from ..tiles.refs_cuda import GmemType
 from ..tiles.words_cuda import load_words
 from . import prefetched as source
 from .scratch_cuda import BarriersType, barrier_address
-
-I32, I64 = nb.types.int32, nb.types.int64
 
 
 class PrefetchedType(source.TableFacts, nb.FieldsType):

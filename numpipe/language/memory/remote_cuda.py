@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
@@ -19,8 +20,6 @@ from ..tiles.tile_cuda import TileType, cast_to_store, registers, to_words, word
 from . import remote as source
 from .copies import check_operands
 from .scratch_cuda import barrier_address
-
-I32 = nb.types.int32
 
 
 @cuda_meaning(source.async_store_smem)

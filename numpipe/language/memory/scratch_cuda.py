@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
+from ...core.numba import I32
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
@@ -18,8 +19,6 @@ from ...plan.roles import Role
 from ...plan.unit import Unit
 from ..tiles.refs_cuda import AtType, SharedType, SmemType, inside, view, with_at
 from . import scratch as source
-
-I32 = nb.types.int32
 
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]

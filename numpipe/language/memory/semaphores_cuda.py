@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import memory
 from ...plan.context_cuda import counter_pointer
@@ -18,7 +19,6 @@ from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
 from ...plan.outside_cuda import report
 from ...plan.plans import GPU
 from ...plan.profiling_cuda import record
-from ..tiles.refs_cuda import I32
 from . import semaphores as source
 from .peer_arrays_cuda import TELL, address, reached, section, statement, words
 

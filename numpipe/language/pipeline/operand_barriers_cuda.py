@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ..memory import phases
 from . import operand_barriers as source
 from .ring import release_delayed
 from .steps_cuda import LoopType
-
-I32 = nb.types.int32
 
 
 class BarrierType(nb.FieldsType, source.StepBarrier):

@@ -7,14 +7,13 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import memory
 from ...plan.context_cuda import ContextType
 from ...plan.roles import COMPUTE
 from ...plan.unit import Unit
 from . import pingpong as source
-
-I32 = nb.types.int32
 
 
 # ---- counters: the rings are known when all of the kernel has been compiled (`define_turns`)

@@ -7,12 +7,11 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected, elected_in_warp
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import pipeline_outputs as source
 from .ring_cuda import copies_of, index_maps_return
-
-I32 = nb.types.int32
 
 
 @cuda_meaning(source.await_slot)

@@ -12,6 +12,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.arith import successor
 from ...core.inert_cuda import InertType
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...plan.context_cuda import ContextType, own_warpgroup
@@ -42,9 +43,6 @@ from .steps_cuda import LoopType
 @cuda_meaning(source.before_loop)
 def _before_loop(value: Any) -> Any:
     yield nb.types.literal(source.before_loop.function(value))
-
-
-I32 = nb.types.int32
 
 
 class AllocationsType(nb.FieldsType, Allocations):

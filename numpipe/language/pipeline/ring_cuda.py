@@ -12,6 +12,7 @@ from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.inert import REASON
 from ...core.inert_cuda import STEERLESS
+from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
@@ -23,8 +24,6 @@ from ..tiles.refs_cuda import SmemType
 from ..tiles.tma_cuda import Copy
 from . import ring as source
 from .bounds_cuda import bounded, sized
-
-I32 = nb.types.int32
 
 
 class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
@@ -56,7 +55,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         self.copies = copies
         self.index_maps = index_maps if copies else nb.types.Tuple(())
         self.sized = sized(plan, context.unit) if copies else ()
-        one = nb.types.int64
+        one = I64
         self.table = nb.types.UniTuple(one, len(plan.args)) if context.unit.gpus else one
         unnamed = dataclasses.replace(plan, name="", labels=())
         nb.types.Type.__init__(
@@ -125,9 +124,9 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
 
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
 _constant_of_part(
-    source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), nb.types.boolean
+    source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), BOOLEAN
 )
-_constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
+_constant_of_part(source.announces, RingPlan.announces, BOOLEAN)
 nb.constant_attributes(
     RingType,
     I32,
@@ -136,7 +135,7 @@ nb.constant_attributes(
     unreleased=lambda ring: ring.unreleased,
     writers=lambda ring: 128 * ring.context.unit.compute_wgs,
 )
-nb.constant_attributes(RingType, nb.types.boolean, private=lambda ring: bool(ring.plan.private))
+nb.constant_attributes(RingType, BOOLEAN, private=lambda ring: bool(ring.plan.private))
 
 
 @cuda_meaning(source.each)

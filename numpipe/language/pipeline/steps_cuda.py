@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...plan.nested_tuples_cuda import build_value, made
 from ..tiles.refs_cuda import SmemType
@@ -12,8 +13,6 @@ from . import steps as source
 from .ring import slot_of, step_of, tiles_of
 from .ring_cuda import RingType
 from .warpgroup_order import skip_turn
-
-I32 = nb.types.int32
 
 
 class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]

@@ -6,11 +6,10 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...plan.context_cuda import own_warpgroup
 from . import warpgroup_order as source
-
-I32 = nb.types.int32
 
 
 @cuda_meaning(source.place_of)

@@ -7,11 +7,12 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.inert import NoValue
+from ...core.numba import I32
 from . import array_views as source
 from .indices import plain
 from .layouts import EITHER, Form, before, farthest, needed, sources
 from .refs import All, Index, method_of, unlimited, whole_slices
-from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
+from .refs_cuda import AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
 
 

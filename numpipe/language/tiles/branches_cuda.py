@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
+from ...core.numba import BOOLEAN
 from ...core.op import constant, cuda_meaning
 from ...plan import nested_tuples_cuda as trees
 from . import branches as source
@@ -17,7 +18,7 @@ def _chosen(np_: Any, test: Any, why: Any, stores: Any) -> Any:
     inert = isinstance(test, InertType) and not np_.computes
     if inert:
         source.check_skipped(np_, test, constant("if", "why", why), constant("if", "", stores))
-    result = nb.types.boolean if inert else nb.unliteral(test)
+    result = BOOLEAN if inert else nb.unliteral(test)
     builder, args = yield result
     return nb.const(0, nb.i1) if inert else builder.cast(args[1], test, result)
 

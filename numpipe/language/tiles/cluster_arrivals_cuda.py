@@ -7,12 +7,11 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32
 from ...core.op import predicated
 from ...intrinsics import cluster, mbarrier
 from ...plan.cluster_ranks import Dims, first_of, rank_of
 from ...plan.context_cuda import cluster_place
-
-I32 = nb.types.int32
 
 
 def arrive(

@@ -11,6 +11,7 @@ import numpy as np
 from ...arch.dtypes import BFLOAT16, BOOL
 from ...core import numba as nb
 from ...core.arith_cuda import convert, type_of
+from ...core.numba import BOOLEAN, F32
 from .array_views_cuda import Block
 from .refs_cuda import GmemType
 
@@ -30,9 +31,9 @@ def in_type(builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
     if kind != ty:  # a literal may be 64 bits wide, whatever its type says
         value, ty = builder.cast(value, ty, kind), kind
     if dtype == BOOL:
-        return builder.zext(builder.cast(value, ty, nb.types.boolean), nb.i16)
+        return builder.zext(builder.cast(value, ty, BOOLEAN), nb.i16)
     if dtype == BFLOAT16:
-        single = convert(builder, value, ty, nb.types.float32)
+        single = convert(builder, value, ty, F32)
         return builder.call(
             nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single]
         )

@@ -19,6 +19,7 @@ from ...core.arith_cuda import compare, convert, floored, kind_of, libdevice, ty
 from ...core.arith_cuda import operand as number_in
 from ...core.formula_cuda import Value
 from ...core.inert_cuda import InertType
+from ...core.numba import BOOLEAN, F32
 from ...core.op import cuda_meaning
 from . import elementwise as source
 from .layouts import EITHER, Form, laid, places, sources, ways
@@ -47,7 +48,7 @@ def parameter(ty: Any, dtype: np.dtype, result: Form) -> Any:
     ):
         raise arith.misfit(ty.literal_value, dtype)
     if dtype in HALVES:
-        return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else nb.types.float32
+        return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else F32
     return (
         type_of(dtype)
         if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16
@@ -308,7 +309,7 @@ def _where(mask: Any, x: Any, y: Any, *literals: Any) -> Any:
         return None
     if not plan.result.shape:
         of = type_of(plan.computed)
-        builder, args = yield of(nb.types.boolean, of, of, *literals)
+        builder, args = yield of(BOOLEAN, of, of, *literals)
         return builder.select(*args[:3])
     tile = TileType(plan.result)
     kinds = (BOOL, plan.computed, plan.computed)

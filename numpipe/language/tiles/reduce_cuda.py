@@ -15,6 +15,7 @@ from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of
 from ...core.inert_cuda import InertType
+from ...core.numba import F32
 from ...core.op import cuda_meaning
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
@@ -272,7 +273,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
             ]
         return assembled(builder, result, found)
     floating = wide and name not in source.INDICES
-    return convert(builder, found[0], nb.types.float32, result) if floating else found[0]
+    return convert(builder, found[0], F32, result) if floating else found[0]
 
 
 def _neutral(name: str, dtype: np.dtype) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS, InertType, steers
+from ...core.numba import I32, I64
 from ...core.op import constant, cuda_meaning, entry_operation
 from ...plan.context import StoringFacts
 from ...plan.context_cuda import CompiledContext, ContextType
@@ -21,7 +22,6 @@ from ...plan.unit import Unit
 from . import refs
 from .tile import TileLike
 
-I32 = nb.types.int32
 _S = TypeVar("_S", bound="SharedType")
 
 
@@ -179,10 +179,10 @@ def _held(ty: GmemType) -> list[tuple[str, Any]]:
 nb.struct_model(
     GmemType,
     lambda ty: [
-        ("table", nb.types.int64),
-        ("pointer", nb.types.int64),
+        ("table", I64),
+        ("pointer", I64),
         ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
-        ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)),
+        ("strides", nb.types.UniTuple(I64, ty.arg.ndim)),
         *_held(ty),
     ],
 )
@@ -286,16 +286,14 @@ def _strides(builder: Any, ty: GmemType, value: Any) -> Any:
     """Return strides in bytes. The `nsw` flag lets LLVM derive the stride in elements from a
     comparison."""
     of, size = (
-        nb.types.UniTuple(nb.types.int64, ty.arg.ndim),
+        nb.types.UniTuple(I64, ty.arg.ndim),
         nb.const(ty.arg.dtype.itemsize, nb.i64),
     )
     strides = builder.unpack_tuple(builder.fields(ty, value).strides)
     return builder.make_tuple(of, [builder.mul(each, size, flags=["nsw"]) for each in strides])
 
 
-nb.attribute(
-    GmemType, "strides", lambda ty: nb.types.UniTuple(nb.types.int64, ty.arg.ndim), _strides
-)
+nb.attribute(GmemType, "strides", lambda ty: nb.types.UniTuple(I64, ty.arg.ndim), _strides)
 
 
 def _flat_type(ty: GmemType) -> GmemType:
@@ -309,7 +307,7 @@ def _flat(builder: Any, ty: GmemType, value: Any) -> Any:
     return builder.struct(
         flat,
         shape=builder.make_tuple(nb.types.UniTuple(I32, 1), [size]),
-        strides=builder.make_tuple(nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]),
+        strides=builder.make_tuple(nb.types.UniTuple(I64, 1), [nb.const(1, nb.i64)]),
         **same,
     )
 
@@ -395,12 +393,12 @@ def new_ref(unit: Unit, index: int, role: Role) -> Any:
     held = [kind for _, kind in _held(ty)]
 
     def typer(*args: Any) -> Any:
-        builder, values = yield ty(*held, *[nb.types.int64] * (2 + 2 * rank))
+        builder, values = yield ty(*held, *[I64] * (2 + 2 * rank))
         np_, (table, pointer, *sizes) = values[: len(held)], values[len(held) :]
         shape = builder.make_tuple(
             nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]]
         )
-        strides = builder.make_tuple(nb.types.UniTuple(nb.types.int64, rank), sizes[rank:])
+        strides = builder.make_tuple(nb.types.UniTuple(I64, rank), sizes[rank:])
         return builder.struct(
             ty,
             table=table,

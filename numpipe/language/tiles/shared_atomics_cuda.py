@@ -7,6 +7,7 @@ from typing import Any
 
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
+from ...core.numba import I32
 from ...plan.outside_cuda import within
 from . import shared_atomics as source
 from .elements_cuda import in_type
@@ -31,7 +32,7 @@ class IndexedType(nb.FieldsType, source.IndexedLike):
         self.form = source.index_form(self.tile, self.index)
 
 
-nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", ty.index)])
+nb.struct_model(IndexedType, lambda ty: [("address", I32), ("index", ty.index)])
 
 
 @method_of(SharedType, "indexed")

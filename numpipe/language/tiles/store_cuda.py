@@ -9,6 +9,7 @@ from typing import Any
 
 from ...arch.dtypes import packing
 from ...core import numba as nb
+from ...core.numba import I32
 from ...plan.plans import ArrayArg
 from . import store as source
 from .array_views import index_form
@@ -19,7 +20,7 @@ from .indices import plain
 from .indices_cuda import settled
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, before, places, vector_of
 from .refs import whole_slices
-from .refs_cuda import I32, GmemType, LimitedType
+from .refs_cuda import GmemType, LimitedType
 from .row_layouts import ROWS, lanes_of, word_of
 from .scatter import all_of_tile, stored_form
 from .scattered_shared_cuda import owner

@@ -6,13 +6,14 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cp_async_bulk, fence
 from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import own_part
 from . import store_ring as source
 from .layouts import BLOCK
-from .refs_cuda import I32, GmemType
+from .refs_cuda import GmemType
 from .shared_tiles_cuda import write_registers
 from .tile_cuda import TileType, words
 from .tma_cuda import Copy

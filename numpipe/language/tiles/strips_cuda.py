@@ -7,9 +7,9 @@ from typing import Any
 
 from ...arch.dtypes import packing
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from . import strips as source
-from .refs_cuda import I32
 from .tile_cuda import TileType, assembled, registers, undefined
 from .tile_slices import elements_of
 

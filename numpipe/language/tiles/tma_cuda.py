@@ -8,12 +8,12 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32, I64
 from ...intrinsics import cp_async_bulk
 from ...plan.cluster_ranks import Sharing, first_of, mask_of, share_of
 from ...plan.context_cuda import cluster_place
 from ...plan.copy_plans import CopyPlan
 from ...plan.unit import Unit
-from .refs_cuda import I32
 
 
 class Copy:
@@ -66,7 +66,7 @@ class Copy:
             operands = {
                 "dst": (I32, there.value),
                 "src": (I32, there.value),
-                "tensor_map": (nb.types.int64, self.tensor),
+                "tensor_map": (I64, self.tensor),
                 "coords": (place, coords),
                 "mbar": (I32, self.arrival),
                 "ctas": (I32, self.ctas),
