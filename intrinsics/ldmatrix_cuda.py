@@ -28,11 +28,9 @@ def _meaning(operation: Any, count: int, transposed: bool) -> None:
     result = I32 if count == 1 else nb.types.UniTuple(I32, count)
 
     def typer(addr: Any) -> Any:
-        def codegen(builder: Any, args: Any) -> Any:
-            registers = emit(builder, count, transposed, args[0])
-            return registers[0] if count == 1 else builder.make_tuple(result, registers)
-
-        return result(I32), codegen
+        builder, args = yield result(I32)
+        registers = emit(builder, count, transposed, args[0])
+        return registers[0] if count == 1 else builder.make_tuple(result, registers)
 
     cuda_meaning(operation)(typer)
 

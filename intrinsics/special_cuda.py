@@ -5,7 +5,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpipe.core import numba as nb
 from numpipe.core.numba import I32
 from numpipe.core.op import cuda_meaning
 
@@ -14,14 +13,17 @@ from . import special
 
 @cuda_meaning(special.thread_index)
 def _thread_index() -> Any:
-    return I32(), lambda builder, args: builder.thread_index()
+    builder, _ = yield I32
+    return builder.thread_index()
 
 
 @cuda_meaning(special.warpgroup_index)
 def _warpgroup_index() -> Any:
-    return I32(), lambda builder, args: builder.lshr(builder.thread_index(), nb.const(7))
+    builder, _ = yield I32
+    return builder.lshr(builder.thread_index(), 7)
 
 
 @cuda_meaning(special.smem_base)
 def _smem_base() -> Any:
-    return I32(), lambda builder, args: builder.shared_base()
+    builder, _ = yield I32
+    return builder.shared_base()

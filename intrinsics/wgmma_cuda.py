@@ -3,7 +3,7 @@ operands of the statements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpipe.core import numba as nb
@@ -72,10 +72,8 @@ def _mma_async(acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_m
         n, element, of_a, of_b, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}"
     )
 
-    def codegen(builder: Any, args: Any) -> Any:
-        return _through(builder, args[0], text, args[1:3], ("l", "l"))
-
-    return acc(acc, I64, I64, dtype, a_major, b_major), codegen
+    builder, args = yield acc(acc, I64, I64, dtype, a_major, b_major)
+    return _through(builder, args[0], text, args[1:3], ("l", "l"))
 
 
 @cuda_meaning(wgmma.wait)
@@ -93,17 +91,11 @@ def _descriptor(addr: Any, leading_bytes: Any, stride_bytes: Any, swizzle: Any) 
     for name, ty in (("leading_bytes", leading_bytes), ("stride_bytes", stride_bytes)):
         if isinstance(ty, nb.types.Literal):
             wgmma.check_field(name, ty.literal_value)
-    return I64(I32, I32, I32, swizzle), _descriptor_code(mode)
+    builder, (addr, leading, stride, _) = yield I64(I32, I32, I32, swizzle)
 
+    def field(value: Any, position: int) -> Any:
+        units = builder.lshr(builder.and_(value, 0x3FFFF), 4)
+        return builder.shl(builder.zext(units, nb.i64), position)
 
-def _descriptor_code(mode: int) -> Callable[..., Any]:
-    def codegen(builder: Any, args: Any) -> Any:
-        def field(value: Any, position: int) -> Any:
-            units = builder.lshr(builder.and_(value, nb.const(0x3FFFF)), nb.const(4))
-            return builder.shl(builder.zext(units, nb.i64), nb.const(position, nb.i64))
-
-        addr, leading, stride, _ = args
-        word = builder.or_(builder.or_(field(addr, 0), field(leading, 16)), field(stride, 32))
-        return builder.or_(word, nb.const((mode - 4 if mode >= 2 else mode) << 62, nb.i64))
-
-    return codegen
+    word = builder.or_(builder.or_(field(addr, 0), field(leading, 16)), field(stride, 32))
+    return builder.or_(word, (mode - 4 if mode >= 2 else mode) << 62)

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,6 +14,10 @@ if toolchain() is not None:
 
 from numpipe.core import numba as nb
 from numpipe.core.numba import operations
+
+
+class FakeBuilder:
+    """What Numba passes to a code generator."""
 
 
 def meaning(typer: Any) -> Any:
@@ -44,7 +47,7 @@ def test_code_that_returns_nothing_has_no_value() -> None:
         yield "()"
 
     sig, codegen = meaning(typer)()
-    assert operations._of_operation(codegen)("context", SimpleNamespace(), sig, ()) is nb.nothing
+    assert operations._of_operation(codegen)("context", FakeBuilder(), sig, ()) is nb.nothing
 
 
 def test_a_typer_may_return_signature_and_code_and_none_for_types_it_is_not_of() -> None:

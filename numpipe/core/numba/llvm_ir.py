@@ -55,7 +55,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
     and as indices."""
 
     context: Any
-    """Numba's context of the function that is compiled, set before an operation generates code"""
+    """Numba's context of the function that is compiled"""
 
     def cast(self, value: Any, fromty: Any, toty: Any) -> Any:
         """Convert a value of one Numba type to another."""

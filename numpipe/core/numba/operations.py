@@ -35,7 +35,7 @@ from numba.cuda.extending import register_model
 from numba.cuda.typing import signature, templates
 
 from .kernel_entries import Entries, Lowering
-from .llvm_ir import const, i64, nothing, signature_of
+from .llvm_ir import Builder, const, i64, nothing, signature_of
 
 __all__ = [
     "FieldsType",
@@ -104,10 +104,11 @@ def _in_two(typer: Typer) -> Typer:
 
 
 def _with_context(codegen: Callable[..., Any]) -> Callable[..., Any]:
-    """Return a code generator as Numba calls it, with its context in front of the builder."""
+    """Return a code generator as Numba calls it, with its context in front of the builder, which
+    gets the methods of `Builder`."""
 
     def generate(context: Any, builder: Any, *rest: Any) -> Any:
-        builder.context = context
+        builder.__class__, builder.context = Builder, context
         return codegen(builder, *rest)
 
     return generate
