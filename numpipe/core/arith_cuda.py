@@ -271,7 +271,7 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
             f"selp.b32 $0, 1, 0, better; }}"
         )
         first = builder.call(nb.pure_asm(nb.i32, [nb.i32] * 2, text, "=r,r,r"), [a, b])
-        return builder.select(builder.icmp_signed("!=", first, nb.i32(0)), a, b)
+        return builder.select(builder.icmp_signed("!=", first, 0), a, b)
 
     return emit
 

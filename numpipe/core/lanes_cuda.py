@@ -18,9 +18,7 @@ def elected(builder: Any) -> Any:
     every TMA copy in a loop over the active lanes.
     """
     return builder.and_(
-        builder.icmp_unsigned(
-            "==", builder.and_(builder.thread_index(), nb.const(0x60)), nb.const(0)
-        ),
+        builder.icmp_unsigned("==", builder.and_(builder.thread_index(), 0x60), 0),
         elected_in_warp(builder),
     )
 
@@ -33,7 +31,7 @@ def elected_in_warp(builder: Any) -> Any:
         "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }",
         "=r",
     )
-    return builder.icmp_unsigned("!=", one, nb.const(0))
+    return builder.icmp_unsigned("!=", one, 0)
 
 
 @cuda_meaning(one_lane)

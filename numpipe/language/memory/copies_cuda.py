@@ -74,9 +74,9 @@ def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> t
     itemsize = nb.const(transfer.view.ref.arg.dtype.itemsize, nb.i64)
     for axis, (first, size, stride) in enumerate(zip(start, sizes, strides, strict=True)):
         count = transfer.view.shape[0] if axis in transfer.plan.axes else 1
-        last = builder.sub(size, nb.const(count))
+        last = builder.sub(size, count)
         fits = builder.and_(
-            builder.icmp_signed(">=", first, nb.const(0)), builder.icmp_signed("<=", first, last)
+            builder.icmp_signed(">=", first, 0), builder.icmp_signed("<=", first, last)
         )
         inside = builder.and_(inside, fits)
         far = builder.mul(builder.mul(builder.sext(first, nb.i64), stride), itemsize)

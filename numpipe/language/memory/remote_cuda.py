@@ -74,7 +74,7 @@ def _async_store_smem(
     if not source.every(cluster_idx):
         send_to(builder.cast(args[4], cluster_idx, I32), lane, first)
     elif dst.layout.flat and sent.form.record.copies & 31 == 31:  # each lane sends to one CTA
-        sends = builder.icmp_unsigned("<", lane, nb.const(dims[axis]))
+        sends = builder.icmp_unsigned("<", lane, dims[axis])
         send_to(lane, builder.zext(builder.not_(sends), nb.i32), builder.zext(sends, nb.i32))
     else:
         for index in range(dims[axis]):

@@ -202,14 +202,14 @@ _TANH = _instruction("tanh.approx.f32")
 def _sigmoid(builder: Any, x: Any) -> Any:
     """Emit the computation of `mathematics._sigmoid`."""
     size = libdevice(builder, "fabs", x)
-    power = libdevice(builder, "exp", builder.fsub(nb.f32(-0.0), size))
-    above = builder.select(builder.fcmp_ordered("<", x, nb.f32(0.0)), power, nb.f32(1.0))
-    return builder.fdiv(above, builder.fadd(nb.f32(1.0), power))
+    power = libdevice(builder, "exp", builder.fsub(-0.0, size))
+    above = builder.select(builder.fcmp_ordered("<", x, 0.0), power, 1.0)
+    return builder.fdiv(above, builder.fadd(1.0, power))
 
 
 def _fast_sigmoid(builder: Any, x: Any) -> Any:
-    half = builder.fmul(_TANH(builder, builder.fmul(x, nb.f32(0.5))), nb.f32(0.5))
-    return builder.fadd(half, nb.f32(0.5))
+    half = builder.fmul(_TANH(builder, builder.fmul(x, 0.5)), 0.5)
+    return builder.fadd(half, 0.5)
 
 
 def _rounded(
@@ -221,13 +221,9 @@ def _rounded(
     )
 
 
-_rounded(
-    source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, nb.f32(LOG2_E)))
-)
+_rounded(source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, LOG2_E)))
 _rounded(source.exp2, _library("exp2"), _EX2)
-_rounded(
-    source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), nb.f32(LN_2))
-)
+_rounded(source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), LN_2))
 _rounded(source.log2, _library("log2"), _LG2)
 _rounded(source.sqrt, _instruction("sqrt.rn.f32"), _instruction("sqrt.approx.ftz.f32"))
 _rounded(source.tanh, _library("tanh"), _TANH)
