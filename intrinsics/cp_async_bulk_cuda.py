@@ -46,8 +46,7 @@ def _hinted(what: str, given: Any, statement: str) -> tuple[Any, str]:
 def _emit(builder: Any, text: str, coords: Any, *operands: Any) -> None:
     """Emit a statement with these operands, followed by the coordinates."""
     values = [*operands, *builder.unpack_tuple(coords)]
-    registers = ["l" if value.type == nb.i64 else "r" for value in values]
-    builder.emit_gated(nb.void, values, text, ",".join([*registers, "~{memory}"]))
+    builder.emit_gated(nb.void, values, text)
 
 
 @cuda_meaning(cp_async_bulk.load)
@@ -117,4 +116,4 @@ def _prefetch(tensor_map: Any, coords: Any) -> Any:
     text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global [$0, {at}];"
     builder, args = yield nb.types.void(I64, place)
     values = [args[0], *builder.unpack_tuple(args[1])]
-    builder.emit_asm(nb.void, values, text, ",".join(["l", *"r" * len(coords)]))
+    builder.emit_asm(nb.void, values, text, memory=False)

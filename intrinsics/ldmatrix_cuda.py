@@ -19,7 +19,6 @@ def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
         kind,
         [address],
         ldmatrix.statement(count, transposed, results, f"${count}"),
-        "=r," * count + "r,~{memory}",
     )
     return [found] if count == 1 else [builder.extract_value(found, i) for i in range(count)]
 

@@ -71,7 +71,7 @@ def convert(builder: Any, value: Any, of: Any, to: Any) -> Any:
     if of == to:
         return value
     if of == nb.types.float16:
-        wide = builder.call(nb.pure_asm(nb.f32, [nb.i16], "cvt.f32.f16 $0, $1;", "=f,h"), [value])
+        wide = builder.pure_asm(nb.f32, [value], "cvt.f32.f16 $0, $1;")
         return convert(builder, wide, F32, to)
     if to == nb.types.float16:
         if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
@@ -81,8 +81,7 @@ def convert(builder: Any, value: Any, of: Any, to: Any) -> Any:
             value, of = builder.cast(value, of, nb.types.float64), nb.types.float64
         single = of == F32
         statement = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;"
-        register = "f" if single else "d"
-        return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
+        return builder.pure_asm(nb.i16, [value], statement)
     return builder.cast(value, of, to)
 
 
@@ -270,7 +269,7 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
             f"{{ .reg .pred better; setp.{'gt' if symbol == '>' else 'lt'}.s32 better, $1, $2; "
             f"selp.b32 $0, 1, 0, better; }}"
         )
-        first = builder.call(nb.pure_asm(nb.i32, [nb.i32] * 2, text, "=r,r,r"), [a, b])
+        first = builder.pure_asm(nb.i32, [a, b], text)
         return builder.select(builder.icmp_signed("!=", first, 0), a, b)
 
     return emit
@@ -361,7 +360,7 @@ def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> 
 @cuda_meaning(arith.successor)
 def _successor(k: Any) -> Any:
     builder, args = yield I32(I32)
-    return builder.emit_asm(nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
+    return builder.emit_asm(nb.i32, args, "add.s32 $0, $1, 1;", memory=False)
 
 
 @cuda_meaning(arith.divisor)

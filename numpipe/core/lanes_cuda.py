@@ -29,7 +29,7 @@ def elected_in_warp(builder: Any) -> Any:
         nb.i32,
         [],
         "{ .reg .pred p; elect.sync _|p, 0xffffffff; selp.b32 $0, 1, 0, p; }",
-        "=r",
+        memory=False,
     )
     return builder.icmp_unsigned("!=", one, 0)
 

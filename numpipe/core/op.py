@@ -421,8 +421,6 @@ def _ptx_typer(
         }
         places |= {p: str(int(v)) for p, v in immediates.items()}
         statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
-        constraints = [] if result is None else ["=r" if result == "bool" else "=" + result]
-        constraints += [operands[p] for p in registers] + (["~{memory}"] if memory else [])
         sig = (nb.types.void if result is None else scalar[result])(
             *[
                 t if operands[p] in "n-" else scalar[operands[p]]
@@ -433,7 +431,7 @@ def _ptx_typer(
         def codegen(builder: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
             emit = builder.emit_gated if "$gate " in statement else builder.emit_asm
-            value = emit(machine[result], inputs, statement, ",".join(constraints))
+            value = emit(machine[result], inputs, statement, memory=memory)
             if result is None:
                 return None
             return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value

@@ -95,7 +95,9 @@ def uniform(builder: Any, value: Any) -> Any:
     use takes a shuffle and two moves, and each branch on the value a BSSY and a WARPSYNC. If ptxas
     can already tell, it drops the shuffle (PTX ISA, "shfl.sync").
     """
-    return builder.emit_asm(nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r")
+    return builder.emit_asm(
+        nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", memory=False
+    )
 
 
 def own_warpgroup(builder: Any, context_value: Any) -> Any:
@@ -230,14 +232,12 @@ def keep_grid(builder: Any, unit: Unit, sizes: Sequence[Any]) -> None:
     `_grid_index` and `_grid_size` read them."""
     for number, size in enumerate(sizes):
         address = builder.smem(unit.grid_words + 4 * number)
-        builder.emit_asm(
-            nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}"
-        )
+        builder.emit_asm(nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;")
 
 
 def _kept(builder: Any, unit: Unit, number: int) -> Any:
     address = builder.smem(unit.grid_words + 4 * number)
-    return builder.emit_asm(nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}")
+    return builder.emit_asm(nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];")
 
 
 def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:

@@ -86,7 +86,6 @@ def record(
         nb.void,
         operands,
         " ".join(_TELL.replace("KIND", str(kind)).split()),
-        "r,l,r,r,r,r,~{memory}",
     )
 
 

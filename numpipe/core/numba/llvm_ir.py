@@ -33,7 +33,6 @@ __all__ = [
     "i32",
     "i64",
     "nothing",
-    "pure_asm",
     "signature_of",
     "void",
 ]
@@ -47,6 +46,8 @@ nothing = ir.Constant(i8.as_pointer(), None)
 BOOLEAN, I32, I64, F32 = types.boolean, types.int32, types.int64, types.float32
 _NUMBERS = {i1: BOOLEAN, i32: I32, i64: I64, f32: F32}
 """the Numba types of numbers of an LLVM type"""
+_REGISTERS = {i16: "h", i32: "r", i64: "l", f32: "f", f64: "d"}
+"""the register classes of inline assembly"""
 
 
 class Builder(ir.IRBuilder):  # type: ignore[misc]
@@ -127,23 +128,57 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         """Return the parts of a tuple."""
         return cgutils.unpack_tuple(self, value)  # type: ignore[no-any-return]
 
-    def emit_asm(self, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
-        """Emit one PTX statement. `convergent` keeps LLVM from moving it across divergent control
-        flow.
+    def emit_asm(
+        self,
+        result: Any,
+        args: Sequence[Any],
+        text: str,
+        constraints: str | None = None,
+        memory: bool = True,
+    ) -> Any:
+        """Emit one PTX statement, with results $0, $1, … and operands behind them. `convergent`
+        keeps LLVM from moving it across divergent control flow; `memory` keeps memory accesses from
+        moving across it. `constraints` are given if registers are shared.
 
         With `CompilerParams.jitter`, a random sleep precedes arrivals, waits and copies.
         """
         seed = INSTRUMENTATION.get().jitter
         if seed is not None and _TRANSITION.search(text):
             text = _SLEEP.replace("SEED", str((seed * 0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF)) + text
-        fnty = ir.FunctionType(result, [a.type for a in args])
-        return self.call(
-            ir.InlineAsm(fnty, text, constraints, side_effect=True),
-            list(args),
-            attrs=("convergent",),
-        )
+        return self._asm(result, args, text, constraints, memory, ("convergent",))
 
-    def emit_gated(self, result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
+    def emit_where(self, chosen: Any, text: str, address: Any, value: Any) -> None:
+        """Emit a statement on an address $0 and a value $1 in the lanes that are `chosen`."""
+        text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
+        self.emit_asm(void, [address, value, self.zext(chosen, i32)], text)
+
+    def pure_asm(
+        self, result: Any, args: Sequence[Any], text: str, attributes: tuple[str, ...] = ()
+    ) -> Any:
+        """Emit PTX without side effects, which LLVM may move, merge or drop."""
+        return self._asm(result, args, text, None, False, attributes, side_effect=False)
+
+    def _asm(
+        self,
+        result: Any,
+        args: Sequence[Any],
+        text: str,
+        constraints: str | None,
+        memory: bool,
+        attributes: tuple[str, ...],
+        side_effect: bool = True,
+    ) -> Any:
+        fnty = ir.FunctionType(result, [a.type for a in args])
+        if constraints is None:
+            results = () if result == void else getattr(result, "elements", (result,))
+            classes = [f"={_REGISTERS[ty]}" for ty in results] + [
+                _REGISTERS[ty] for ty in fnty.args
+            ]
+            constraints = ",".join([*classes, *["~{memory}"] * memory])
+        statement = ir.InlineAsm(fnty, text, constraints, side_effect=side_effect)
+        return self.call(statement, list(args), attrs=attributes)
+
+    def emit_gated(self, result: Any, args: Sequence[Any], text: str, memory: bool = True) -> Any:
         """Emit a PTX statement without a result, in which "$gate " marks an instruction.
 
         A debugged kernel omits the instruction after one of the CTA's waits timed out (`np_words`).
@@ -153,14 +188,12 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
                 i32,
                 [self.external("np_words", i32)],
                 "ld.volatile.shared.u32 $0, [$1];",
-                "=r,r,~{memory}",
             )
             text = re.sub(r"@(\w+) \$gate ", r"and.pred goes_on, goes_on, \1; @goes_on ", text)
             text = text.replace("$gate", "@goes_on")
             text = f"{{ .reg .pred goes_on; setp.eq.u32 goes_on, ${len(args)}, 0; {text} }}"
             args = [*args, omits]
-            constraints = constraints.replace(",~{memory}", ",r,~{memory}")
-        return self.emit_asm(result, args, text.replace("$gate ", ""), constraints)
+        return self.emit_asm(result, args, text.replace("$gate ", ""), memory=memory)
 
     def join(self) -> None:
         """Emit an empty statement where divergent lanes meet, which LLVM may not copy into their
@@ -174,7 +207,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         nothing in the machine code. With `plan.context_cuda.uniform` this saves 14 of 646
         instructions and every BSSY in a step of attention, and 7 of 102 instructions in the
         ping-pong GEMM."""
-        self.emit_asm(ir.VoidType(), [], "", "")
+        self.emit_asm(void, [], "", memory=False)
 
     def one_of(
         self, test: Any, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]
@@ -319,11 +352,6 @@ _SLEEP = (
 
 def const(value: int, type: Any = i32) -> Any:
     return ir.Constant(type, value)
-
-
-def pure_asm(result: Any, args: Sequence[Any], text: str, constraints: str) -> Any:
-    """Return PTX without side effects, to be called. LLVM may move, merge or drop it."""
-    return ir.InlineAsm(ir.FunctionType(result, list(args)), text, constraints, side_effect=False)
 
 
 def global_pointer(type: Any) -> Any:

@@ -130,7 +130,6 @@ def _send(sums: Any, tile: Any) -> Any:
                 [buffer, there, *shares[step][4 * piece : 4 * piece + 4]],
                 "$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
                 f"[$0+{PIECE * piece}], {{$2, $3, $4, $5}}, [$1];",
-                "r,r,f,f,f,f,~{memory}",
             )
     return assembled(builder, sums.share, shares[0])
 

@@ -104,7 +104,6 @@ def add_pieces(
                 four,
                 [first],
                 f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",
-                f"=f,=f,=f,=f,{'l' if space == 'global' else 'r'},~{{memory}}",
             )
             for piece in range(start, min(start + batch, pieces))
         ]
@@ -131,7 +130,6 @@ def _write_partial(work: Any, slot: Any, tile: Any) -> Any:
             nb.void,
             [first, *values],
             f"st.global.v4.f32 [$0+{PIECE * piece}], {{$1, $2, $3, $4}};",
-            "l,f,f,f,f,~{memory}",
         )
 
 

@@ -31,14 +31,14 @@ setp.ne.b32 p2, of0, $5; setp.ne.or.b32 p2, of1, $5, p2; @p2 nanosleep.u32 100; 
 def _launch_number(work: Any) -> Any:
     builder, args = yield I32(work)
     at = builder.fields(work, args[0]).pointer
-    return builder.emit_asm(nb.i32, [at], LAUNCH, "=r,l,~{memory}")
+    return builder.emit_asm(nb.i32, [at], LAUNCH)
 
 
 @cuda_meaning(source.store)
 def _store(work: Any, word: Any, value: Any, launch: Any) -> Any:
     builder, args = yield nb.types.void(work, I32, F32, I32)
     at = builder.fields(work, args[0]).pointer
-    builder.emit_asm(nb.void, [at, *args[1:]], STORE, "l,r,f,r,~{memory}")
+    builder.emit_asm(nb.void, [at, *args[1:]], STORE)
 
 
 @cuda_meaning(source.await_words)

@@ -79,17 +79,13 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
             nb.i16,
             [address],
             f"ld.shared::cluster.u{8 * nbytes} $0, [$1];",
-            "=h,r,~{memory}",
         )
     if nbytes == 4:
-        return builder.emit_asm(
-            nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];", "=r,r,~{memory}"
-        )
+        return builder.emit_asm(nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];")
     pair = builder.emit_asm(
         nb.ir.LiteralStructType([nb.i32, nb.i32]),
         [address],
         "ld.shared::cluster.v2.u32 {$0, $1}, [$2];",
-        "=r,=r,r,~{memory}",
     )
     both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
     for i in range(2):

@@ -141,7 +141,7 @@ def address(builder: Any, of: Any, argument: int) -> Any:
 
 
 def _word64(builder: Any, place: Any) -> Any:
-    return builder.call(nb.pure_asm(nb.i64, [nb.i64], "ld.b64 $0, [$1];", "=l,l"), [place])
+    return builder.pure_asm(nb.i64, [place], "ld.b64 $0, [$1];")
 
 
 # ---- who is there
@@ -167,7 +167,7 @@ def launch_begins(builder: Any, unit: Unit, table: Any) -> None:
         PLACE="-1",
     )
     text = statement(_BEGIN, TELL=tell, BEFORE=_BEFORE, GO=4 * GO, LOST=4 * LOST)
-    builder.emit_asm(nb.void, operands, text, "l,l,r,l,~{memory}")
+    builder.emit_asm(nb.void, operands, text)
 
 
 @cuda_meaning(source.await_launches)

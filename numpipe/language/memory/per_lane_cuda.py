@@ -124,7 +124,7 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
                 nb.i32,
                 [bits, by, lanes],
                 f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;",
-                "=r,r,r,r",
+                memory=False,
             )
 
         return _by_words(builder, args[1], word)
@@ -162,7 +162,6 @@ def _syncwarp(mask: Any) -> Any:
         nb.void,
         [_mask(builder, mask, args[0])],
         "bar.warp.sync $0;",
-        "r,~{memory}",
     )
 
 
@@ -191,41 +190,24 @@ def _element(dtype: np.dtype) -> Any:
 
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
     if dtype == BFLOAT16:
-        half = builder.emit_asm(nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
+        half = builder.emit_asm(nb.i16, [address], "ld.shared.b16 $0, [$1];")
         return builder.bitcast(builder.shl(builder.zext(half, nb.i32), 16), nb.f32)
     if dtype.itemsize == 1:
-        byte = builder.emit_asm(nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
+        byte = builder.emit_asm(nb.i16, [address], "ld.shared.u8 $0, [$1];")
         return builder.trunc(byte, nb.i8)
-    machine, register = _registers(dtype)
-    return builder.emit_asm(
-        machine,
-        [address],
-        f"ld.shared.b{8 * dtype.itemsize} $0, [$1];",
-        f"={register},r,~{{memory}}",
-    )
+    if dtype.kind == "f" and dtype.itemsize > 2:
+        machine = nb.f32 if dtype.itemsize == 4 else nb.f64
+    else:
+        machine = nb.ir.IntType(8 * dtype.itemsize)
+    return builder.emit_asm(machine, [address], f"ld.shared.b{8 * dtype.itemsize} $0, [$1];")
 
 
 def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
     if dtype == BFLOAT16:
-        value = builder.call(
-            nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [value]
-        )
+        value = builder.pure_asm(nb.i16, [value], "cvt.rn.bf16.f32 $0, $1;")
     if dtype.itemsize == 1:
         value = builder.zext(value, nb.i16)
-    register = "h" if dtype.itemsize < 4 else _registers(dtype)[1]
-    builder.emit_asm(
-        nb.void,
-        [address, value],
-        f"st.shared.b{8 * dtype.itemsize} [$0], $1;",
-        f"r,{register},~{{memory}}",
-    )
-
-
-def _registers(dtype: np.dtype) -> tuple[Any, str]:
-    """Return the LLVM type and the constraint of a number of 16 bits or more."""
-    if dtype.kind == "f" and dtype.itemsize > 2:
-        return (nb.f32, "f") if dtype.itemsize == 4 else (nb.ir.DoubleType(), "d")
-    return {2: (nb.i16, "h"), 4: (nb.i32, "r"), 8: (nb.i64, "l")}[dtype.itemsize]
+    builder.emit_asm(nb.void, [address, value], f"st.shared.b{8 * dtype.itemsize} [$0], $1;")
 
 
 def _get_item(target: Any, index: Any) -> Any:

@@ -74,6 +74,5 @@ def _test(barrier: Any) -> Any:
         [builder.zext(complete, nb.i32), barrier_number],
         "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
         "selp.b32 $0, 1, 0, all; }",
-        "=r,r,r,~{memory}",
     )
     return builder.icmp_unsigned("!=", answer, 0)

@@ -92,6 +92,4 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     )
     if len(where) > 2:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
-    builder.emit_gated(
-        nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}"
-    )
+    builder.emit_gated(nb.void, [*where, *words], text)

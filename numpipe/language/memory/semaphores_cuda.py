@@ -75,7 +75,6 @@ def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
             nb.void,
             [whose, args[3]],
             "red.relaxed.sys.global.add.s32 [$0], $1;",
-            "l,r,~{memory}",
         )
     builder.issue(memory.red_release_sys_add, place, args[3])
 
@@ -127,6 +126,4 @@ def _poll(np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
         ref.pointer,
         args[3],
     ]
-    builder.emit_asm(
-        nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}"
-    )
+    builder.emit_asm(nb.void, operands, statement(_POLL, TELL=tell, LOST=lost))

@@ -181,10 +181,7 @@ def two_at_once(instruction: str) -> Packed:
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
         text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
         text += ", ".join(f"${i}" for i in range(1 + len(operands))) + ";"
-        return builder.call(
-            nb.pure_asm(nb.i32, [nb.i32] * len(operands), text, "=r" + ",r" * len(operands)),
-            list(operands),
-        )
+        return builder.pure_asm(nb.i32, list(operands), text)
 
     return emit
 

@@ -36,9 +36,7 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
 
 def _instruction(text: str) -> Callable[..., Any]:
     """Return a function that emits a PTX instruction on one float32."""
-    return lambda builder, x: builder.call(
-        nb.pure_asm(nb.f32, [nb.f32], f"{text} $0, $1;", "=f,f"), [x]
-    )
+    return lambda builder, x: builder.pure_asm(nb.f32, [x], f"{text} $0, $1;")
 
 
 def _library(name: str) -> Callable[..., Any]:
@@ -52,9 +50,7 @@ def extreme(name: str) -> Emit:
 
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
-            return builder.call(
-                nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b]
-            )
+            return builder.pure_asm(nb.f32, [a, b], f"{name}.NaN.f32 $0, $1, $2;")
         return chosen(">" if name == "max" else "<")(builder, dtype, a, b)
 
     return emit
@@ -95,8 +91,7 @@ _meaning(
 def _product(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
     """Return a product of 64 bits: one instruction for both words, if a kernel needs both."""
     text = f"mul.wide.{'u' if dtype.kind == 'u' else 's'}32 $0, $1, $2;"
-    asm = nb.pure_asm(nb.i64, [nb.i32, nb.i32], text, "=l,r,r")
-    return builder.call(asm, [a, b], attrs=("readnone",))
+    return builder.pure_asm(nb.i64, [a, b], text, ("readnone",))
 
 
 _meaning(source.mulhi, lambda builder, *of: builder.high_word(_product(builder, *of)))

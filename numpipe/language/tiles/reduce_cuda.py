@@ -27,7 +27,7 @@ from .layouts import COLUMN, GROUP, places
 from .mathematics_cuda import extreme
 from .row_layouts import word_of
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
-from .words_cuda import REGISTERS, load_words, store_words
+from .words_cuda import load_words, store_words
 
 Combine = Callable[[Any, Any], Any]
 """Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
@@ -64,10 +64,9 @@ def _butterflies(
 ) -> Any:
     """Combine a value across lanes with shuffles (shfl.bfly) at these lane distances, or across
     all lanes of a warp with one `redux`; every lane gets the result."""
-    register = REGISTERS[str(value.type)]
     if redux and len(distances) == 5:
         text = f"redux.sync.{redux} $0, $1, 0xffffffff;"
-        return builder.emit_asm(nb.i32, [value], text, "=r,r")
+        return builder.emit_asm(nb.i32, [value], text, memory=False)
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         if value.type == nb.i64:
@@ -78,13 +77,13 @@ def _butterflies(
                 f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, "
                 f"high}}; }}"
             )
-        other = builder.emit_asm(value.type, [value], text, f"={register},{register}")
+        other = builder.emit_asm(value.type, [value], text, memory=False)
         value = combine(value, other)
     return value
 
 
 def barrier(builder: Any) -> None:
-    builder.emit_asm(nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
+    builder.emit_asm(nb.void, [own_barrier(builder)], "bar.sync $0, 128;")
 
 
 def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[Any]]:
@@ -146,9 +145,7 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
         f"bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
         "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }"
     )
-    found = builder.emit_asm(
-        nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}"
-    )
+    found = builder.emit_asm(nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text)
     return builder.icmp_unsigned("!=", found, 0)
 
 
@@ -263,8 +260,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
         means = found[:1] * len(values) if plan.whole else _of_lines(tile, found, result)
         found = reduced(masked(_squares(builder, values, means), neutral))
     if name == "std":
-        root = nb.pure_asm(nb.f32, [nb.f32], "sqrt.rn.f32 $0, $1;", "=f,f")
-        found = [builder.call(root, [value]) for value in found]
+        found = [builder.pure_asm(nb.f32, [value], "sqrt.rn.f32 $0, $1;") for value in found]
     if form.shape:
         if form.dtype in HALVES:
             found = [
@@ -302,9 +298,8 @@ def _of_lines(tile: TileType, found: list[Any], result: TileType) -> list[Any]:
 def _squares(builder: Any, values: list[Any], means: list[Any]) -> list[Any]:
     """Return the squared differences of elements from their means. Each is rounded, because ptxas
     would fuse the products with their sum."""
-    product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
     apart = [builder.fsub(value, mean) for value, mean in zip(values, means, strict=True)]
-    return [builder.call(product, [value, value]) for value in apart]
+    return [builder.pure_asm(nb.f32, [each, each], "mul.rn.f32 $0, $1, $2;") for each in apart]
 
 
 def _along(

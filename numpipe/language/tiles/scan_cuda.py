@@ -16,21 +16,19 @@ from .layouts import ROW, Form
 from .reduce_cuda import combination, of_warps
 from .scan import Lines, alone, lines_of, plan
 from .tile_cuda import TileType, assembled, registers, undefined
-from .words_cuda import REGISTERS
 
 
 def of_before(builder: Any, value: Any, distance: int, among: int) -> Any:
     """Return the value of the lane `distance` before, of the `among` lanes that exchange values, or
     the lane's own value if there is none (PTX ISA, "shfl.sync")."""
-    register = REGISTERS[str(value.type)]
     text = f"shfl.sync.up.b32 $0, $1, {distance}, {32 - among << 8}, 0xffffffff;"
-    return builder.emit_asm(value.type, [value], text, f"={register},{register}")
+    return builder.emit_asm(value.type, [value], text, memory=False)
 
 
 def of_last(builder: Any, value: Any, lines: Lines) -> Any:
     """Return the value of the last lane that shares the row, or of the last one that shares the
     column."""
-    register, first = REGISTERS[str(value.type)], lines.among - lines.lanes
+    first = lines.among - lines.lanes
     lane = (
         nb.const(lines.among - 1)
         if not lines.step
@@ -40,7 +38,7 @@ def of_last(builder: Any, value: Any, lines: Lines) -> Any:
         value.type,
         [value, lane],
         f"shfl.sync.idx.b32 $0, $1, $2, {32 - lines.among << 8 | 31}, 0xffffffff;",
-        f"={register},{register},r",
+        memory=False,
     )
 
 

@@ -46,34 +46,24 @@ def _indexed(of: Any, target: Any, index: Any) -> Any:
     )
 
 
-def statement(reduction: str, dtype: Any) -> tuple[str, str]:
-    """Return (PTX of an atomic of an address $0 and a value $1, constraint of the value)."""
-    if dtype == FLOAT32:
-        return f"red.relaxed.cta.shared.{reduction}.f32 [$0], $1;", "f"
+def emit(
+    builder: Any, reduction: str, dtype: Any, address: Any, value: Any, chosen: Any = None
+) -> None:
+    """Emit one atomic, in the lanes that are `chosen`."""
     kind = (
-        "b"
+        "f"
+        if dtype == FLOAT32
+        else "b"
         if reduction in ("and", "or", "xor")
         else "s"
         if dtype.kind == "i" and reduction != "add"
         else "u"
     )
-    return f"red.relaxed.cta.shared.{reduction}.{kind}32 [$0], $1;", "r"
-
-
-def emit(
-    builder: Any, reduction: str, dtype: Any, address: Any, value: Any, chosen: Any = None
-) -> None:
-    """Emit one atomic, in the lanes that are `chosen`."""
-    text, code = statement(reduction, dtype)
+    text = f"red.relaxed.cta.shared.{reduction}.{kind}32 [$0], $1;"
     if chosen is None:
-        builder.emit_asm(nb.void, [address, value], text, f"r,{code},~{{memory}}")
+        builder.emit_asm(nb.void, [address, value], text)
     else:
-        builder.emit_asm(
-            nb.void,
-            [address, value, builder.zext(chosen, nb.i32)],
-            f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
-            f"r,{code},r,~{{memory}}",
-        )
+        builder.emit_where(chosen, text, address, value)
 
 
 def shared_atomic(name: str, dst: Any, value: Any) -> Any:

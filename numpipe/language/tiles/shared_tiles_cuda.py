@@ -54,7 +54,6 @@ def write_registers(builder: Any, layout: Layout, address: Any, registers: list[
             nb.void,
             [at, *run],
             f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
-            "r" + ",r" * access.count + ",~{memory}",
         )
 
 
@@ -89,7 +88,7 @@ def addresses(
 def converge(builder: Any) -> None:
     """Order previous operations of all lanes of a warp before the next operations of any of them:
     one lane can then arrive for all, and read what the others wrote (PTX ISA, "bar.warp.sync")."""
-    builder.emit_asm(nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
+    builder.emit_asm(nb.void, [], "bar.warp.sync 0xffffffff;")
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source

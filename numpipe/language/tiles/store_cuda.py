@@ -207,13 +207,7 @@ class _Lanes:
 
     def _write(self, address: Any, word: Any, chosen: Any) -> None:
         """Emit the statement for one element; lanes for which `chosen` is false skip it."""
-        text, code = self.statement
-        self.builder.emit_asm(
-            nb.void,
-            [address, word, self.builder.zext(chosen, nb.i32)],
-            f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
-            f"l,{code},r,~{{memory}}",
-        )
+        self.builder.emit_where(chosen, self.statement[0], address, word)
 
     def _run(self, first: int, count: int, address: Any, chosen: Any) -> None:
         """Store `count` adjacent elements of a lane from element `first` on, with as few
@@ -237,7 +231,7 @@ class _Lanes:
 
     def _plane(self) -> None:
         """Store an accumulator's elements, with branches for the bounds."""
-        builder, tile, to, (text, code) = self.builder, self.tile, self.to, self.statement
+        builder, tile, to = self.builder, self.tile, self.to
         (row, column), shape, strides = to.start, to.size, to.stride
         lane_row, lane_column = place_of(builder, tile)
         if 1 not in self.indices:
@@ -264,8 +258,7 @@ class _Lanes:
                         builder.emit_asm(
                             nb.void,
                             [to.moved(line, c, strides[1]), word],
-                            text,
-                            f"l,{code},~{{memory}}",
+                            self.statement[0],
                         )
 
     def _line(self, at_once: bool) -> None:

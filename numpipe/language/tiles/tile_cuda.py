@@ -157,11 +157,9 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
     if dtype == np.uint8:  # LLVM instructions, from which LLVM derives that an index is below 256
         return [builder.and_(word, 255) for part in parts for word in (part, builder.lshr(part, 8))]
-    machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
+    machine = nb.f32 if packing(dtype).wide == FLOAT32 else nb.i32
     return [
-        builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part])
-        for part in parts
-        for text in packing(dtype).widen
+        builder.pure_asm(machine, [part], text) for part in parts for text in packing(dtype).widen
     ]
 
 
@@ -179,10 +177,7 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     """Return two elements, in the wider type used for conversions, packed into one register of a
     smaller type."""
-    registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
-    return builder.call(
-        nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high]
-    )
+    return builder.pure_asm(nb.i32, [low, high], packing(dtype).narrow)
 
 
 def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any]:
@@ -232,10 +227,8 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
         builder, have.dtype, registers(builder, have, value)
     )
     if kind in INTEGERS:
-        function = nb.pure_asm(
-            nb.i32, [nb.f32], f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;", "=r,f"
-        )
-        found = [builder.call(function, [x]) for x in found]
+        text = f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;"
+        found = [builder.pure_asm(nb.i32, [x], text) for x in found]
     if kind == FLOAT64:
         found = [builder.fpext(x, nb.f64) for x in found]
     if packing(kind).narrow:

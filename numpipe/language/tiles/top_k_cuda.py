@@ -136,7 +136,7 @@ def _next(
                 nb.i32,
                 [value],
                 f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;",
-                "=r,r",
+                memory=False,
             )
             for value in (rank, column)
         )
