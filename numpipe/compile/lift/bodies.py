@@ -36,7 +36,7 @@ class Bodies(Functions):
     # ---- pipelines
     def not_called(self, node: ast.Expr) -> Any:
         """Reject a pipeline that is emitted and not run."""
-        called = self.called(node.value)
+        called = self.callee(node.value)
         if any(called is builder for builder in BUILDERS):
             self.error(node, body_form.not_called(called.__name__))
         return NOT_MINE

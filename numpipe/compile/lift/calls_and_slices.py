@@ -51,7 +51,7 @@ class Calls(Loops):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
     def unused_product(self, node: ast.Expr) -> Any:
-        called: Any = self.called(node.value)
+        called: Any = self.callee(node.value)
         if does(called, "issues") or does(called, "waits"):
             self.error(
                 node,
@@ -63,7 +63,7 @@ class Calls(Loops):
     def predicated(self, node: ast.Expr) -> Any:
         """Rewrite ``operation(…, predicate=p)`` to ``if p: operation(…)``."""
         call = node.value
-        called = self.called(call)
+        called = self.callee(call)
         if not isinstance(call, ast.Call) or all(called is not each for each in PREDICATED):
             return NOT_MINE
         *call.args, predicate = self.bind(called, call)

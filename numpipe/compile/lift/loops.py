@@ -357,7 +357,7 @@ class Loops(TileLoops, Arithmetic):
         for statement in body:
             for node in surely(statement):
                 facts: Facts | None = getattr(node, "facts", None)
-                issues = does(self.called(node), "issues")
+                issues = does(self.callee(node), "issues")
                 sure += issues + (facts.products if facts else 0)
             if any(isinstance(node, (ast.Continue, ast.Return)) for node in walk(statement)):
                 break

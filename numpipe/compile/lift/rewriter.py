@@ -231,7 +231,7 @@ class Rewriter(Known):
         call.operation = operation  # type: ignore[attr-defined]
         return call
 
-    def called(self, node: Any) -> Any:
+    def callee(self, node: Any) -> Any:
         """Return the function that a node calls, MISSING if it is not known, or None for a node
         that is not a call."""
         return self.value(node.func) if isinstance(node, ast.Call) else None

@@ -30,7 +30,7 @@ class Statements(Calls):
     # ---- with
     def with_block(self, node: ast.With) -> list[ast.stmt]:
         call = node.items[0].context_expr
-        function: Any = self.called(call)
+        function: Any = self.callee(call)
         turn = function is warpgroup_order.turn
         if function is not profiling.region and not turn:
             self.error(
