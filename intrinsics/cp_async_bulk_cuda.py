@@ -7,13 +7,16 @@ from typing import Any
 
 from numpipe.core import numba as nb
 from numpipe.core.machine import check_policy
+from numpipe.core.numba import I32, I64
 from numpipe.core.op import cuda_meaning, immediate
 from numpipe.diagnostics.errors import SpecError
 
 from . import cp_async_bulk
 
 
-def _rank(operation: str, coords: Any) -> int:
+def _coordinates(operation: str, coords: Any, first: int) -> tuple[Any, str]:
+    """Return the type of a copy's coordinates, and PTX's list of them, which is innermost first.
+    They are in array order in operands `first`, `first` + 1, …"""
     if not isinstance(coords, nb.types.BaseTuple) or not all(
         isinstance(t, nb.types.Integer) for t in coords
     ):
@@ -21,64 +24,46 @@ def _rank(operation: str, coords: Any) -> int:
             f"cp_async_bulk.{operation}: coords must be a tuple of 1 … 5 integers, "
             f"outermost dimension first, got {coords}"
         )
-    cp_async_bulk.check_rank(operation, len(coords))
-    return len(coords)
+    rank = len(coords)
+    cp_async_bulk.check_rank(operation, rank)
+    listed = ", ".join(f"${first + i}" for i in reversed(range(rank)))
+    return nb.types.UniTuple(I32, rank), f"{{{listed}}}"
 
 
-def _innermost_first(first: int, rank: int) -> str:
-    """Return PTX's coordinate list for coordinates that are in array order in operands `first`,
-    `first` + 1, …"""
-    return ", ".join(f"${first + i}" for i in reversed(range(rank)))
-
-
-def _unpacked(builder: Any, coords: Any, rank: int) -> list[Any]:
-    return [builder.extract_value(coords, i) for i in range(rank)]
-
-
-def _hinted(what: str, given: Any, statement: str) -> str:
-    """Add the L2 cache hint to a statement that contains "$hint" among its qualifiers and "$policy"
-    as its last operand."""
-    policy = immediate(what, "eviction_policy", given)
+def _hinted(what: str, given: Any, statement: str) -> tuple[Any, str]:
+    """Return the type of a cache policy, and a statement with this L2 cache hint. The statement
+    contains "$hint" among its qualifiers and "$policy" as its last operand."""
+    kind = given or nb.types.none  # Numba lowers an omitted policy as None
+    policy = immediate(what, "eviction_policy", kind)
     check_policy(what, policy)
     if policy is None:
-        return statement.replace("$hint", "").replace("$policy", "")
+        return kind, statement.replace("$hint", "").replace("$policy", "")
     hinted = statement.replace("$hint", ".L2::cache_hint").replace("$policy", ", policy")
-    return f"{{ .reg .b64 policy; createpolicy.fractional.L2::{policy}.b64 policy, 1.0; {hinted} }}"
+    create = f"createpolicy.fractional.L2::{policy}.b64 policy, 1.0;"
+    return kind, f"{{ .reg .b64 policy; {create} {hinted} }}"
+
+
+def _emit(builder: Any, text: str, coords: Any, *operands: Any) -> None:
+    """Emit a statement with these operands, followed by the coordinates."""
+    values = [*operands, *builder.unpack_tuple(coords)]
+    builder.emit_gated(nb.void, values, text)
 
 
 @cuda_meaning(cp_async_bulk.load)
-def _load(
-    _typing: Any, dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None
-) -> Any:
-    rank = _rank("load", coords)
-    i32 = nb.types.int32
-    # Numba lowers an omitted policy as None
-    policy = eviction_policy or nb.types.none
-    text = _hinted(
+def _load(dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: Any = None) -> Any:
+    place, at = _coordinates("load", coords, 3)
+    policy, text = _hinted(
         "cp_async_bulk.load",
-        policy,
-        "$gate "
-        f"cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes$hint "
-        f"[$0], [$1, {{{_innermost_first(3, rank)}}}], [$2]$policy;",
+        eviction_policy,
+        f"$gate cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global"
+        f".mbarrier::complete_tx::bytes$hint [$0], [$1, {at}], [$2]$policy;",
     )
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        destination, address, coordinates, barrier = args[:4]
-        nb.emit_gated(
-            builder,
-            nb.void,
-            [destination, address, barrier, *_unpacked(builder, coordinates, rank)],
-            text,
-            ",".join(["r,l,r", *"r" * rank, "~{memory}"]),
-        )
-        return nb.nothing(context)
-
-    return nb.types.void(i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
+    builder, args = yield nb.types.void(I32, I64, place, I32, policy)
+    _emit(builder, text, args[2], args[0], args[1], args[3])
 
 
 @cuda_meaning(cp_async_bulk.multicast)
 def _multicast(
-    _typing: Any,
     dst: Any,
     tensor_map: Any,
     coords: Any,
@@ -86,97 +71,49 @@ def _multicast(
     ctas: Any,
     eviction_policy: Any = None,
 ) -> Any:
-    rank = _rank("multicast", coords)
-    i32 = nb.types.int32
-    policy = eviction_policy or nb.types.none
-    text = _hinted(
+    place, at = _coordinates("multicast", coords, 4)
+    policy, text = _hinted(
         "cp_async_bulk.multicast",
-        policy,
-        f"$gate cp.async.bulk.tensor.{rank}d.shared::cluster.global.mbarrier::complete_tx::bytes"
-        ".multicast::cluster$hint "
-        f"[$0], [$1, {{{_innermost_first(4, rank)}}}], [$2], mask$policy;",
+        eviction_policy,
+        f"$gate cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global"
+        ".mbarrier::complete_tx::bytes.multicast::cluster$hint "
+        f"[$0], [$1, {at}], [$2], mask$policy;",
     )
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        destination, address, coordinates, barrier, mask = args[:5]
-        nb.emit_gated(
-            builder,
-            nb.void,
-            [destination, address, barrier, mask, *_unpacked(builder, coordinates, rank)],
-            f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}",
-            ",".join(["r,l,r,r", *"r" * rank, "~{memory}"]),
-        )
-        return nb.nothing(context)
-
-    return nb.types.void(
-        i32, nb.types.int64, nb.types.UniTuple(i32, rank), i32, i32, policy
-    ), codegen
+    text = f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}"
+    builder, args = yield nb.types.void(I32, I64, place, I32, I32, policy)
+    _emit(builder, text, args[2], args[0], args[1], args[3], args[4])
 
 
 @cuda_meaning(cp_async_bulk.store)
-def _store(
-    _typing: Any, tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None
-) -> Any:
-    rank = _rank("store", coords)
-    i32 = nb.types.int32
-    policy = eviction_policy or nb.types.none
-    text = _hinted(
+def _store(tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) -> Any:
+    place, at = _coordinates("store", coords, 2)
+    policy, text = _hinted(
         "cp_async_bulk.store",
-        policy,
-        f"$gate cp.async.bulk.tensor.{rank}d.global.shared::cta.bulk_group$hint "
-        f"[$0, {{{_innermost_first(2, rank)}}}], [$1]$policy;",
+        eviction_policy,
+        f"$gate cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group$hint "
+        f"[$0, {at}], [$1]$policy;",
     )
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        address, coordinates, source = args[:3]
-        nb.emit_gated(
-            builder,
-            nb.void,
-            [address, source, *_unpacked(builder, coordinates, rank)],
-            text,
-            ",".join(["l,r", *"r" * rank, "~{memory}"]),
-        )
-        return nb.nothing(context)
-
-    return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, policy), codegen
+    builder, args = yield nb.types.void(I64, place, I32, policy)
+    _emit(builder, text, args[1], args[0], args[2])
 
 
 @cuda_meaning(cp_async_bulk.reduce)
-def _reduce(_typing: Any, tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
-    rank = _rank("reduce", coords)
-    i32, name = nb.types.int32, immediate("cp_async_bulk.reduce", "operation", operation)
+def _reduce(tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
+    place, at = _coordinates("reduce", coords, 2)
+    name = immediate("cp_async_bulk.reduce", "operation", operation)
     cp_async_bulk.check_reduction(name)
     text = (
-        f"$gate cp.reduce.async.bulk.tensor.{rank}d.global.shared::cta.{name}.bulk_group "
-        f"[$0, {{{_innermost_first(2, rank)}}}], [$1];"
+        f"$gate cp.reduce.async.bulk.tensor.{len(coords)}d.global.shared::cta.{name}.bulk_group "
+        f"[$0, {at}], [$1];"
     )
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_gated(
-            builder,
-            nb.void,
-            [args[0], args[2], *_unpacked(builder, args[1], rank)],
-            text,
-            ",".join(["l,r", *"r" * rank, "~{memory}"]),
-        )
-        return nb.nothing(context)
-
-    return nb.types.void(nb.types.int64, nb.types.UniTuple(i32, rank), i32, operation), codegen
+    builder, args = yield nb.types.void(I64, place, I32, operation)
+    _emit(builder, text, args[1], args[0], args[2])
 
 
 @cuda_meaning(cp_async_bulk.prefetch)
-def _prefetch(_typing: Any, tensor_map: Any, coords: Any) -> Any:
-    rank = _rank("prefetch", coords)
-    text = f"cp.async.bulk.prefetch.tensor.{rank}d.L2.global [$0, {{{_innermost_first(1, rank)}}}];"
-
-    def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        nb.emit_asm(
-            builder,
-            nb.void,
-            [args[0], *_unpacked(builder, args[1], rank)],
-            text,
-            ",".join(["l", *"r" * rank]),
-        )
-        return nb.nothing(context)
-
-    return nb.types.void(nb.types.int64, nb.types.UniTuple(nb.types.int32, rank)), codegen
+def _prefetch(tensor_map: Any, coords: Any) -> Any:
+    place, at = _coordinates("prefetch", coords, 1)
+    text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global [$0, {at}];"
+    builder, args = yield nb.types.void(I64, place)
+    values = [args[0], *builder.unpack_tuple(args[1])]
+    builder.emit_asm(nb.void, values, text, memory=False)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from numpipe.core import numba as nb
+from numpipe.core.numba import I32
 from numpipe.core.op import cuda_meaning
 
 from . import ldmatrix
@@ -14,26 +15,21 @@ def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
     """Emit one load, and return its `count` registers."""
     results = ", ".join(f"${i}" for i in range(count))
     kind = nb.i32 if count == 1 else nb.ir.LiteralStructType([nb.i32] * count)
-    found = nb.emit_asm(
-        builder,
+    found = builder.emit_asm(
         kind,
         [address],
         ldmatrix.statement(count, transposed, results, f"${count}"),
-        "=r," * count + "r,~{memory}",
     )
     return [found] if count == 1 else [builder.extract_value(found, i) for i in range(count)]
 
 
 def _meaning(operation: Any, count: int, transposed: bool) -> None:
-    i32 = nb.types.int32
-    result = i32 if count == 1 else nb.types.UniTuple(i32, count)
+    result = I32 if count == 1 else nb.types.UniTuple(I32, count)
 
-    def typer(_typing: Any, addr: Any) -> Any:
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-            registers = emit(builder, count, transposed, args[0])
-            return registers[0] if count == 1 else context.make_tuple(builder, result, registers)
-
-        return result(i32), codegen
+    def typer(addr: Any) -> Any:
+        builder, args = yield result(I32)
+        registers = emit(builder, count, transposed, args[0])
+        return registers[0] if count == 1 else builder.make_tuple(result, registers)
 
     cuda_meaning(operation)(typer)
 

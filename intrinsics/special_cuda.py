@@ -5,24 +5,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from numpipe.core import numba as nb
+from numpipe.core.numba import I32
 from numpipe.core.op import cuda_meaning
 
 from . import special
 
 
 @cuda_meaning(special.thread_index)
-def _thread_index(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: nb.thread_index(builder)
+def _thread_index() -> Any:
+    builder, _ = yield I32
+    return builder.thread_index()
 
 
 @cuda_meaning(special.warpgroup_index)
-def _warpgroup_index(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: builder.lshr(
-        nb.thread_index(builder), nb.const(7)
-    )
+def _warpgroup_index() -> Any:
+    builder, _ = yield I32
+    return builder.lshr(builder.thread_index(), 7)
 
 
 @cuda_meaning(special.smem_base)
-def _smem_base(_typing: Any) -> Any:
-    return nb.types.int32(), lambda context, builder, sig, args: nb.shared_base(builder)
+def _smem_base() -> Any:
+    builder, _ = yield I32
+    return builder.shared_base()

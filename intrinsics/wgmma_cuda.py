@@ -3,10 +3,11 @@ operands of the statements."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from numpipe.core import numba as nb
+from numpipe.core.numba import F32, I32, I64
 from numpipe.core.op import cuda_meaning, immediate
 from numpipe.diagnostics.errors import SpecError
 
@@ -14,7 +15,7 @@ from . import wgmma
 
 
 def _n_of(operation: str, acc: Any) -> int:
-    if not isinstance(acc, nb.types.UniTuple) or acc.dtype != nb.types.float32:
+    if not isinstance(acc, nb.types.UniTuple) or acc.dtype != F32:
         raise SpecError(
             f"wgmma.{operation}: acc must be an accumulator from accumulators(n), mma_async or "
             f"wait, got {acc}"
@@ -31,8 +32,7 @@ def _through(
     them."""
     count = acc.type.count
     registers = [builder.extract_value(acc, i) for i in range(count)]
-    result = nb.emit_asm(
-        builder,
+    result = builder.emit_asm(
         nb.ir.LiteralStructType([nb.f32] * count),
         [*registers, *inputs],
         text,
@@ -45,26 +45,22 @@ def _through(
 
 
 @cuda_meaning(wgmma.accumulators)
-def _accumulators(_typing: Any, n: Any) -> Any:
+def _accumulators(n: Any) -> Any:
     count = immediate("wgmma.accumulators", "n", n)
     wgmma.check_n(count)
     count //= 2
     zeros = nb.ir.Constant(nb.ir.ArrayType(nb.f32, count), [0.0] * count)
-    return nb.types.UniTuple(nb.types.float32, count)(n), lambda context, builder, sig, args: zeros
+    return nb.types.UniTuple(F32, count)(n), lambda builder, args: zeros
 
 
 @cuda_meaning(wgmma.fence_accumulators)
-def _fence_accumulators(_typing: Any, acc: Any) -> Any:
+def _fence_accumulators(acc: Any) -> Any:
     _n_of("fence_accumulators", acc)
-    return acc(acc), lambda context, builder, sig, args: _through(
-        builder, args[0], "wgmma.fence.sync.aligned;"
-    )
+    return acc(acc), lambda builder, args: _through(builder, args[0], "wgmma.fence.sync.aligned;")
 
 
 @cuda_meaning(wgmma.mma_async)
-def _mma_async(
-    _typing: Any, acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_major: Any
-) -> Any:
+def _mma_async(acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_major: Any) -> Any:
     n = _n_of("mma_async", acc)
     element, of_a, of_b = (
         immediate("wgmma.mma_async", name, ty)
@@ -76,41 +72,30 @@ def _mma_async(
         n, element, of_a, of_b, [f"${i}" for i in range(n // 2)], f"${n}", f"${n + 1}"
     )
 
-    def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        return _through(builder, args[0], text, args[1:3], ("l", "l"))
-
-    return acc(acc, nb.types.int64, nb.types.int64, dtype, a_major, b_major), codegen
+    builder, args = yield acc(acc, I64, I64, dtype, a_major, b_major)
+    return _through(builder, args[0], text, args[1:3], ("l", "l"))
 
 
 @cuda_meaning(wgmma.wait)
-def _wait(_typing: Any, acc: Any, n: Any) -> Any:
+def _wait(acc: Any, n: Any) -> Any:
     _n_of("wait", acc)
     pending = immediate("wgmma.wait", "n", n)
     wgmma.check_pending(pending)
     text = f"wgmma.wait_group.sync.aligned {pending};"
-    return acc(acc, n), lambda context, builder, sig, args: _through(builder, args[0], text)
+    return acc(acc, n), lambda builder, args: _through(builder, args[0], text)
 
 
 @cuda_meaning(wgmma.descriptor)
-def _descriptor(
-    _typing: Any, addr: Any, leading_bytes: Any, stride_bytes: Any, swizzle: Any
-) -> Any:
+def _descriptor(addr: Any, leading_bytes: Any, stride_bytes: Any, swizzle: Any) -> Any:
     mode = wgmma.swizzle_mode(immediate("wgmma.descriptor", "swizzle", swizzle))
     for name, ty in (("leading_bytes", leading_bytes), ("stride_bytes", stride_bytes)):
         if isinstance(ty, nb.types.Literal):
             wgmma.check_field(name, ty.literal_value)
-    i32 = nb.types.int32
-    return nb.types.int64(i32, i32, i32, swizzle), _descriptor_code(mode)
+    builder, (addr, leading, stride, _) = yield I64(I32, I32, I32, swizzle)
 
+    def field(value: Any, position: int) -> Any:
+        units = builder.lshr(builder.and_(value, 0x3FFFF), 4)
+        return builder.shl(builder.zext(units, nb.i64), position)
 
-def _descriptor_code(mode: int) -> Callable[..., Any]:
-    def codegen(_context: Any, builder: Any, _sig: Any, args: Any) -> Any:
-        def field(value: Any, position: int) -> Any:
-            units = builder.lshr(builder.and_(value, nb.const(0x3FFFF)), nb.const(4))
-            return builder.shl(builder.zext(units, nb.i64), nb.const(position, nb.i64))
-
-        addr, leading, stride, _ = args
-        word = builder.or_(builder.or_(field(addr, 0), field(leading, 16)), field(stride, 32))
-        return builder.or_(word, nb.const((mode - 4 if mode >= 2 else mode) << 62, nb.i64))
-
-    return codegen
+    word = builder.or_(builder.or_(field(addr, 0), field(leading, 16)), field(stride, 32))
+    return builder.or_(word, (mode - 4 if mode >= 2 else mode) << 62)

@@ -29,6 +29,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import numba as nb
+from ..core.numba import BOOLEAN, I32, I64
 from ..core.op import Op, entry_operation, helper, ptx
 from ..intrinsics import mbarrier, memory
 from ..plan import outside_cuda
@@ -45,8 +46,6 @@ from ..plan.wait_records import (
     STOPPED,
     WORDS_BYTES,
 )
-
-I32, I64 = nb.types.int32, nb.types.int64
 
 
 # ---- statements; the memory role may execute those that are marked "np_bounded"
@@ -134,30 +133,30 @@ def trap() -> None:
 
 
 @entry_operation
-def words(_context: Any) -> Any:
+def words() -> Any:
     """Return the address of the CTA's words."""
-    _, builder, _ = yield I32
-    return nb.external(builder, "np_words", nb.i32)
+    builder, _ = yield I32
+    return builder.external("np_words", nb.i32)
 
 
 @entry_operation
-def base(_context: Any) -> Any:
+def base() -> Any:
     """Return the address at which the CTA's shared memory begins."""
-    _, builder, _ = yield I32
-    return nb.shared_base(builder)
+    builder, _ = yield I32
+    return builder.shared_base()
 
 
 @entry_operation
-def control(_context: Any) -> Any:
+def control() -> Any:
     """Return the address of the control block."""
-    _, builder, _ = yield I64
+    builder, _ = yield I64
     return builder.ptrtoint(outside_cuda.control(builder), nb.i64)
 
 
 @entry_operation
-def record(_context: Any, kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
+def record(kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
     """Write a record of this kind, a compile-time constant, in lanes that are `chosen`."""
-    _, builder, args = yield nb.types.void(kind, nb.types.boolean, I32, I32, I64)
+    builder, args = yield nb.types.void(kind, BOOLEAN, I32, I32, I64)
     halves = [args[4], builder.lshr(args[4], 32)]
     outside_cuda.record(
         builder,
@@ -276,10 +275,10 @@ for _operation, _bounded in (
 
 
 # ---- the entry
-def begin_bounds(context: Any, builder: Any, unit: Unit) -> None:
+def begin_bounds(builder: Any, unit: Unit) -> None:
     """Define the control block and the words in the entry module; emit `begin`."""
     block = outside_cuda.control(builder)
     block.initializer, block.align = nb.ir.Constant(block.value_type, None), 64
-    with nb.define(builder.module, "np_words", nb.i32) as (inner, _):
-        inner.ret(nb.smem(inner, unit.barrier_room))
-    nb.call(context, builder, begin, (I32,), (nb.const(-unit.clustered),))
+    with builder.define("np_words", nb.i32) as (inner, _):
+        inner.ret(inner.smem(unit.barrier_room))
+    builder.issue(begin, -unit.clustered)

@@ -32,6 +32,7 @@ from ..core import numba as nb
 from ..core.approximate_cuda import define_approximation
 from ..core.lanes import one_lane
 from ..core.lanes_cuda import elected, elected_in_warp
+from ..core.numba import BOOLEAN, I64
 from ..core.op import Helper, Op, entry_operation, of_one_kernel
 from ..core.symbols import symbol
 from ..intrinsics import barrier, cluster, fence, griddep, mbarrier, setmaxnreg
@@ -53,7 +54,6 @@ from ..plan.unit import Unit
 from .bounded_cuda import begin_bounds
 from .check.inert_roles import SUFFIX
 
-I32 = nb.types.int32
 ENTRY = "<entry of a kernel>"
 """The file name that the entry's code has in debug information."""
 
@@ -80,70 +80,64 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
 
 
 def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
-    """Return an operation of the entry with this result. ``emit(context, builder, *values)`` makes
+    """Return an operation of the entry with this result. ``emit(builder, *values)`` makes
     its code."""
 
-    def typer(_context: Any, *types: Any) -> Any:
-        context, builder, values = yield result
-        return emit(context, builder, *values)
+    def typer(*types: Any) -> Any:
+        builder, values = yield result
+        return emit(builder, *values)
 
     return entry_operation(typer)
 
 
-def _start(unit: Unit, context: Any, builder: Any, *sizes: Any) -> None:
+def _start(unit: Unit, builder: Any, *sizes: Any) -> None:
     """Initialize the barriers of all rings, and define the symbols that helpers leave to the
     kernel. For `sizes` see `keep_grid`."""
-    define_axes(builder.module, unit)
-    define_approximation(builder.module, unit.params.approx_math)
-    define_order(builder.module, unit)
+    define_axes(builder, unit)
+    define_approximation(builder, unit.params.approx_math)
+    define_order(builder, unit)
     if unit.exchange_bytes:
-        define_exchange(builder.module, unit)
+        define_exchange(builder, unit)
     if unit.gpus:
-        define_offsets(builder.module, unit)
+        define_offsets(builder, unit)
     if unit.turns > 1:
-        define_turns(context, builder.module, unit)
+        define_turns(builder, unit)
     if unit.params.profile_space:
         define_profile(builder)
-    first = builder.icmp_unsigned("<", nb.thread_index(builder), 128)
+    first = builder.icmp_unsigned("<", builder.thread_index(), 128)
     with builder.if_then(builder.and_(first, elected(builder))):
         for address, count, _ in unit.all_barriers():
-            nb.call(
-                context,
-                builder,
-                mbarrier.init,
-                (I32, I32),
-                (nb.smem(builder, address), nb.const(count)),
-            )
-        nb.call(context, builder, fence.mbarrier_init, (), ())
+            builder.issue(mbarrier.init, builder.smem(address), count)
+        builder.issue(fence.mbarrier_init)
         keep_grid(builder, unit, sizes)
         if unit.params.debug:
-            begin_bounds(context, builder, unit)
+            begin_bounds(builder, unit)
     # all threads meet, so that no CTA arrives on a barrier of, or copies to, a CTA that has not
     # started
     if unit.clustered:
         if unit.params.debug or sizes:
-            nb.call(context, builder, cluster.arrive, (), ())
+            builder.issue(cluster.arrive)
         # fence.mbarrier_init has released the barriers, and nothing else needs a release (PTX ISA,
         # "membar/fence": its example)
         else:
             # a `release` would be a fence of the whole GPU
-            nb.emit_asm(builder, nb.void, [], "barrier.cluster.arrive.relaxed;", "~{memory}")
-        nb.call(context, builder, cluster.wait, (), ())
+            builder.emit_asm(nb.void, [], "barrier.cluster.arrive.relaxed;")
+        builder.issue(cluster.wait)
     else:
-        nb.call(context, builder, barrier.sync, (I32, I32), (nb.const(0), nb.const(unit.threads)))
+        builder.issue(barrier.sync, 0, unit.threads)
 
 
-def _meet(unit: Unit, operation: Op, context: Any, builder: Any) -> None:
+def _meet(unit: Unit, operation: Op, builder: Any) -> None:
     """Let the CTAs of a cluster meet, if they do so at the end. That is known only when all
     functions have been compiled."""
     if unit.meets_at_end:
-        nb.call(context, builder, operation, (), ())
+        builder.issue(operation)
 
 
 def _is_memory(unit: Unit, builder: Any) -> Any:
     if unit.memory_warpgroup == unit.compute_wgs:
-        return builder.icmp_unsigned(">=", nb.thread_index(builder), 128 * unit.compute_wgs)
-    warpgroup = builder.lshr(nb.thread_index(builder), 7)
+        return builder.icmp_unsigned(">=", builder.thread_index(), 128 * unit.compute_wgs)
+    warpgroup = builder.lshr(builder.thread_index(), 7)
     return builder.icmp_unsigned("==", warpgroup, unit.memory_warpgroup)
 
 
@@ -156,17 +150,17 @@ def _begin_tickets(unit: Unit, builder: Any, np_: Any, table: Any) -> None:
         )
 
 
-def _begin_launch(unit: Unit, context: Any, builder: Any, table: Any) -> None:
+def _begin_launch(unit: Unit, builder: Any, table: Any) -> None:
     """Signal the peers that the launch has begun, from one lane of the first CTA. Its warp is one
     of the memory role that does nothing else, or the last one of the first warpgroup."""
     own = unit.memory_warpgroup if unit.warp_specialized else 0
     lane = nb.const(128 * own + (32 if unit.warp_specialized else 96))
-    first = builder.icmp_unsigned("==", nb.block_number(builder), 0)
+    first = builder.icmp_unsigned("==", builder.block_number(), 0)
     with builder.if_then(
-        builder.and_(first, builder.icmp_unsigned("==", nb.thread_index(builder), lane)),
+        builder.and_(first, builder.icmp_unsigned("==", builder.thread_index(), lane)),
         likely=False,
     ):
-        launch_begins(context, builder, unit, table)
+        launch_begins(builder, unit, table)
 
 
 def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -195,13 +189,13 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
     """Return an operation like `one_lane` that calls a function in one lane of each of these warps
     of the CTA."""
 
-    def typer(typing_context: Any, function: Any, *args: Any) -> Any:
-        function.get_call_type(typing_context, args, {})
-        context, builder, values = yield nb.types.void
+    def typer(function: Any, *args: Any) -> Any:
+        nb.returns(function, args)
+        builder, values = yield
         own, _ = place_among(builder, warps)
         with builder.if_then(builder.and_(own, elected_in_warp(builder))):
-            nb.call(context, builder, function, args, values[1:])
-        nb.join(builder)
+            builder.apply(function, args, values[1:])
+        builder.join()
 
     return entry_operation(typer)
 
@@ -218,16 +212,12 @@ def build(
     argtypes: list[Any] = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "table_address": _operation(
-            nb.types.int64, lambda _, builder, table: builder.ptrtoint(table, nb.i64)
-        ),
+        "table_address": _operation(I64, lambda builder, table: builder.ptrtoint(table, nb.i64)),
         "start": _operation(nb.types.void, functools.partial(_start, unit)),
-        "is_memory": _operation(nb.types.boolean, lambda _, builder: _is_memory(unit, builder)),
-        "begin_dynamic": _operation(
-            nb.types.void, lambda _, builder, np_, table: _begin_tickets(unit, builder, np_, table)
-        ),
+        "is_memory": _operation(BOOLEAN, functools.partial(_is_memory, unit)),
+        "begin_dynamic": _operation(nb.types.void, functools.partial(_begin_tickets, unit)),
         "begin_gpus": _operation(
-            nb.types.void, lambda _, builder, np_, table: begin_gpus(builder, np_, table, unit)
+            nb.types.void, lambda builder, np_, table: begin_gpus(builder, np_, table, unit)
         ),
         "begin_launch": _operation(nb.types.void, functools.partial(_begin_launch, unit)),
         "dec": setmaxnreg.dec,
@@ -252,7 +242,7 @@ def build(
             *(f"a{number}_{what}{i}" for what in "ns" for i in range(array.ndim)),
         ]
         parameters += names
-        argtypes += [nb.types.int64] * len(names)
+        argtypes += [I64] * len(names)
         state = "ROLE_np, " if unit.references_hold_context else ""
         arguments.append(f"ROLE_{number}({state}maps, {', '.join(names)})")
         for role in unit.roles:
@@ -266,7 +256,7 @@ def build(
     for role, emit in itertools.product(unit.roles, (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(
             nb.types.void,
-            lambda _, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
+            lambda builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
         )
 
     def run(role: Role, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:

@@ -29,7 +29,7 @@ def approximate(
         function.linkage = "linkonce_odr"
         function.attributes.add("alwaysinline")
         inner = nb.Builder(function.append_basic_block("entry"))
-        with inner.if_else(nb.external(inner, SYMBOL, nb.i1)) as (fast, slow):
+        with inner.if_else(inner.external(SYMBOL, nb.i1)) as (fast, slow):
             with fast:
                 inner.ret(approximation(inner, *function.args))
             with slow:
@@ -48,12 +48,12 @@ def divide(builder: Any, a: Any, b: Any) -> Any:
         "divide",
         (a, b),
         lambda inner, x, y: inner.fdiv(x, y),
-        lambda inner, x, y: nb.external(inner, "llvm.nvvm.div.approx.f", nb.f32, (x, y)),
+        lambda inner, x, y: inner.external("llvm.nvvm.div.approx.f", nb.f32, (x, y)),
     )
 
 
-def define_approximation(module: Any, chosen: bool) -> None:
+def define_approximation(outer: Any, chosen: bool) -> None:
     """Define the symbol in a kernel's entry module; `chosen` is whether the kernel requests
     approximations."""
-    with nb.define(module, SYMBOL, nb.i1) as (builder, _):
+    with outer.define(SYMBOL, nb.i1) as (builder, _):
         builder.ret(nb.const(int(chosen), nb.i1))

@@ -12,10 +12,9 @@ from . import arith
 from . import numba as nb
 from .approximate_cuda import divide
 from .inert_cuda import InertType
+from .numba import BOOLEAN, F32, I32
 from .op import Op, called, cuda_meaning, immediate, known
 
-I32 = nb.types.int32
-BOOLEAN = nb.types.boolean
 FLOAT16 = np.dtype(np.float16)
 
 
@@ -66,25 +65,24 @@ def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
     )
 
 
-def convert(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+def convert(builder: Any, value: Any, of: Any, to: Any) -> Any:
     """Convert a number to another type. A float16 is held in a 16-bit integer register and
     converted by one instruction."""
     if of == to:
         return value
     if of == nb.types.float16:
-        wide = builder.call(nb.pure_asm(nb.f32, [nb.i16], "cvt.f32.f16 $0, $1;", "=f,h"), [value])
-        return convert(context, builder, wide, nb.types.float32, to)
+        wide = builder.pure_asm(nb.f32, [value], "cvt.f32.f16 $0, $1;")
+        return convert(builder, wide, F32, to)
     if to == nb.types.float16:
         if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
             return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
-        if of not in (nb.types.float32, nb.types.float64):
+        if of not in (F32, nb.types.float64):
             # exact, except for overflows
-            value, of = context.cast(builder, value, of, nb.types.float64), nb.types.float64
-        single = of == nb.types.float32
+            value, of = builder.cast(value, of, nb.types.float64), nb.types.float64
+        single = of == F32
         statement = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;"
-        register = "f" if single else "d"
-        return builder.call(nb.pure_asm(nb.i16, [value.type], statement, f"=h,{register}"), [value])
-    return context.cast(builder, value, of, to)
+        return builder.pure_asm(nb.i16, [value], statement)
+    return builder.cast(value, of, to)
 
 
 def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
@@ -93,39 +91,34 @@ def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
     )
 
 
-def otherwise(typing_context: Any, symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
+def otherwise(symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
     """Return (signature, codegen) of Numba's own operator, with bools as ints. The result for inert
     values and numbers is inert."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
     if inert is not None and all(
         isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands
     ):
-        return inert(*operands), lambda context, builder, sig, args: nb.nothing(context)
-    function = typing_context.resolve_value_type(python)
+        return inert(*operands), lambda builder, args: nb.nothing
+    function = nb.python_function(python)
     try:
-        chosen = function.get_call_type(
-            typing_context, tuple(I32 if kind_of(ty) is bool else ty for ty in operands), {}
-        )
+        chosen = nb.signature_of(function, [I32 if kind_of(ty) is bool else ty for ty in operands])
     except nb.TypingError:
         chosen = None
     if chosen is None:
         raise not_defined(symbol, operands)
-    return chosen.return_type(
-        *chosen.args
-    ), lambda context, builder, sig, args: context.get_function(function, chosen)(
-        builder, args[: len(operands)]
+    return chosen.return_type(*chosen.args), lambda builder, args: builder.apply_signature(
+        function, chosen, args[: len(operands)]
     )
 
 
-def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
+def operand(builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
     """Convert a number to the type it is computed in. float16 is computed in float32, and the
     result is rounded."""
     if isinstance(of, nb.types.IntegerLiteral):
-        return context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
+        return builder.context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
     return convert(
-        context,
         builder,
-        convert(context, builder, value, of, type_of(dtype)),
+        convert(builder, value, of, type_of(dtype)),
         type_of(dtype),
         math_type(dtype),
     )
@@ -133,7 +126,7 @@ def operand(context: Any, builder: Any, value: Any, of: Any, dtype: np.dtype) ->
 
 def math_type(dtype: np.dtype) -> Any:
     """Return the Numba type in which numbers of a type are computed."""
-    return nb.types.float32 if dtype == FLOAT16 else type_of(dtype)
+    return F32 if dtype == FLOAT16 else type_of(dtype)
 
 
 # ---- operators -----------------------------------------------------------------------------------
@@ -147,27 +140,26 @@ def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> N
     info = arith.OPERATORS[operation]
 
     @cuda_meaning(operation)
-    def typer(typing_context: Any, *arguments: Any) -> Any:
+    def typer(*arguments: Any) -> Any:
         operands, literals = arguments[:2], arguments[2:]
         kinds = kinds_of(operands, *literals)
         if any(k is None for k in kinds):
-            sig, elsewhere = otherwise(typing_context, info.symbol, info.python, operands)
+            sig, elsewhere = otherwise(info.symbol, info.python, operands)
             return sig.return_type(*sig.args, *literals), elsewhere
         dtype = info.rule(*kinds)
         parameters = parameter_types(operands, dtype)
         if literal and dtype.kind != "f" and isinstance(operands[1], nb.types.IntegerLiteral):
             parameters[1] = operands[1]
 
-        def codegen(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+        def codegen(builder: Any, args: Any) -> Any:
             numbers = [
-                operand(context, builder, v, t, dtype)
-                for v, t in zip(args, sig.args[: len(operands)], strict=False)
+                operand(builder, v, t, dtype) for v, t in zip(args, parameters, strict=False)
             ]
             value = emit(builder, dtype, *numbers)
             return (
                 value
                 if info.compares
-                else convert(context, builder, value, math_type(dtype), type_of(dtype))
+                else convert(builder, value, math_type(dtype), type_of(dtype))
             )
 
         return (BOOLEAN if info.compares else type_of(dtype))(*parameters, *literals), codegen
@@ -208,8 +200,8 @@ def floored(builder: Any, dtype: np.dtype, a: Any, b: Any) -> tuple[Any, Any]:
 
 def libdevice(builder: Any, name: str, *args: Any) -> Any:
     """Call a function of libdevice, in the variant for the arguments' type."""
-    return nb.external(
-        builder, f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args
+    return builder.external(
+        f"__nv_{name}{'f' if args[0].type == nb.f32 else ''}", args[0].type, args
     )
 
 
@@ -277,8 +269,8 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
             f"{{ .reg .pred better; setp.{'gt' if symbol == '>' else 'lt'}.s32 better, $1, $2; "
             f"selp.b32 $0, 1, 0, better; }}"
         )
-        first = builder.call(nb.pure_asm(nb.i32, [nb.i32] * 2, text, "=r,r,r"), [a, b])
-        return builder.select(builder.icmp_signed("!=", first, nb.i32(0)), a, b)
+        first = builder.pure_asm(nb.i32, [a, b], text)
+        return builder.select(builder.icmp_signed("!=", first, 0), a, b)
 
     return emit
 
@@ -308,38 +300,31 @@ _meaning(
 
 
 @cuda_meaning(arith.quotient_remainder)
-def _quotient_remainder(typing_context: Any, a: Any, b: Any, *literals: Any) -> Any:
-    result = nb.types.Tuple(
-        [nb.returns(typing_context, f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)]
-    )
-    context, builder, args = yield result
-    values = [
-        nb.call(context, builder, f, (a, b, *literals), args)[1]
-        for f in (arith.floordiv, arith.mod)
-    ]
-    return context.make_tuple(builder, result, values)
+def _quotient_remainder(a: Any, b: Any, *literals: Any) -> Any:
+    result = nb.types.Tuple([nb.returns(f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)])
+    builder, args = yield result
+    values = [builder.apply(f, (a, b, *literals), args) for f in (arith.floordiv, arith.mod)]
+    return builder.make_tuple(result, values)
 
 
 @cuda_meaning(arith.power)
-def _power(typing_context: Any, a: Any, n: Any, *literals: Any) -> Any:
+def _power(a: Any, n: Any, *literals: Any) -> Any:
     (of,) = kinds_of((a,), *literals)
     count = 0 if isinstance(a, InertType) else arith.exponent(getattr(n, "literal_value", None))
     if of is None:
-        sig, codegen = otherwise(typing_context, "**", operator.pow, (a, n))
-        context, builder, args = yield sig.return_type(*sig.args, *literals)
-        return codegen(context, builder, sig, args)
+        sig, codegen = otherwise("**", operator.pow, (a, n))
+        builder, args = yield sig.return_type(*sig.args, *literals)
+        return codegen(builder, args)
     dtype = arith.common(of, int)
     ty = type_of(dtype)
-    context, builder, args = yield ty
+    builder, args = yield ty
 
     def product(x: Any, y: Any) -> Any:
-        return nb.call(context, builder, arith.mul, (ty, ty), (x, y))[1]
+        return builder.apply(arith.mul, (ty, ty), (x, y))
 
     if not count:
-        return convert(context, builder, nb.const(1), I32, ty)
-    return arith.raised(
-        convert(context, builder, args[0], nb.types.unliteral(a), ty), count, product
-    )
+        return convert(builder, nb.const(1), I32, ty)
+    return arith.raised(convert(builder, args[0], nb.types.unliteral(a), ty), count, product)
 
 
 def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
@@ -362,38 +347,38 @@ _meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, -1))
 # ---- int32 values that are not negative ----------------------------------------------------------
 def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, a: Any, b: Any) -> Any:
+    def typer(a: Any, b: Any) -> Any:
         inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
         if inert is not None:
             yield inert
         elif isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer):
-            _, builder, args = yield I32(I32, I32)
+            builder, args = yield I32(I32, I32)
             return emit(builder, *args)
         return None
 
 
 @cuda_meaning(arith.successor)
-def _successor(_context: Any, k: Any) -> Any:
-    _, builder, args = yield I32(I32)
-    return nb.emit_asm(builder, nb.i32, args, "add.s32 $0, $1, 1;", "=r,r")
+def _successor(k: Any) -> Any:
+    builder, args = yield I32(I32)
+    return builder.emit_asm(nb.i32, args, "add.s32 $0, $1, 1;", memory=False)
 
 
 @cuda_meaning(arith.divisor)
-def _divisor(_context: Any, d: Any) -> Any:
+def _divisor(d: Any) -> Any:
     pair = nb.types.UniTuple(I32, 2)
-    context, builder, args = yield pair(I32)
+    builder, args = yield pair(I32)
     safe = builder.select(builder.icmp_signed("<", args[0], 1), 1, args[0])
-    return context.make_tuple(builder, pair, [safe, builder.udiv(0xFFFFFFFF, safe)])
+    return builder.make_tuple(pair, [safe, builder.udiv(0xFFFFFFFF, safe)])
 
 
 @cuda_meaning(arith.divide)
-def _divide(_context: Any, a: Any, by: Any) -> Any:
+def _divide(a: Any, by: Any) -> Any:
     """Use the high half of a * magic, which is the quotient or one less, because a * (2^32 / d -
     magic) < 2^32 for a < 2^31."""
-    _, builder, args = yield I32(I32, by)
+    builder, args = yield I32(I32, by)
     d, magic = (builder.extract_value(args[1], i) for i in (0, 1))
     product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))
-    low = nb.high_word(builder, product)
+    low = builder.high_word(product)
     rest = builder.sub(args[0], builder.mul(low, d))
     return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
 

@@ -33,7 +33,7 @@ def binder(
     def bind(captures: tuple[Any, ...]) -> Callable[..., Any]:
         return functools.partial(function, captures)
 
-    def typer(typing_context: Any, captures: Any) -> Any:
+    def typer(captures: Any) -> Any:
         from .closure_cuda import bind_typer
 
         return bind_typer(compiled, captures)

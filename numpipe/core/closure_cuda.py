@@ -44,22 +44,20 @@ class BoundType(nb.types.Callable):  # type: ignore[misc]
 nb.struct_model(BoundType, lambda ty: [("captures", ty.captures)])
 
 
-@nb.lowering_registry.lower(BoundType, BoundType, nb.types.VarArg(nb.types.Any))
-def _call(context: Any, builder: Any, sig: Any, args: Any) -> Any:
+@nb.lowered(BoundType, BoundType)
+def _call(builder: Any, sig: Any, args: Any) -> Any:
     bound = sig.args[0]
-    captures = nb.fields(context, builder, bound, args[0]).captures
-    return nb.call(
-        context, builder, bound.function, (bound.captures, *sig.args[1:]), (captures, *args[1:])
-    )[1]
+    captures = builder.fields(bound, args[0]).captures
+    return builder.apply(bound.function, (bound.captures, *sig.args[1:]), (captures, *args[1:]))
 
 
-def bound_value(context: Any, builder: Any, ty: BoundType, captures: Any) -> Any:
-    return nb.struct(context, builder, ty, captures=captures)
+def bound_value(builder: Any, ty: BoundType, captures: Any) -> Any:
+    return builder.struct(ty, captures=captures)
 
 
 def bind_typer(function: Op[..., Any], captures: Any) -> Any:
     """Type ``bind(captures)``."""
     plain = nb.unliteral(captures)
     result = BoundType(function, plain)
-    context, builder, args = yield result(plain)
-    return bound_value(context, builder, result, args[0])
+    builder, args = yield result(plain)
+    return bound_value(builder, result, args[0])

@@ -8,8 +8,9 @@ from collections.abc import Callable
 from typing import Any
 
 from . import numba as nb
+from .numba import BOOLEAN, I32
 
-RESULTS = {"Any": nb.types.int32, "bool": nb.types.boolean, "None": nb.types.void}
+RESULTS = {"Any": I32, "bool": BOOLEAN, "None": nb.types.void}
 
 
 class Value:
@@ -55,11 +56,9 @@ def typer_of(function: Callable[..., Any]) -> Callable[..., Any]:
     kinds = [parameter.annotation for parameter in signature.parameters.values()]
     result = RESULTS[signature.return_annotation]
 
-    def typer(_context: Any, *given: Any) -> Any:
-        types = [
-            nb.types.int32 if kind == "Any" else ty for kind, ty in zip(kinds, given, strict=True)
-        ]
-        context, builder, args = yield result(*types)
+    def typer(*given: Any) -> Any:
+        types = [I32 if kind == "Any" else ty for kind, ty in zip(kinds, given, strict=True)]
+        builder, args = yield result(*types)
         values = []
         for kind, ty, value in zip(kinds, types, args, strict=True):
             if kind == "Any":
@@ -67,10 +66,12 @@ def typer_of(function: Callable[..., Any]) -> Callable[..., Any]:
             elif kind in ("int", "str"):
                 values.append(nb.literal(ty))
             else:
-                values.append(ty.compiled(context, builder, value))
+                values.append(ty.compiled(builder, value))
         found = function(*values)
         if result is nb.types.void:
             return None
-        return found.value if isinstance(found, Value) else context.get_constant(result, found)
+        return (
+            found.value if isinstance(found, Value) else builder.context.get_constant(result, found)
+        )
 
     return typer

@@ -21,9 +21,7 @@ class InertType(nb.FieldsType, NoValue):
 
 nb.register_model(InertType)(nb.models.OpaqueModel)
 for _number in (nb.types.Number, nb.types.Boolean):
-    nb.lower_cast(_number, InertType)(
-        lambda context, builder, fromty, toty, value: nb.nothing(context)
-    )
+    nb.lower_cast(_number, InertType)(lambda builder, fromty, toty, value: nb.nothing)
 
 
 STEERLESS: list[type] = [InertType]
@@ -80,4 +78,4 @@ _STEERING: tuple[Any, ...] = (
 )
 for _typer, _functions in ((_stays, _ARITHMETIC), (steers, _STEERING)):
     for _function in _functions:
-        nb.binary(_function, _typer)
+        nb.overload(_function, _typer)

@@ -22,43 +22,34 @@ from .arith_cuda import (
     type_of,
 )
 from .inert_cuda import STEERLESS, InertType, steers
+from .numba import BOOLEAN, F32, I32
 from .op import Op, cuda_meaning
 
 
 def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
     @cuda_meaning(operation)
-    def typer(typing_context: Any, literals: Any, *values: Any) -> Any:
+    def typer(literals: Any, *values: Any) -> Any:
         of_tuple = len(values) == 1 and isinstance(values[0], nb.types.BaseTuple)
         parts = tuple(values[0]) if of_tuple else values
         kinds = kinds_of(parts, literals)
         if any(k is None for k in kinds) or not kinds:
             if not any(isinstance(ty, tuple(STEERLESS)) for ty in parts):
                 raise not_defined(builtin.__name__, parts)
-            sig, elsewhere = otherwise(typing_context, builtin.__name__, builtin, parts)
-            context, builder, args = yield sig.return_type(
-                literals, *(values if of_tuple else sig.args)
-            )
+            sig, elsewhere = otherwise(builtin.__name__, builtin, parts)
+            builder, args = yield sig.return_type(literals, *(values if of_tuple else sig.args))
             given = (
-                zip(nb.cgutils.unpack_tuple(builder, args[1]), parts, sig.args, strict=True)
-                if of_tuple
-                else ()
+                zip(builder.unpack_tuple(args[1]), parts, sig.args, strict=True) if of_tuple else ()
             )
-            return elsewhere(
-                context, builder, sig, [context.cast(builder, *each) for each in given] or args[1:]
-            )
+            return elsewhere(builder, [builder.cast(*each) for each in given] or args[1:])
         dtype = arith.common(*kinds)
         types: Sequence[Any] = parameter_types(parts, dtype)
         result, better = type_of(dtype), chosen(symbol, len(parts) > 2)
-        context, builder, args = yield result(literals, *(values if of_tuple else types))
-        numbers, types = (
-            (nb.cgutils.unpack_tuple(builder, args[1]), parts) if of_tuple else (args[1:], types)
-        )
-        best, *rest = (
-            operand(context, builder, v, t, dtype) for v, t in zip(numbers, types, strict=True)
-        )
+        builder, args = yield result(literals, *(values if of_tuple else types))
+        numbers, types = (builder.unpack_tuple(args[1]), parts) if of_tuple else (args[1:], types)
+        best, *rest = (operand(builder, v, t, dtype) for v, t in zip(numbers, types, strict=True))
         for value in rest:
             best = better(builder, dtype, value, best)
-        return convert(context, builder, best, math_type(dtype), result)
+        return convert(builder, best, math_type(dtype), result)
 
 
 _extreme(numbers.least, "<", min)
@@ -74,7 +65,7 @@ def _kinds(what: str, *values: Any) -> list[Any]:
 
 
 @cuda_meaning(numbers.cast)
-def _cast(_context: Any, value: Any, dtype: Any) -> Any:
+def _cast(value: Any, dtype: Any) -> Any:
     if isinstance(value, InertType):
         yield value
         return None
@@ -84,54 +75,52 @@ def _cast(_context: Any, value: Any, dtype: Any) -> Any:
     if of is int and to.kind in "iu" and not arith.holds(to, value.literal_value):
         raise arith.misfit(value.literal_value, to)
     result, have = type_of(to), nb.types.unliteral(value)
-    context, builder, (number, _) = yield result(have, dtype)
+    builder, (number, _) = yield result(have, dtype)
     if have == nb.types.float16 and result != have:
-        have, number = nb.types.float32, convert(context, builder, number, have, nb.types.float32)
-    if to.kind != "b" or have == nb.types.boolean:
-        return convert(context, builder, number, have, result)
+        have, number = F32, convert(builder, number, have, F32)
+    if to.kind != "b" or have == BOOLEAN:
+        return convert(builder, number, have, result)
     if isinstance(have, nb.types.Float):
         return builder.fcmp_unordered("!=", number, 0.0)
     return builder.icmp_signed("!=", number, 0)
 
 
 @cuda_meaning(numbers.rounded)
-def _rounded(typing_context: Any, value: Any) -> Any:
+def _rounded(value: Any) -> Any:
     if isinstance(value, tuple(STEERLESS)) and not isinstance(value, InertType):  # a tile
-        return otherwise(typing_context, "round", round, (value,))
+        return otherwise("round", round, (value,))
     dtype, plain = arith.common(*_kinds("round", value)), nb.types.unliteral(value)
-    context, builder, args = yield nb.types.int32(plain)
-    number = operand(context, builder, args[0], plain, dtype)
+    builder, args = yield I32(plain)
+    number = operand(builder, args[0], plain, dtype)
     if dtype.kind == "f":
         number = libdevice(builder, "rint", number)
-    return context.cast(builder, number, math_type(dtype), nb.types.int32)
+    return builder.cast(number, math_type(dtype), I32)
 
 
 @cuda_meaning(numbers.counting)
-def _counting(typing_context: Any, *bounds: Any) -> Any:
+def _counting(*bounds: Any) -> Any:
     dtype = numbers.range_type(*_kinds("range", *bounds))
-    function = typing_context.resolve_value_type(range)
+    function = nb.python_function(range)
     types = parameter_types(bounds, dtype)
-    context, builder, args = yield nb.returns(typing_context, function, types)(*types)
-    return nb.call(context, builder, function, types, args)[1]
+    builder, args = yield nb.returns(function, types)(*types)
+    return builder.apply(function, types, args)
 
 
 @cuda_meaning(numbers.length)
-def _length(typing_context: Any, value: Any) -> Any:
+def _length(value: Any) -> Any:
     if isinstance(value, nb.types.BaseTuple):
-        yield nb.types.int32
+        yield I32
         return nb.const(len(value))
-    sig, codegen = otherwise(typing_context, "len", len, (value,))
-    context, builder, args = yield nb.types.int32(*sig.args)
-    return context.cast(
-        builder, codegen(context, builder, sig, args), sig.return_type, nb.types.int32
-    )
+    sig, codegen = otherwise("len", len, (value,))
+    builder, args = yield I32(*sig.args)
+    return builder.cast(codegen(builder, args), sig.return_type, I32)
 
 
 @cuda_meaning(numbers.number)
-def _number(_context: Any, value: Any, *literals: Any) -> Any:
+def _number(value: Any, *literals: Any) -> Any:
     result = _run_time_type(value, *literals)
-    context, builder, args = yield result
-    return _run_time_value(context, builder, args[0], value, result)
+    builder, args = yield result
+    return _run_time_value(builder, args[0], value, result)
 
 
 def _run_time_type(ty: Any, literals: Any = 0) -> Any:
@@ -142,15 +131,13 @@ def _run_time_type(ty: Any, literals: Any = 0) -> Any:
     (of,) = kinds_of((ty,), literals)
     if of is int:
         return parameter_types((ty,), arith.INT32)[0]
-    return nb.types.float32 if of is float else nb.types.boolean if of is bool else ty
+    return F32 if of is float else BOOLEAN if of is bool else ty
 
 
-def _run_time_value(context: Any, builder: Any, value: Any, of: Any, to: Any) -> Any:
+def _run_time_value(builder: Any, value: Any, of: Any, to: Any) -> Any:
     if of == to:
         return value
     if isinstance(to, nb.types.BaseTuple):
-        parts = zip(nb.cgutils.unpack_tuple(builder, value), of, to, strict=True)
-        return context.make_tuple(
-            builder, to, [_run_time_value(context, builder, *part) for part in parts]
-        )
-    return context.cast(builder, value, of, to)
+        parts = zip(builder.unpack_tuple(value), of, to, strict=True)
+        return builder.make_tuple(to, [_run_time_value(builder, *part) for part in parts])
+    return builder.cast(value, of, to)

@@ -259,7 +259,7 @@ def does(function: object, products: Products) -> bool:
 
 
 def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Attach ``typer(typing_context, *types) -> (signature, codegen) | None`` to an operation."""
+    """Attach ``typer(*types) -> (signature, codegen) | None`` to an operation."""
 
     def attach(typer: Callable[..., Any]) -> Callable[..., Any]:
         operation.typer = typer
@@ -393,7 +393,7 @@ def _ptx_typer(
 ) -> Callable[..., Any]:
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
-    def typer(_context: Any, *args: Any) -> Any:
+    def typer(*args: Any) -> Any:
         from . import numba as nb
 
         scalar = {code: getattr(nb.types, ty) for code, ty in _NUMBA.items()} | {
@@ -421,8 +421,6 @@ def _ptx_typer(
         }
         places |= {p: str(int(v)) for p, v in immediates.items()}
         statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
-        constraints = [] if result is None else ["=r" if result == "bool" else "=" + result]
-        constraints += [operands[p] for p in registers] + (["~{memory}"] if memory else [])
         sig = (nb.types.void if result is None else scalar[result])(
             *[
                 t if operands[p] in "n-" else scalar[operands[p]]
@@ -430,12 +428,12 @@ def _ptx_typer(
             ]
         )
 
-        def codegen(context: Any, builder: Any, _sig: Any, values: Any) -> Any:
+        def codegen(builder: Any, values: Any) -> Any:
             inputs = [v for v, c in zip(values, operands.values(), strict=True) if c not in "n-"]
-            emit = nb.emit_gated if "$gate " in statement else nb.emit_asm
-            value = emit(builder, machine[result], inputs, statement, ",".join(constraints))
+            emit = builder.emit_gated if "$gate " in statement else builder.emit_asm
+            value = emit(machine[result], inputs, statement, memory=memory)
             if result is None:
-                return nb.nothing(context)
+                return None
             return builder.icmp_unsigned("!=", value, nb.const(0)) if result == "bool" else value
 
         return sig, codegen
@@ -447,7 +445,7 @@ def check(function: Callable[P, None]) -> Op[P, None]:
     """Create an operation without code: `function` only checks the arguments, or their Numba
     types."""
 
-    def typer(_context: Any, *types: Any) -> Any:
+    def typer(*types: Any) -> Any:
         from . import numba as nb
 
         function(*types)  # type: ignore[call-arg]
@@ -457,13 +455,10 @@ def check(function: Callable[P, None]) -> Op[P, None]:
 
 
 def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
-    """Give a typer these parameters after the typing context, because Numba reads them from its
-    signature and may pass them by name."""
+    """Give a typer these parameters, because Numba reads them from its signature and may pass them
+    by name."""
     signature = inspect.Signature(
-        [
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for name in ("typing_context", *names)
-        ]
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
     )
 
     def typed(*args: Any, **named: Any) -> Any:

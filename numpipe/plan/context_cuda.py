@@ -10,6 +10,7 @@ from typing import Any
 from ..core import numba as nb
 from ..core.formula_cuda import Value
 from ..core.inert_cuda import InertType
+from ..core.numba import I32
 from ..core.op import cuda_meaning, entry_operation, with_parameters
 from ..core.symbols import axis_symbol, program_symbol
 from . import context as source
@@ -21,14 +22,12 @@ from .plans import GPU, STATE, WARPGROUP
 from .roles import Role
 from .unit import Unit
 
-I32 = nb.types.int32
-
 
 class ContextType(source.ContextFacts, nb.FieldsType):
     unit: Unit
     role: Role
 
-    def compiled(self, context: Any, builder: Any, value: Any) -> CompiledContext:
+    def compiled(self, builder: Any, value: Any) -> CompiledContext:
         return CompiledContext(self, builder, lambda: value)
 
 
@@ -57,11 +56,11 @@ class CompiledContext(source.ContextFacts):
 
     @property
     def cta(self) -> list[Value]:
-        return [Value(self.builder, index) for index in nb.block_index(self.builder)]
+        return [Value(self.builder, index) for index in self.builder.block_index()]
 
     @property
     def grid(self) -> list[Value]:
-        return [Value(self.builder, size) for size in nb.grid_size(self.builder)]
+        return [Value(self.builder, size) for size in self.builder.grid_size()]
 
     def part_of(self, region: Region, offset: int = 0) -> Value:
         return Value(self.builder, own_part(self.builder, self.unit, region, offset))
@@ -74,8 +73,8 @@ def new_context(unit: Unit, role: Role) -> Any:
     """Return an operation that makes the context of a role. The ring counters are on the stack, and
     LLVM promotes them to registers."""
 
-    def typer(_context: Any) -> Any:
-        _, builder, _ = yield ContextType(unit, role)
+    def typer() -> Any:
+        builder, _ = yield ContextType(unit, role)
         array = nb.ir.ArrayType(nb.i32, STATE)
         state = nb.cgutils.alloca_once(builder, array, name="numpipe.state")
         builder.store(nb.ir.Constant(array, [0] * STATE), state)
@@ -96,8 +95,8 @@ def uniform(builder: Any, value: Any) -> Any:
     use takes a shuffle and two moves, and each branch on the value a BSSY and a WARPSYNC. If ptxas
     can already tell, it drops the shuffle (PTX ISA, "shfl.sync").
     """
-    return nb.emit_asm(
-        builder, nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", "=r,r"
+    return builder.emit_asm(
+        nb.i32, [value], "shfl.sync.idx.b32 $0, $1, 0, 31, 0xffffffff;", memory=False
     )
 
 
@@ -116,30 +115,28 @@ def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any],
     """Give an operation on a context the code ``function(builder, unit, np_)``."""
 
     @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any) -> Any:
-        _, builder, args = yield result
+    def typer(np_: Any) -> Any:
+        builder, args = yield result
         return function(builder, np_.unit, args[0])
 
 
 @cuda_meaning(source.only_if)
-def _only_if(typing_context: Any, holder: Any, fact: Any, function: Any, *args: Any) -> Any:
+def _only_if(holder: Any, fact: Any, function: Any, *args: Any) -> Any:
     holds = getattr(holder, nb.literal(fact))
     if holds:
-        nb.returns(typing_context, function, (holder, *args))
-    context, builder, values = yield nb.types.void
+        nb.returns(function, (holder, *args))
+    builder, values = yield
     if holds:
-        nb.call(context, builder, function, (holder, *args), (values[0], *values[3:]))
+        builder.apply(function, (holder, *args), (values[0], *values[3:]))
 
 
 @cuda_meaning(source.over)
-def _over(typing_context: Any, values: Any, function: Any, *args: Any) -> Any:
+def _over(values: Any, function: Any, *args: Any) -> Any:
     for kind in values:
-        nb.returns(typing_context, function, (kind, *args))
-    context, builder, given = yield nb.types.void
+        nb.returns(function, (kind, *args))
+    builder, given = yield
     for number, kind in enumerate(values):
-        nb.call(
-            context,
-            builder,
+        builder.apply(
             function,
             (kind, *args),
             (builder.extract_value(given[0], number), *given[2:]),
@@ -151,21 +148,21 @@ def by_compute(operation: Any) -> Callable[[Callable], None]:
     compute role executes as a call.
 
     The meaning is a generator function of the types: it checks them, yields the function to call
-    and its argument types, is sent (context, builder, args), and returns the arguments' values.
+    and its argument types, is sent (builder, args), and returns the arguments' values.
     """
 
     def attach(prepared: Callable) -> None:
-        def typer(typing_context: Any, np_: Any, *given: Any) -> Any:
+        def typer(np_: Any, *given: Any) -> Any:
             rest = prepared(np_, *given)
             function, argtypes = next(rest)
             if np_.computes:
-                nb.returns(typing_context, function, argtypes)
-            context, builder, args = yield nb.types.void
+                nb.returns(function, argtypes)
+            builder, args = yield
             if np_.computes:
                 try:
-                    rest.send((context, builder, args))
+                    rest.send((builder, args))
                 except StopIteration as end:
-                    nb.call(context, builder, function, argtypes, end.value)
+                    builder.apply(function, argtypes, end.value)
 
         cuda_meaning(operation)(with_parameters(typer, inspect.signature(prepared).parameters))
 
@@ -173,10 +170,10 @@ def by_compute(operation: Any) -> Callable[[Callable], None]:
 
 
 def _axis(what: str) -> Any:
-    def typer(_context: Any, name: Any) -> Any:
+    def typer(name: Any) -> Any:
         axis = nb.literal(name)
-        _, builder, _ = yield I32
-        return nb.external(builder, axis_symbol(what, axis), nb.i32)
+        builder, _ = yield I32
+        return builder.external(axis_symbol(what, axis), nb.i32)
 
     return typer
 
@@ -187,10 +184,10 @@ cuda_meaning(source.axis_size)(_axis("size"))
 
 def _program(operation: Any, name: str, register: str) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, axis: Any) -> Any:
+    def typer(axis: Any) -> Any:
         dimension = "xyz"[source.checked_axis(name, axis)]
-        _, builder, _ = yield I32
-        return nb.special(builder, f"{register}.{dimension}")
+        builder, _ = yield I32
+        return builder.special(f"{register}.{dimension}")
 
 
 def check_ctas(unit: Unit, library: Any) -> None:
@@ -207,10 +204,10 @@ _program(source.num_programs, "num_programs", "nctaid")
 
 def _folded(operation: Any, what: str) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, dimension: Any) -> Any:
+    def typer(dimension: Any) -> Any:
         number = nb.literal(dimension)
-        _, builder, _ = yield I32
-        return nb.external(builder, program_symbol(what, number), nb.i32)
+        builder, _ = yield I32
+        return builder.external(program_symbol(what, number), nb.i32)
 
 
 _folded(source.folded_index, "index")
@@ -218,15 +215,15 @@ _folded(source.folded_size, "size")
 
 
 @cuda_meaning(source.own_index)
-def _own_index(_context: Any) -> Any:
-    _, builder, _ = yield I32
-    return nb.block_number(builder)
+def _own_index() -> Any:
+    builder, _ = yield I32
+    return builder.block_number()
 
 
 @cuda_meaning(source.cta_count)
-def cta_count(_context: Any) -> Any:
-    _, builder, _ = yield I32
-    x, y, z = nb.grid_size(builder)
+def cta_count() -> Any:
+    builder, _ = yield I32
+    x, y, z = builder.grid_size()
     return builder.mul(x, builder.mul(y, z))
 
 
@@ -234,24 +231,20 @@ def keep_grid(builder: Any, unit: Unit, sizes: Sequence) -> None:
     """Write the sizes of the grid's `folded` dimensions, from one lane, to the place where
     `_grid_index` and `_grid_size` read them."""
     for number, size in enumerate(sizes):
-        address = nb.smem(builder, unit.grid_words + 4 * number)
-        nb.emit_asm(
-            builder, nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;", "r,r,~{memory}"
-        )
+        address = builder.smem(unit.grid_words + 4 * number)
+        builder.emit_asm(nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;")
 
 
 def _kept(builder: Any, unit: Unit, number: int) -> Any:
-    address = nb.smem(builder, unit.grid_words + 4 * number)
-    return nb.emit_asm(
-        builder, nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];", "=r,r,~{memory}"
-    )
+    address = builder.smem(unit.grid_words + 4 * number)
+    return builder.emit_asm(nb.i32, [address], "ld.volatile.shared.b32 $0, [$1];")
 
 
 def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the index of this CTA along a dimension of the grid."""
     if dimension not in unit.folded:
-        return nb.special(builder, f"ctaid.{'xyz'[dimension]}")
-    x = Value(builder, nb.special(builder, "ctaid.x"))
+        return builder.special(f"ctaid.{'xyz'[dimension]}")
+    x = Value(builder, builder.special("ctaid.x"))
     sizes = [Value(builder, _kept(builder, unit, number)) for number in range(len(unit.folded))]
     return index(x, sizes, dimension).value
 
@@ -259,15 +252,15 @@ def _grid_index(builder: Any, unit: Unit, dimension: int) -> Any:
 def _grid_size(builder: Any, unit: Unit, dimension: int) -> Any:
     """Return the number of CTAs along a dimension of the grid."""
     if dimension not in unit.folded:
-        return nb.special(builder, f"nctaid.{'xyz'[dimension]}")
+        return builder.special(f"nctaid.{'xyz'[dimension]}")
     return _kept(builder, unit, unit.folded.index(dimension))
 
 
-def define_axes(module: Any, unit: Unit) -> None:
+def define_axes(outer: Any, unit: Unit) -> None:
     """Define the axis symbols of this kernel, in its entry module."""
 
     def put(symbol: str, value: Callable[[Any], Any]) -> None:
-        with nb.define(module, symbol, nb.i32) as (builder, _):
+        with outer.define(symbol, nb.i32) as (builder, _):
             builder.ret(value(builder))
 
     def define(what: str, name: str, value: Callable[[Any], Any]) -> None:
@@ -295,7 +288,7 @@ def cluster_place(builder: Any, dims: Dims) -> list:
     """Return the position of this CTA in its cluster, along x, y and z. A grid is a whole number of
     clusters in each dimension."""
     ids = [
-        Value(builder, nb.const(0) if of == 1 else nb.special(builder, f"ctaid.{dim}"))
+        Value(builder, nb.const(0) if of == 1 else builder.special(f"ctaid.{dim}"))
         for dim, of in zip("xyz", dims, strict=True)
     ]
     return list(place_of(ids, dims))
@@ -304,7 +297,7 @@ def cluster_place(builder: Any, dims: Dims) -> list:
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     """Return the number (0, 1, …) of the compute warpgroup that executes, or that the executing
     warp next to the loading one works for."""
-    warpgroup = number = builder.lshr(nb.thread_index(builder), 7)
+    warpgroup = number = builder.lshr(builder.thread_index(), 7)
     if unit.memory_warpgroup != unit.compute_wgs:
         behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
         number = builder.sub(warpgroup, builder.zext(behind, nb.i32))
@@ -317,14 +310,14 @@ def compute_warpgroup(builder: Any, unit: Unit) -> Any:
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
     """Return whether the executing warp is in this range of the CTA's warps, and its number in the
     range."""
-    warp = builder.lshr(nb.thread_index(builder), 5)
+    warp = builder.lshr(builder.thread_index(), 5)
     place = builder.sub(warp, warps.start)
     return builder.icmp_unsigned("<", place, len(warps)), place
 
 
 def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
     """Return the address of this warpgroup's bytes of a region, plus `offset` bytes."""
-    address = nb.smem(builder, region.base + offset)
+    address = builder.smem(region.base + offset)
     if not region.owners:
         return address
     return builder.add(address, builder.mul(compute_warpgroup(builder, unit), region.nbytes))
@@ -337,15 +330,15 @@ def tile_part(builder: Any, unit: Unit) -> Any:
 
 
 @cuda_meaning(source.warpgroup_part)
-def _warpgroup_part(_context: Any, np_: Any) -> Any:
+def _warpgroup_part(np_: Any) -> Any:
     result = I32 if np_.numbered else InertType("the warpgroup axis")
-    _, builder, args = yield result
+    builder, args = yield result
     if not np_.numbered:
         return None
     return own_warpgroup(builder, args[0]) if np_.unit.turns == 1 else nb.const(0)
 
 
 @cuda_meaning(source.gpu_index)
-def _gpu_index(_context: Any, np_: Any) -> Any:
-    _, builder, args = yield I32
+def _gpu_index(np_: Any) -> Any:
+    builder, args = yield I32
     return builder.load(counter_pointer(builder, args[0], GPU))

@@ -9,6 +9,7 @@ from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
+from ..core.numba import I64
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.format import Field, Kind, render
 from .context_cuda import compute_warpgroup
@@ -53,18 +54,18 @@ def _conversion(field: Field, ty: Any) -> str:
     return text[:-1] + ("ll" if letter in "duxX" else "") + letter
 
 
-def _argument(context: Any, builder: Any, field: Field, ty: Any, value: Any) -> Any:
+def _argument(builder: Any, field: Field, ty: Any, value: Any) -> Any:
     """Return a value in the form in which vprintf reads it from its argument buffer."""
     letter = _conversion(field, ty)[-1]
     if letter == "s":
-        words = [nb.c_string(context, builder, word) for word in ("True", "False")]
-        return builder.select(context.is_true(builder, ty, value), *words)
+        words = [builder.c_string(word) for word in ("True", "False")]
+        return builder.select(builder.context.is_true(builder, ty, value), *words)
     if letter in "duxX":
-        wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else nb.types.int64
-        number = context.cast(builder, value, ty, wide)
+        wide = nb.types.uint64 if _kind(ty) == "int" and not ty.signed else I64
+        number = builder.cast(value, ty, wide)
         narrow = letter in "xX" and (_kind(ty) == "bool" or ty.bitwidth <= 32)
         return builder.and_(number, 0xFFFFFFFF) if narrow else number
-    number = context.cast(builder, value, ty, nb.types.float64)
+    number = builder.cast(value, ty, nb.types.float64)
     # a single NaN, because printf would print its sign
     nan = nb.ir.Constant(number.type, float("nan"))
     return builder.select(builder.fcmp_unordered("uno", number, number), nan, number)
@@ -81,13 +82,13 @@ def _speaker(builder: Any, np_: Any) -> Iterator[None]:
     if np_.role.lanes == "one":
         yield
         return
-    lane = nb.lane_index(builder)
+    lane = builder.lane_index()
     with builder.if_then(builder.icmp_unsigned("==", lane, 0), likely=False):
         yield
 
 
 @cuda_meaning(debug_print)
-def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
+def _debug_print(np_: Any, format: Any, *values: Any) -> Any:
     text = [prefix(np_.unit.kernel.replace("%", "%%"), np_.role, ("%d", "%d", "%d"), "%d")]
     printed = []
     for part in line(immediate("debug_print", "the format", format), values, _kind, _described):
@@ -100,20 +101,17 @@ def _debug_print(_context: Any, np_: Any, format: Any, *values: Any) -> Any:
         else:
             text.append(_conversion(*part))
             printed.append(part)
-    context, builder, args = yield nb.types.void
+    builder, args = yield
     with _speaker(builder, np_):
-        given = list(nb.block_index(builder))
+        given = list(builder.block_index())
         if np_.computes:
             given.append(compute_warpgroup(builder, np_.unit))
-        given += [
-            _argument(context, builder, field, ty, args[1 + field.number]) for field, ty in printed
-        ]
-        nb.vprintf(context, builder, "".join(text) + "\n", given)
+        given += [_argument(builder, field, ty, args[1 + field.number]) for field, ty in printed]
+        builder.vprintf("".join(text) + "\n", given)
 
 
 @cuda_meaning(check)
 def _check(
-    _context: Any,
     np_: Any,
     condition: Any,
     message: Any,
@@ -126,16 +124,14 @@ def _check(
     inert = isinstance(condition, InertType)
     if not inert:
         check_condition(_kind(condition), _described(condition))
-    context, builder, args = yield nb.types.void
+    builder, args = yield
     if not inert and (nb.literal(always) or np_.unit.params.asserts):
-        holds = context.is_true(builder, condition, args[1])
+        holds = builder.context.is_true(builder, condition, args[1])
         # each lane has its own condition
         by_lane = np_.unit.params.lowering_semantics is LoweringSemantics.Lane
         speaker = contextlib.nullcontext() if by_lane else _speaker(builder, np_)
         with builder.if_then(builder.not_(holds), likely=False), speaker:
-            nb.assert_fail(
-                context,
-                builder,
+            builder.assert_fail(
                 f"{text}: {words}" if words else text,
                 place,
                 number,
@@ -144,5 +140,5 @@ def _check(
 
 
 @cuda_meaning(simulated_only)
-def _simulated_only(_context: Any, function: Any) -> Any:
+def _simulated_only(function: Any) -> Any:
     raise SimulatedOnly(BREAKPOINT)

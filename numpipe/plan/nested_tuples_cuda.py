@@ -16,7 +16,7 @@ def leaf_values(builder: Any, ty: Any, value: Any) -> list:
     """Return the leaves of a tuple's LLVM value."""
     if parts_of(ty) is None:
         return [value]
-    parts = nb.cgutils.unpack_tuple(builder, value, len(ty))
+    parts = builder.unpack_tuple(value)
     return [
         leaf
         for kind, part in zip(ty, parts, strict=True)
@@ -33,10 +33,8 @@ def made(tree: Tree, parts: list) -> Any:
     )
 
 
-def build_value(context: Any, builder: Any, ty: Any, values: Iterator) -> Any:
+def build_value(builder: Any, ty: Any, values: Iterator) -> Any:
     """Return the LLVM value of a tuple's type, given the values of its leaves."""
     if parts_of(ty) is None:
         return next(values)
-    return context.make_tuple(
-        builder, ty, [build_value(context, builder, part, values) for part in ty]
-    )
+    return builder.make_tuple(ty, [build_value(builder, part, values) for part in ty])

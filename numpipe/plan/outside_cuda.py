@@ -62,7 +62,7 @@ def report(
     one reports. `kind`: of the record.
     """
     if once:
-        thread = nb.lane_index(builder)
+        thread = builder.lane_index()
         outside = builder.and_(outside, builder.icmp_unsigned("==", thread, 0))
     if what not in unit.places:
         unit.places.append(what)
@@ -82,12 +82,10 @@ def record(
         low,
         high,
     ]
-    nb.emit_asm(
-        builder,
+    builder.emit_asm(
         nb.void,
         operands,
         " ".join(_TELL.replace("KIND", str(kind)).split()),
-        "r,l,r,r,r,r,~{memory}",
     )
 
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ..core import numba as nb
+from ..core.numba import I32
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.errors import SpecError
 from . import profiling as source
@@ -19,7 +20,6 @@ from .plans import PROFILE
 from .roles import Role
 from .unit import Unit
 
-I32 = nb.types.int32
 # $0 events so far, $1 room, $2 and $3 the address, $4 and $5 the event
 _EVENT = (
     "{ .reg .pred np_used; .reg .b32 low, high; .reg .b64 at, now; setp.lt.u32 np_used, $0, $1; "
@@ -64,7 +64,7 @@ def record(
     word = nb.const(source.KINDS.index(kind) | ring << 8 | operand << 16)
     used, room, low, high = _words(builder, state)
     held = [builder.load(pointer) for pointer in (used, room, low, high)]
-    nb.emit_asm(builder, nb.void, [*held, word, step], _EVENT, "r,r,r,r,r,r")
+    builder.emit_asm(nb.void, [*held, word, step], _EVENT, memory=False)
     fits = builder.icmp_unsigned("<", held[0], held[1])
     builder.store(builder.add(held[0], 1), used)
     address = builder.or_(
@@ -73,7 +73,7 @@ def record(
     )
     address = builder.add(address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), 0))
     builder.store(builder.trunc(address, nb.i32), low)
-    builder.store(nb.high_word(builder, address), high)
+    builder.store(builder.high_word(address), high)
 
 
 def define_profile(builder: Any) -> None:
@@ -87,8 +87,8 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
     """Set up, at the start of a role, where the warpgroup's events go. Lanes that do not record
     have no room."""
     control = builder.ptrtoint(builder.module.globals[source.SYMBOL], nb.i64)
-    cta = nb.block_number(builder)
-    thread = nb.thread_index(builder)
+    cta = builder.block_number()
+    thread = builder.thread_index()
     number = builder.lshr(thread, 7)
     lane = builder.and_(thread, 127)
     first = builder.icmp_unsigned("==", lane, 0)
@@ -101,8 +101,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
         first = builder.and_(records, builder.icmp_unsigned("==", lane, 0))
     part = builder.add(builder.mul(cta, len(unit.parts)), number)
     three = nb.ir.LiteralStructType([nb.i32] * 3)
-    found = nb.emit_asm(
-        builder,
+    found = builder.emit_asm(
         three,
         [control, cta, part, builder.zext(records, nb.i32), builder.zext(first, nb.i32)],
         _BEGIN,
@@ -117,21 +116,21 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
 def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
     """Record the end of a warpgroup, and its number of events."""
     held = [builder.load(pointer) for pointer in _words(builder, state)]
-    nb.emit_asm(builder, nb.void, held, _END, "r,r,r,r,~{memory}")
+    builder.emit_asm(nb.void, held, _END)
 
 
 # ---- the operations
-def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
+def of_ring(ring: Any, event: Any, step: Any, part: Any) -> Any:
     """Record an event of a ring: the typer of `ring.note`."""
     kind, operand = nb.literal(event), nb.literal(part)
-    context, builder, args = yield nb.types.void
-    state = nb.fields(context, builder, ring, args[0]).np
+    builder, args = yield
+    state = builder.fields(ring, args[0]).np
     record(
         builder,
         ring.context.unit,
         state,
         kind,
-        context.cast(builder, args[2], step, I32),
+        builder.cast(args[2], step, I32),
         ring.plan.index,
         operand,
     )
@@ -139,11 +138,11 @@ def of_ring(_context: Any, ring: Any, event: Any, step: Any, part: Any) -> Any:
 
 def _of_region(operation: Any, kind: str) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, np_: Any, name: Any) -> Any:
+    def typer(np_: Any, name: Any) -> Any:
         text = immediate("region", "name", name)
         if not isinstance(text, str):
             raise SpecError(f"region: name must be a string, got {text!r}")
-        _, builder, args = yield nb.types.void
+        builder, args = yield
         record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(text)))
 
 
@@ -152,14 +151,14 @@ _of_region(source.region_end, "region end")
 
 
 @cuda_meaning(source.mark_tile)
-def _mark_tile(_context: Any, np_: Any, tile: Any) -> Any:
-    context, builder, args = yield nb.types.void
-    record(builder, np_.unit, args[0], "tile begin", context.cast(builder, args[1], tile, I32))
+def _mark_tile(np_: Any, tile: Any) -> Any:
+    builder, args = yield
+    record(builder, np_.unit, args[0], "tile begin", builder.cast(args[1], tile, I32))
 
 
 @cuda_meaning(source.mark_store)
-def _mark_store(_context: Any, ref: Any, event: Any) -> Any:
+def _mark_store(ref: Any, event: Any) -> Any:
     kind = nb.literal(event)
-    context, builder, args = yield nb.types.void
+    builder, args = yield
     if ref.unit.params.profile_space:
-        record(builder, ref.unit, nb.fields(context, builder, ref, args[0]).np, kind, nb.const(0))
+        record(builder, ref.unit, builder.fields(ref, args[0]).np, kind, nb.const(0))

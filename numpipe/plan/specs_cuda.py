@@ -40,7 +40,7 @@ nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 
 def _record(operation: Op[..., Any]) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any, value: Any) -> Any:
+    def typer(value: Any) -> Any:
         yield RecordType(operation.function(value))
 
 
@@ -49,7 +49,7 @@ for _operation in RECORDS.values():
 
 
 @cuda_meaning(block_spec)
-def _block_spec(_context: Any, *given: Any) -> Any:
+def _block_spec(*given: Any) -> Any:
     at = OPTIONS.index("index_map")
     index_map, facts = given[at], map(nb.literal, given[len(OPTIONS) :])
     function = (
@@ -62,5 +62,5 @@ def _block_spec(_context: Any, *given: Any) -> Any:
     spec = SpecType(
         block_spec.function(*given[:at], function, *given[at + 1 : len(OPTIONS)], *facts), index_map
     )
-    context, builder, args = yield spec
-    return nb.struct(context, builder, spec, index_map=args[at])
+    builder, args = yield spec
+    return builder.struct(spec, index_map=args[at])

@@ -135,8 +135,6 @@ def simulated_type(operation: Any, *values: Any) -> str:
 
 def compiled_type(operation: Any, names: tuple[str, ...], *before: Any) -> str:
     """Return the type of the operation on the GPU, or the error."""
-    from numba.cuda.descriptor import cuda_target
-
     from numpipe.core import numba as nb
 
     types = [
@@ -152,7 +150,6 @@ def compiled_type(operation: Any, names: tuple[str, ...], *before: Any) -> str:
     mask = sum(1 << i for i, name in enumerate(names) if name == "literal float")
     try:
         told = nb.returns(
-            cuda_target.typing_context,
             operation,
             (*types, *([nb.types.literal(mask)] if mask else [])),
         )

@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,9 +12,12 @@ from numpipe.compile.build import toolchain
 if toolchain() is not None:
     pytest.skip(f"no compiler: {toolchain()}", allow_module_level=True)
 
+from numpipe.core import numba as nb
 from numpipe.core.numba import operations
 
-CONTEXT = SimpleNamespace(get_dummy_value=lambda: "nothing")
+
+class FakeBuilder:
+    """What Numba passes to a code generator."""
 
 
 def meaning(typer: Any) -> Any:
@@ -25,51 +27,49 @@ def meaning(typer: Any) -> Any:
 def test_code_follows_the_yield_and_is_generated_for_each_call() -> None:
     asked: list[str] = []
 
-    def typer(_context: Any, a: str, b: str) -> Any:
+    def typer(a: str, b: str) -> Any:
         asked.append("type")
-        context, builder, args = yield f"({a}, {b})"
+        builder, args = yield f"({a}, {b})"
         asked.append("code")
-        return context, builder, *args
+        return builder, *args
 
-    sig, codegen = meaning(typer)(None, "int32", "float32")
+    sig, codegen = meaning(typer)("int32", "float32")
     assert sig == "(int32, float32)" and asked == ["type"]
-    assert codegen(CONTEXT, "builder", sig, (1, 2)) == (CONTEXT, "builder", 1, 2) and asked == [
+    assert codegen("builder", (1, 2)) == ("builder", 1, 2) and asked == [
         "type",
         "code",
     ]
-    assert (
-        codegen(CONTEXT, "other", sig, (3, 4)) == (CONTEXT, "other", 3, 4)
-        and asked == ["type", "code"] * 2
-    )
+    assert codegen("other", (3, 4)) == ("other", 3, 4) and asked == ["type", "code"] * 2
 
 
 def test_code_that_returns_nothing_has_no_value() -> None:
-    def typer(_context: Any) -> Any:
+    def typer() -> Any:
         yield "()"
 
-    assert meaning(typer)(None)[1](CONTEXT, None, "()", ()) == "nothing"
+    sig, codegen = meaning(typer)()
+    assert operations._of_operation(codegen)("context", FakeBuilder(), sig, ()) is nb.nothing
 
 
 def test_a_typer_may_return_signature_and_code_and_none_for_types_it_is_not_of() -> None:
-    def typer(_context: Any, kind: str) -> Any:
+    def typer(kind: str) -> Any:
         if kind == "other":
             return None
         if kind == "known":
             return "sig", "code"
         yield "()"
 
-    def plain(_context: Any) -> Any:
+    def plain() -> Any:
         return "sig", "code"
 
-    assert meaning(typer)(None, "other") is None
-    assert meaning(typer)(None, "known") == meaning(plain)(None) == ("sig", "code")
+    assert meaning(typer)("other") is None
+    assert meaning(typer)("known") == meaning(plain)() == ("sig", "code")
 
 
 def test_a_typer_yields_once() -> None:
-    def typer(_context: Any) -> Any:
+    def typer() -> Any:
         yield "()"
         yield "()"
 
-    _, codegen = meaning(typer)(None)
+    _, codegen = meaning(typer)()
     with pytest.raises(RuntimeError, match="typer.* yields twice"):
-        codegen(CONTEXT, None, "()", ())
+        codegen("builder", ())

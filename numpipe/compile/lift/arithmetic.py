@@ -69,9 +69,7 @@ class Arithmetic(Rewriter):
         would type them as float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
-        return self.call(
-            operation, [*args, *([literal_node(literals, where)] if literals else [])], where
-        )
+        return self.call(operation, [*args, *([literals] if literals else [])], where)
 
     # ---- operators
     def binary_operator(self, node: ast.BinOp) -> Any:

@@ -36,9 +36,9 @@ class Bodies(Functions):
     # ---- pipelines
     def not_called(self, node: ast.Expr) -> Any:
         """Reject a pipeline that is emitted and not run."""
-        called = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        called = self.callee(node.value)
         if any(called is builder for builder in BUILDERS):
-            self.error(node, body_form.not_called(called.__name__))  # type: ignore[union-attr]
+            self.error(node, body_form.not_called(called.__name__))
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
@@ -89,10 +89,10 @@ class Bodies(Functions):
                 loop,
                 lifted,
                 context,
-                literal_node(int(carries), node),
+                int(carries),
                 self.visit(carry),
                 self.visit(state),
-                literal_node(0, node),
+                0,
             ],
             node,
         )

@@ -51,7 +51,7 @@ class Calls(Loops):
     """Calls of numpipe's operations, and the indices of tiles and arrays."""
 
     def unused_product(self, node: ast.Expr) -> Any:
-        called: Any = self.value(node.value.func) if isinstance(node.value, ast.Call) else None
+        called: Any = self.callee(node.value)
         if does(called, "issues") or does(called, "waits"):
             self.error(
                 node,
@@ -63,7 +63,7 @@ class Calls(Loops):
     def predicated(self, node: ast.Expr) -> Any:
         """Rewrite ``operation(…, predicate=p)`` to ``if p: operation(…)``."""
         call = node.value
-        called = self.value(call.func) if isinstance(call, ast.Call) else None
+        called = self.callee(call)
         if not isinstance(call, ast.Call) or all(called is not each for each in PREDICATED):
             return NOT_MINE
         *call.args, predicate = self.bind(called, call)
@@ -99,13 +99,13 @@ class Calls(Loops):
                 return self.call(context.warpgroup_part, [], node)
             if axis == GPU_AXIS and self.unit.gpus:
                 return self.call(context.gpu_index, [], node)
-            return self.call(context.axis_index, [literal_node(axis, node)], node)
+            return self.call(context.axis_index, [axis], node)
 
         def size(axis: str) -> ast.expr:
             size = self.unit.sizes.get(axis)
             if size is not None:
                 return literal_node(size, node)
-            return self.call(context.axis_size, [literal_node(axis, node)], node)
+            return self.call(context.axis_size, [axis], node)
 
         of = index if function is context.axis_index else size
         if not axes:
@@ -165,7 +165,7 @@ class Calls(Loops):
                 f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, "
                 f"0…{self.unit.grid_rank - 1}",
             )
-        return self.call(of, [literal_node(dimension, node)], node)
+        return self.call(of, [dimension], node)
 
     def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
@@ -205,7 +205,7 @@ class Calls(Loops):
         facts = int(alone), grid, self.session.site(self.source, node)
         return self.call(
             pipelines.make_pipeline,
-            [*map(self.visit, args), *(literal_node(fact, node) for fact in facts)],
+            [*map(self.visit, args), *facts],
             node,
         )
 
@@ -512,5 +512,5 @@ class Calls(Loops):
             )
         # the type of what is sliced is known only when it is typed
         if high is None or min(low, high) < 0:
-            return self.call(refs.span, [literal_node(low, part), literal_node(high, part)], part)
-        return self.call(refs.ds, [literal_node(low, part), literal_node(high - low, part)], part)
+            return self.call(refs.span, [low, high], part)
+        return self.call(refs.ds, [low, high - low], part)

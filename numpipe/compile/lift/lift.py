@@ -56,7 +56,7 @@ from . import simulated_source
 from .arithmetic import Arithmetic
 from .bodies import Bodies
 from .calls_and_slices import Calls
-from .constants import Constants, StaticArray, literal_node, stores
+from .constants import Constants, StaticArray, stores
 from .function_calls import Bound, Functions
 from .lane_code import LaneCode
 from .loops import Loops
@@ -220,9 +220,7 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         self.lift_body(node)
         self.check_turns(node)
         if self.session.tokens:
-            begin = self.call(
-                warpgroup_order.begin_tokens, [literal_node(tuple(self.session.tokens), node)], node
-            )
+            begin = self.call(warpgroup_order.begin_tokens, [tuple(self.session.tokens)], node)
             node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
         simulated, compiled = self._both(node.name)
         session = self.session

@@ -254,9 +254,7 @@ class Loops(TileLoops, Arithmetic):
                 located(
                     assign(
                         name,
-                        self.call(
-                            products_in_flight.drained, [load(name), literal_node(0, node)], node
-                        ),
+                        self.call(products_in_flight.drained, [load(name), 0], node),
                     ),
                     node,
                 )
@@ -359,7 +357,7 @@ class Loops(TileLoops, Arithmetic):
         for statement in body:
             for node in surely(statement):
                 facts: Facts | None = getattr(node, "facts", None)
-                issues = isinstance(node, ast.Call) and does(self.value(node.func), "issues")
+                issues = does(self.callee(node), "issues")
                 sure += issues + (facts.products if facts else 0)
             if any(isinstance(node, (ast.Continue, ast.Return)) for node in walk(statement)):
                 break

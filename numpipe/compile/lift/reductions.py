@@ -103,7 +103,7 @@ class Reductions(Arithmetic):
             return test
         return self.call(
             branches.chosen,
-            [test, *(literal_node(fact, node) for fact in self._not_skipped(node))],
+            [test, *self._not_skipped(node)],
             node.test,
         )
 

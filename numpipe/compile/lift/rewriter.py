@@ -217,16 +217,24 @@ class Rewriter(Known):
         self.added[f"__np_{name}"] = value
         return located(load(f"__np_{name}"), where)
 
-    def call(self, operation: Op[..., Any], args: Iterable[ast.expr], where: Any) -> ast.Call:
-        """Return a call of an operation, with the hidden arguments that the operation asks for: the
-        context, its place."""
-        hidden: list[ast.expr] = [self.context_name(where)] if operation.context else []
+    def call(self, operation: Op[..., Any], args: Iterable[Any], where: Any) -> ast.Call:
+        """Return a call of an operation on nodes and constants, with the hidden arguments that the
+        operation asks for: the context, its place."""
+        given: list[ast.expr] = [self.context_name(where)] if operation.context else []
         if operation.site:  # before `args`, whose pipelines may be of the same line
-            hidden.append(literal_node(self.session.site(self.source, where), where))
+            given.append(literal_node(self.session.site(self.source, where), where))
         function = self.named(operation.__name__, operation, where)  # type: ignore[attr-defined]
-        call = ast.copy_location(ast.Call(function, [*hidden, *args], []), where)
+        given += (
+            each if isinstance(each, ast.expr) else literal_node(each, where) for each in args
+        )
+        call = ast.copy_location(ast.Call(function, given, []), where)
         call.operation = operation  # type: ignore[attr-defined]
         return call
+
+    def callee(self, node: Any) -> Any:
+        """Return the function that a node calls, MISSING if it is not known, or None for a node
+        that is not a call."""
+        return self.value(node.func) if isinstance(node, ast.Call) else None
 
     def context_name(self, where: ast.AST) -> ast.Name:
         return located(load(CONTEXT), where)
@@ -287,9 +295,7 @@ class Rewriter(Known):
             )
         if type(value) in specs.RECORDS:
             (field,) = dataclasses.fields(value)
-            return self.call(
-                specs.RECORDS[type(value)], [literal_node(getattr(value, field.name), where)], where
-            )
+            return self.call(specs.RECORDS[type(value)], [getattr(value, field.name)], where)
         return literal_node(value, where)
 
     def name(self, node: ast.Name) -> Any:

@@ -91,10 +91,10 @@ class SplitLoops(Rewriter):
         if isinstance(known, str) and not stream:
             self._check_axis(split, "split_tiles: split", known)
             name = self.temporary("part")
-            here = self.call(context.axis_index, [literal_node(known, node)], node)
+            here = self.call(context.axis_index, [known], node)
             value = self.call(
                 split_k.cluster_part,
-                [steps, here, literal_node(self.unit.sizes[known], node)],
+                [steps, here, self.unit.sizes[known]],
                 node,
             )
             return Parts([assign(name, value)], None, lambda index, _: bind(index, load(name)))
@@ -165,6 +165,4 @@ class SplitLoops(Rewriter):
                 f"numpipe.combine: axis={name!r} exchanges sums through shared memory, but "
                 f"{ast.unparse(work)} is a workspace in global memory; fix: leave one of them out",
             )
-        return self.call(
-            cluster_sums.reduce_scatter, [self.visit(acc), literal_node(name, node)], node
-        )
+        return self.call(cluster_sums.reduce_scatter, [self.visit(acc), name], node)

@@ -30,7 +30,7 @@ class Statements(Calls):
     # ---- with
     def with_block(self, node: ast.With) -> list[ast.stmt]:
         call = node.items[0].context_expr
-        function: Any = self.value(call.func) if isinstance(call, ast.Call) else None
+        function: Any = self.callee(call)
         turn = function is warpgroup_order.turn
         if function is not profiling.region and not turn:
             self.error(
@@ -189,7 +189,7 @@ class Statements(Calls):
     ) -> ast.expr:
         place = (message, statement, self.source.filename, node.lineno, always)  # type: ignore[attr-defined]
         checks: list[ast.expr] = [
-            self.call(debug.check, [part, *(literal_node(p, node) for p in place)], node)
+            self.call(debug.check, [part, *place], node)
             for part in _conjuncts(self.visit(condition))
         ]
         return (

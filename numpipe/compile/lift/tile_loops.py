@@ -60,7 +60,7 @@ class TileLoops(SplitLoops, Turns):
         ]
         loads: list[ast.expr] = [load(n) for n in names]
         setup += [
-            ast.Expr(self.call(tile_loop.check_count, [literal_node(number, count), loaded], count))
+            ast.Expr(self.call(tile_loop.check_count, [number, loaded], count))
             for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))
         ]
         t = self.temporary("tile")
@@ -373,9 +373,7 @@ class TileLoops(SplitLoops, Turns):
         go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)], node)), node)
         body, ordered = self.tile_body(node, in_turns)
         test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
-        behind = ast.Expr(
-            self.call(tile_scheduler.end_tiles, [literal_node(int(ordered), node)], node)
-        )
+        behind = ast.Expr(self.call(tile_scheduler.end_tiles, [int(ordered)], node))
         return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], behind)
 
 

@@ -34,7 +34,7 @@ class UnrolledLoops(Loops):
         """Replace a loop over constants by a copy of its body for each of them."""
         values = self.value(node.iter)
         if not isinstance(values, (tuple, list, range)):
-            if isinstance(node.iter, ast.Call) and self.value(node.iter.func) is static_range:
+            if self.callee(node.iter) is static_range:
                 self.error(
                     node.iter,
                     f"{ast.unparse(node.iter)}: numpipe.static_range takes one to three ints that "

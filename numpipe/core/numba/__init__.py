@@ -37,10 +37,6 @@ with uninterrupted():
         from numba.core.errors import NumbaError as NumbaError
         from numba.cuda import cgutils as cgutils
         from numba.cuda.core import ir as _numba_ir
-        from numba.cuda.core.imputils import RefType as RefType
-        from numba.cuda.core.imputils import iternext_impl as iternext_impl
-        from numba.cuda.extending import lower_builtin as lower_builtin
-        from numba.cuda.extending import lower_cast as lower_cast
 
         from .kernel_compiler import *
         from .lines import *

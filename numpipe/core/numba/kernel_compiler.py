@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
 from typing import Any, ClassVar
 
-from llvmlite import ir as llvm_ir
 from numba import cuda
 from numba.cuda import codegen, compiler, dispatcher, types
 from numba.cuda.core import config, ir, typed_passes, untyped_passes
@@ -20,7 +19,6 @@ from ..instrumentation import INSTRUMENTATION, NOTHING, Instrumentation
 from . import lines
 from .kernel_entries import drop_entries
 from .lines import Place
-from .llvm_ir import Builder
 from .machine_code import rewrite_ir
 from .numba_contexts import in_this_thread, own_contexts
 
@@ -126,7 +124,6 @@ def compiling_for(
                 in_this_thread(lambda: device, dispatcher.get_current_device),
             ),
             (compiler, "CUDACompiler", _Compiler),
-            (llvm_ir, "IRBuilder", Builder),
             # Numba only searches the PTX for runtime calls, which kernels never make
             (
                 passmanagers,

@@ -4,14 +4,16 @@ generator for each), and LLVM representations of values.
 A typer is a generator function that generates code after its `yield`, or a function that returns a
 signature and a code generator. It returns None for types that it does not handle::
 
-    def typer(typing_context, ring, k):                 # types
+    def typer(ring, k):                                 # types
         # yields the call's signature, and gets what it generates LLVM code with; or only the type
-        # of the result, if the arguments are used as they are given
-        context, builder, args = yield I32(ring, I32)
+        # of the result, or nothing if there is none, if the arguments are used as they are given
+        builder, args = yield I32(ring, I32)
         return builder.add(args[1], …)                  # None: no value
 
-    def typer(typing_context, ring, k):
-        return I32(ring, I32), lambda context, builder, sig, args: builder.add(args[1], …)
+    def typer(ring, k):
+        return I32(ring, I32), lambda builder, args: builder.add(args[1], …)
+
+The builder also has Numba's context of the function that is compiled (`llvm_ir.Builder`).
 """
 
 from __future__ import annotations
@@ -22,41 +24,40 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from numba.cuda import cgutils, types
+from numba.cuda import extending, types
 from numba.cuda.core.errors import TypingError
+from numba.cuda.core.imputils import RefType, iternext_impl
 from numba.cuda.cudadecl import registry as typing_registry
 from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.datamodel import models
+from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import register_model
 from numba.cuda.typing import signature, templates
 
 from .kernel_entries import Entries, Lowering
-from .llvm_ir import const, i64, nothing
+from .llvm_ir import Builder, const, i64, nothing, signature_of
 
 __all__ = [
     "FieldsType",
     "TypingError",
     "attribute",
-    "binary",
-    "call",
-    "call_value",
     "constant_attributes",
-    "field_attributes",
-    "fields",
     "helper_type",
     "immediate",
     "literal",
-    "lowering_registry",
+    "lower_cast",
+    "lower_next",
+    "lowered",
     "machine_model",
     "method",
     "models",
     "no_code",
     "operation_type",
     "overload",
+    "python_function",
     "register_model",
     "returns",
     "signature",
-    "struct",
     "struct_model",
     "tuple_of",
     "types",
@@ -71,7 +72,7 @@ def _in_two(typer: Typer) -> Typer:
     None."""
     parameters = inspect.signature(typer)
 
-    @functools.wraps(typer)  # Numba reads parameter names from it
+    @functools.wraps(typer)
     def typed(*given: Any, **named: Any) -> Any:
         answer: Any = typer(*given, **named)
         if not inspect.isgenerator(answer):
@@ -81,36 +82,66 @@ def _in_two(typer: Typer) -> Typer:
             sig = next(answer)
         except StopIteration as end:
             return end.value
-        if isinstance(sig, types.Type):
-            sig = sig(*parameters.bind(*given, **named).args[1:])
+        if sig is None or isinstance(sig, types.Type):
+            sig = (sig or types.void)(*parameters.bind(*given, **named).args)
 
-        def codegen(context: Any, builder: Any, _sig: Any, args: Any) -> Any:
+        def codegen(builder: Any, args: Any) -> Any:
             if waiting:
                 rest = waiting.pop()
             else:  # the code of another call with these types
                 rest = typer(*given, **named)
                 next(rest)
             try:
-                rest.send((context, builder, args))
+                rest.send((builder, args))
             except StopIteration as end:
-                return nothing(context) if end.value is None else end.value
+                return end.value
             raise RuntimeError(f"{typer!r} yields twice")
 
         return sig, codegen
 
-    vars(typed)["__signature__"] = parameters  # Numba reads it at each call
+    vars(typed)["__signature__"] = parameters
     return typed
 
 
+def _with_context(codegen: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a code generator as Numba calls it, with its context in front of the builder, which
+    gets the methods of `Builder`."""
+
+    def generate(context: Any, builder: Any, *rest: Any) -> Any:
+        builder.__class__, builder.context = Builder, context
+        return codegen(builder, *rest)
+
+    return generate
+
+
+def _of_operation(codegen: Callable[..., Any]) -> Callable[..., Any]:
+    """Return the code generator of an operation as Numba calls it."""
+
+    def generate(builder: Any, _signature: Any, args: Any) -> Any:
+        value = codegen(builder, args)
+        return nothing if value is None else value
+
+    return _with_context(generate)
+
+
 def operation_type(key: Any, name: str, typer: Typer) -> Any:
-    """Return the Numba type of a callable implemented by `typer`, which Numba calls with the typing
-    context and the argument types."""
+    """Return the Numba type of a callable implemented by `typer`, a function of the argument
+    types."""
     typer = _in_two(typer)
-    template = templates.make_intrinsic_template(key, typer, name, prefer_literal=True)
+    parameters = list(inspect.signature(typer).parameters.values())
+
+    def typed(_typing_context: Any, *given: Any, **named: Any) -> Any:
+        answer = typer(*given, **named)
+        return answer and (answer[0], _of_operation(answer[1]))
+
+    # Numba reads it at each call, without its first parameter
+    first = inspect.Parameter("typing_context", inspect.Parameter.POSITIONAL_ONLY)
+    vars(typed)["__signature__"] = inspect.Signature([first, *parameters])
+    template = templates.make_intrinsic_template(key, typed, name, prefer_literal=True)
     template._impl_cache, template._overload_cache = Entries(key), Entries(key)
     lowering = Lowering(key)
     template._get_target_registry = lambda *_: lowering
-    if any(p.kind is p.VAR_POSITIONAL for p in inspect.signature(typer).parameters.values()):
+    if any(p.kind is p.VAR_POSITIONAL for p in parameters):
         fixed = template.generic
 
         def generic(self: Any, args: Any, kws: Any) -> Any:
@@ -138,50 +169,6 @@ def _function(template: Any) -> Any:
     return function
 
 
-def call(
-    context: Any,
-    builder: Any,
-    function: Any,
-    argtypes: Sequence[Any],
-    args: Sequence[Any],
-    *value: Any,
-) -> tuple[Any, Any]:
-    """Call `function` (an operation, a helper or its Numba type) while generating code. Return
-    (return type, value).
-
-    Omitted arguments must default to None. If the function is a value and not a constant, pass it
-    as `value`."""
-    fnty = function if isinstance(function, types.Type) else function._numba_type_
-    sig = fnty.get_call_type(context.typing_context, tuple(argtypes), {})
-    left_out = sig.args[len(args) :]
-    assert all(ty == types.none for ty in left_out), sig
-    values = [
-        v if t == s else context.cast(builder, v, t, s)
-        for v, t, s in zip(args, argtypes, sig.args[: len(args)], strict=True)
-    ] + [nothing(context) for _ in left_out]
-    return sig.return_type, context.get_function(fnty, sig)(builder, [*value, *values])
-
-
-def call_value(
-    context: Any,
-    builder: Any,
-    function: Any,
-    value: Any,
-    argtypes: Sequence[Any],
-    args: Sequence[Any],
-) -> tuple[Any, Any]:
-    """Call a callable value of type `function` while generating code. Return (return type,
-    value)."""
-    return call(
-        context,
-        builder,
-        function,
-        argtypes,
-        args,
-        *(() if isinstance(function, types.Function) else (value,)),
-    )
-
-
 def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
     """Return the type of a tuple of these parts; a named tuple of the same class as `like`, if it
     is one."""
@@ -195,10 +182,15 @@ def immediate(value: int) -> tuple[Any, Any]:
     return types.literal(value), const(value, i64)
 
 
-def returns(typing_context: Any, function: Any, argtypes: Sequence[Any]) -> Any:
+def returns(function: Any, argtypes: Sequence[Any]) -> Any:
     """Return the type of the result of `function` for arguments of these types."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_
-    return fnty.get_call_type(typing_context, tuple(argtypes), {}).return_type
+    return signature_of(fnty, argtypes).return_type
+
+
+def python_function(function: Any) -> Any:
+    """Return the Numba type of a Python operator or builtin."""
+    return cuda_target.typing_context.resolve_value_type(function)
 
 
 def _resolved(type_class: type, name: str, typer: Callable[[Any], Any]) -> None:
@@ -215,12 +207,38 @@ def attribute(
     type_class: type,
     name: str,
     typer: Callable[[Any], Any],
-    codegen: Callable[[Any, Any, Any, Any], Any],
+    codegen: Callable[[Any, Any, Any], Any],
 ) -> None:
-    """Define an attribute of values of `type_class`: `typer(type) -> type`, `codegen(context,
-    builder, type, value)`."""
+    """Define an attribute of values of `type_class`: `typer(type) -> type`, `codegen(builder, type,
+    value)`."""
     _resolved(type_class, name, typer)
-    lowering_registry.lower_getattr(type_class, name)(codegen)
+    lowering_registry.lower_getattr(type_class, name)(_with_context(codegen))
+
+
+def lowered(key: Any, *argtypes: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate the code generator ``(builder, signature, args)`` of calls of `key` whose first
+    arguments have these types."""
+    return lambda codegen: lowering_registry.lower(key, *argtypes, types.VarArg(types.Any))(
+        _with_context(codegen)
+    )
+
+
+def lower_cast(fromty: Any, toty: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate the code generator ``(builder, fromty, toty, value)`` of casts between types."""
+
+    def attach(codegen: Callable[..., Any]) -> Callable[..., Any]:
+        extending.lower_cast(fromty, toty)(_with_context(codegen))
+        return codegen
+
+    return attach
+
+
+def lower_next(iterator: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Decorate the code generator ``(builder, signature, args, result)`` of an iterator's next
+    item."""
+    return lambda codegen: extending.lower_builtin("iternext", iterator)(
+        iternext_impl(RefType.UNTRACKED)(_with_context(codegen))
+    )
 
 
 def constant_attributes(type_class: type, result: Any, /, **values: Callable[[Any], Any]) -> None:
@@ -240,10 +258,10 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
             type_class,
             name,
             typer,
-            lambda context, builder, ty, _: (
-                context.get_constant_generic(builder, typer(ty), value(ty))
+            lambda builder, ty, _: (
+                builder.context.get_constant_generic(builder, typer(ty), value(ty))
                 if result or isinstance(value(ty), tuple)
-                else context.get_constant_undef(typer(ty))
+                else builder.context.get_constant_undef(typer(ty))
             ),
         )
 
@@ -251,23 +269,7 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
         define(name, value)
 
 
-def field_attributes(type_class: type, **kinds: Any) -> None:
-    """Define attributes that read the fields of a structure. Each is given by its type, or by a
-    function that returns it for the structure's type."""
-
-    def define(name: str, kind: Any) -> None:
-        attribute(
-            type_class,
-            name,
-            (lambda ty: kind) if isinstance(kind, types.Type) else kind,
-            lambda context, builder, ty, value: getattr(fields(context, builder, ty, value), name),
-        )
-
-    for name, kind in kinds.items():
-        define(name, kind)
-
-
-def no_code(_context: Any, *given: Any) -> Any:
+def no_code(*given: Any) -> Any:
     """Type an operation that does nothing on the GPU."""
     yield types.void(*given)
 
@@ -288,25 +290,16 @@ def method(type_class: type, name: str, function: Any) -> None:
 
     _resolved(type_class, name, lambda ty: types.BoundFunction(Method, ty))
 
-    @lowering_registry.lower(Method.key, type_class, types.VarArg(types.Any))
-    def lower(context: Any, builder: Any, sig: Any, args: Any) -> Any:
-        return call(
-            context,
-            builder,
-            function,
-            (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1 :]),
-            args,
-        )[1]
-
-
-def binary(function: Any, typer: Callable[..., Any], literals: bool = False) -> None:
-    """Do what `overload` does, for a typer that does not need the typing context."""
-    overload(function, lambda _context, *operands: typer(*operands), literals)
+    @lowered(Method.key, type_class)
+    def _(builder: Any, sig: Any, args: Any) -> Any:
+        return builder.apply(
+            function, (sig.recvr or sig.args[0], *sig.args[len(sig.args) - len(args) + 1 :]), args
+        )
 
 
 def overload(function: Any, typer: Typer, literals: bool = False) -> None:
-    """Implement a Python operator or function by ``typer(typing_context, *types)``, which takes
-    precedence over Numba's own implementation.
+    """Implement a Python operator or function by ``typer(*types)``, which takes precedence over
+    Numba's own implementation.
 
     `literals`: pass int literals as literals first, then as int64.
     """
@@ -319,13 +312,13 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
         prefer_literal = literals
 
         def generic(self, args: Any, kws: Any) -> Any:
-            answer = typer(self.context, *args)
+            answer = typer(*args)
             if answer is None:
                 return None
             sig, codegen = answer
             if sig.args not in lowered:
                 lowered[sig.args] = True
-                lowering.lower(function, *sig.args)(codegen)
+                lowering.lower(function, *sig.args)(_of_operation(codegen))
             return sig
 
 
@@ -364,25 +357,25 @@ class FieldsType(types.Type):  # type: ignore[misc]
 
 
 # ---- LLVM representation of the values of a type -------------------------------------------------
-def struct_model(type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]]) -> None:
+def struct_model(
+    type_class: type, fields: Callable[[Any], Sequence[tuple[str, Any]]], *read: str
+) -> None:
     """Represent values of `type_class` as structures with the fields ``fields(type)``, each a
-    (name, Numba type)."""
+    (name, Numba type). Compiled code can read those named in `read` as attributes."""
     register_model(type_class)(lambda manager, ty: models.StructModel(manager, ty, fields(ty)))
+
+    def define(name: str) -> None:
+        attribute(
+            type_class,
+            name,
+            lambda ty: dict(fields(ty))[name],
+            lambda builder, ty, value: getattr(builder.fields(ty, value), name),
+        )
+
+    for name in read:
+        define(name)
 
 
 def machine_model(type_class: type, machine: Callable[[Any], Any]) -> None:
     """Represent each value of `type_class` as a value of the LLVM type ``machine(type)``."""
     register_model(type_class)(lambda manager, ty: models.PrimitiveModel(manager, ty, machine(ty)))
-
-
-def fields(context: Any, builder: Any, ty: Any, value: Any) -> Any:
-    """Return the fields of a structure, as attributes."""
-    return cgutils.create_struct_proxy(ty)(context, builder, value=value)
-
-
-def struct(context: Any, builder: Any, ty: Any, **values: Any) -> Any:
-    """Return a structure with these fields; other fields are undefined."""
-    proxy = cgutils.create_struct_proxy(ty)(context, builder)
-    for name, value in values.items():
-        setattr(proxy, name, value)
-    return proxy._getvalue()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ..memory.scratch_cuda import BarriersType
 from ..pipeline.ring_cuda import RingType, counter_of
@@ -15,7 +16,7 @@ NOTHING = nb.types.Tuple(())
 
 
 @cuda_meaning(source.await_peers)
-def _await_peers(typing_context: Any, np_: Any) -> Any:
+def _await_peers(np_: Any) -> Any:
     rings = (
         [
             RingType(np_, plan, NOTHING, NOTHING, 0, (), False)
@@ -30,25 +31,23 @@ def _await_peers(typing_context: Any, np_: Any) -> Any:
         else []
     )
     for ring in rings:
-        nb.returns(typing_context, await_released, (ring,))
+        nb.returns(await_released, (ring,))
     for consumed in sums:
-        nb.returns(typing_context, source.await_read, (consumed,))
-    context, builder, args = yield nb.types.void
+        nb.returns(source.await_read, (consumed,))
+    builder, args = yield
     if np_.unit.meets_at_end:
         return
     zero = nb.const(0)
     for ring in rings:
-        grid = context.make_tuple(builder, nb.types.UniTuple(nb.types.int32, 0), [])
-        value = nb.struct(
-            context,
-            builder,
+        grid = builder.make_tuple(nb.types.UniTuple(I32, 0), [])
+        value = builder.struct(
             ring,
             np=args[0],
             grid=grid,
             first=zero,
             steps=builder.load(counter_of(builder, ring, args[0])),
         )
-        nb.call(context, builder, await_released, (ring,), (value,))
+        builder.apply(await_released, (ring,), (value,))
     for consumed in sums:
-        value = nb.struct(context, builder, consumed, np=args[0], first=zero)
-        nb.call(context, builder, source.await_read, (consumed,), (value,))
+        value = builder.struct(consumed, np=args[0], first=zero)
+        builder.apply(source.await_read, (consumed,), (value,))

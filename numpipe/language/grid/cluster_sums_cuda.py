@@ -6,6 +6,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cluster
 from ...plan.cluster_ranks import rank_of
@@ -17,8 +18,6 @@ from ..tiles.tile_cuda import InFlightType, TileType, assembled, registers, unde
 from . import cluster_sums as source
 from .cluster_sums import SumsPlan
 from .partials_cuda import PIECE, add_pieces, lane_offset
-
-I32 = nb.types.int32
 
 
 class SumsType(nb.FieldsType):
@@ -41,7 +40,7 @@ nb.machine_model(SumsType, lambda ty: nb.i32.as_pointer())
 
 
 @cuda_meaning(source.reduce_scatter)
-def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: Any) -> Any:
+def _reduce_scatter(np_: Any, site: Any, acc: Any, axis: Any) -> Any:
     name, unit = nb.literal(axis), np_.unit
     if not isinstance(acc, (TileType, InFlightType)):
         source.check(unit, name, None, str(nb.unliteral(acc)))
@@ -54,28 +53,28 @@ def _reduce_scatter(typing_context: Any, np_: Any, site: Any, acc: Any, axis: An
         else None
     )
     if sums is not None:
-        nb.returns(typing_context, source.scattered, (sums, tile))
-    context, builder, args = yield share(np_, site, tile, axis)
+        nb.returns(source.scattered, (sums, tile))
+    builder, args = yield share(np_, site, tile, axis)
     if sums is not None:
-        return nb.call(context, builder, source.scattered, (sums, tile), (args[0], args[2]))[1]
+        return builder.apply(source.scattered, (sums, tile), (args[0], args[2]))
     return args[2] if alone else undefined(share)
 
 
-def _barrier_value(context: Any, builder: Any, barriers: BarriersType, np_: Any) -> Any:
-    return nb.struct(context, builder, barriers, np=np_, first=nb.const(0))
+def _barrier_value(builder: Any, barriers: BarriersType, np_: Any) -> Any:
+    return builder.struct(barriers, np=np_, first=nb.const(0))
 
 
 nb.attribute(
     SumsType,
     "ready",
     lambda ty: ty.ready,
-    lambda c, b, ty, value: _barrier_value(c, b, ty.ready, value),
+    lambda builder, ty, value: _barrier_value(builder, ty.ready, value),
 )
 nb.attribute(
     SumsType,
     "consumed",
     lambda ty: ty.consumed,
-    lambda c, b, ty, value: _barrier_value(c, b, ty.consumed, value),
+    lambda builder, ty, value: _barrier_value(builder, ty.consumed, value),
 )
 nb.constant_attributes(SumsType, I32, quarter=lambda ty: ty.plan.quarter)
 
@@ -101,9 +100,9 @@ def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[li
 
 
 @cuda_meaning(source.send)
-def _send(_context: Any, sums: Any, tile: Any) -> Any:
+def _send(sums: Any, tile: Any) -> Any:
     plan, size = sums.plan, sums.plan.size
-    context, builder, args = yield sums.share
+    builder, args = yield sums.share
     place = cluster_place(builder, plan.consumed.cluster)
     own, shares = place[plan.along], _shares(builder, sums, tile, args[1])
     # rotated until this CTA's share comes first, because registers cannot be indexed
@@ -117,34 +116,30 @@ def _send(_context: Any, sums: Any, tile: Any) -> Any:
             for i in range(size)
         ]
     base = _pieces(builder, sums)
-    ready = barrier_address(
-        context, builder, sums.ready, _barrier_value(context, builder, sums.ready, args[0])
-    )
+    ready = barrier_address(builder, sums.ready, _barrier_value(builder, sums.ready, args[0]))
     for step in range(1, size):
         place[plan.along] = (own + step) % size
         to = rank_of(place, plan.consumed.cluster).value
         buffer, there = (
-            nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
+            builder.issue(cluster.map_shared, address, to)
             for address in (builder.add(base, (step - 1) * plan.region), ready)
         )
         for piece in range(len(shares[step]) // 4):
-            nb.emit_gated(
-                builder,
+            builder.emit_gated(
                 nb.void,
                 [buffer, there, *shares[step][4 * piece : 4 * piece + 4]],
                 "$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.f32 "
                 f"[$0+{PIECE * piece}], {{$2, $3, $4, $5}}, [$1];",
-                "r,r,f,f,f,f,~{memory}",
             )
     return assembled(builder, sums.share, shares[0])
 
 
 @cuda_meaning(source.add)
-def _add(_context: Any, sums: Any, tile: Any) -> Any:
-    context, builder, args = yield tile
+def _add(sums: Any, tile: Any) -> Any:
+    builder, args = yield tile
     total, base = registers(builder, tile, args[1]), _pieces(builder, sums)
     for region in range(sums.plan.size - 1):
         add_pieces(builder, total, "shared", base, region * sums.plan.region)
     # next, lanes of the warp arrive for all of its lanes
-    nb.call(context, builder, barrier.warp_sync, (), ())
+    builder.issue(barrier.warp_sync)
     return assembled(builder, tile, total)

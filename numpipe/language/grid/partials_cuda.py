@@ -7,15 +7,15 @@ import math
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import memory, special
 from ...plan.context_cuda import tile_part
 from ...plan.specs import FLAGS
-from ..tiles.refs_cuda import GmemType, gmem_value
+from ..tiles.refs_cuda import GmemType
 from ..tiles.tile_cuda import TileType, assembled, registers
 from . import partials as source
 
-I32, I64 = nb.types.int32, nb.types.int64
 PIECE = 16 * 128
 """Bytes between two consecutive float4 of a lane."""
 _LANES = 232
@@ -23,30 +23,26 @@ _LANES = 232
 
 
 @cuda_meaning(source.combine)
-def _combine(typing_context: Any, acc: Any, part: Any, work: Any) -> Any:
+def _combine(acc: Any, part: Any, work: Any) -> Any:
     none = isinstance(work, nb.types.NoneType)
     source.check(acc, None if none else work)
     adds = not none and work.role.computes
     if adds:
-        nb.returns(typing_context, source.combined, (work, acc, part))
-    context, builder, args = yield acc
+        nb.returns(source.combined, (work, acc, part))
+    builder, args = yield acc
     return (
-        nb.call(context, builder, source.combined, (work, acc, part), (args[2], *args[:2]))[1]
-        if adds
-        else args[0]
+        builder.apply(source.combined, (work, acc, part), (args[2], *args[:2])) if adds else args[0]
     )
 
 
-def _slot(context: Any, builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
+def _slot(builder: Any, work: GmemType, args: Any) -> tuple[Any, Any]:
     """Return (the workspace's reference, the address of a slot in it)."""
-    ref = gmem_value(context, builder, work, args[0])
-    offset = builder.mul(
-        builder.sext(_own(context, builder, work, args[1]), nb.i64), _stride(builder, ref)
-    )
+    ref = builder.fields(work, args[0])
+    offset = builder.mul(builder.sext(_own(builder, work, args[1]), nb.i64), _stride(builder, ref))
     return ref, builder.add(ref.pointer, offset)
 
 
-def _own(context: Any, builder: Any, work: GmemType, slot: Any) -> Any:
+def _own(builder: Any, work: GmemType, slot: Any) -> Any:
     """Return this CTA's slot among the slots that the CTAs of its cluster have for the same
     part."""
     size = math.prod(work.unit.cluster)
@@ -54,7 +50,7 @@ def _own(context: Any, builder: Any, work: GmemType, slot: Any) -> Any:
         return slot
     return builder.add(
         builder.mul(slot, size),
-        nb.call(context, builder, special.cluster_rank, (), ())[1],
+        builder.issue(special.cluster_rank),
     )
 
 
@@ -70,24 +66,22 @@ def _step(builder: Any, work: GmemType, ref: Any) -> Any:
 
 def _room(builder: Any, ref: Any, work: GmemType, tile: TileType, slot: Any) -> Any:
     """Return whether the workspace has this slot and it is large enough for the tile."""
-    slots, size = nb.cgutils.unpack_tuple(builder, ref.shape)
+    slots, size = builder.unpack_tuple(ref.shape)
     wanted = tile.shape[0] * tile.shape[1] * work.unit.tile_wgs + FLAGS
     return builder.and_(
         builder.icmp_unsigned("<", slot, slots), builder.icmp_signed(">=", size, wanted)
     )
 
 
-def _pieces(
-    context: Any, builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False
-) -> Any:
+def _pieces(builder: Any, work: GmemType, tile: TileType, args: Any, checked: bool = False) -> Any:
     """Return the address of this lane's first float4 in a slot. If `checked`, return an illegal
     address where the slot does not exist."""
-    ref, address = _slot(context, builder, work, args)
+    ref, address = _slot(builder, work, args)
     # An illegal address instead of `trap`: in a function with a trap, ptxas limits the compute role
     # to the 168 registers of the launch instead of 232, and tiles spill.
     if checked:
         # not 232, and tiles spill
-        there = _room(builder, ref, work, tile, _own(context, builder, work, args[1]))
+        there = _room(builder, ref, work, tile, _own(builder, work, args[1]))
         address = builder.select(there, address, 0)
     part = builder.mul(tile_part(builder, work.unit), 4 * tile.shape[0] * tile.shape[1])
     return builder.add(address, builder.zext(builder.add(part, lane_offset(builder)), nb.i64))
@@ -95,7 +89,7 @@ def _pieces(
 
 def lane_offset(builder: Any) -> Any:
     """Return the offset in bytes from a warpgroup's first float4 to this lane's."""
-    return builder.shl(nb.lane_index(builder), 4)
+    return builder.shl(builder.lane_index(), 4)
 
 
 def add_pieces(
@@ -106,12 +100,10 @@ def add_pieces(
     pieces, four = len(total) // 4, nb.ir.LiteralStructType([nb.f32] * 4)
     for start in range(0, pieces, batch):
         loaded = [
-            nb.emit_asm(
-                builder,
+            builder.emit_asm(
                 four,
                 [first],
                 f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",
-                f"=f,=f,=f,=f,{'l' if space == 'global' else 'r'},~{{memory}}",
             )
             for piece in range(start, min(start + batch, pieces))
         ]
@@ -120,40 +112,38 @@ def add_pieces(
             total[register] = builder.fadd(total[register], value)
 
 
-def _flag(context: Any, builder: Any, work: GmemType, args: Any) -> Any:
+def _flag(builder: Any, work: GmemType, args: Any) -> Any:
     """Return the address of this warpgroup's flag of a slot."""
-    ref, address = _slot(context, builder, work, args)
+    ref, address = _slot(builder, work, args)
     behind = builder.sub(builder.extract_value(ref.shape, 1), FLAGS)
     word = builder.add(behind, tile_part(builder, work.unit))
     return builder.add(address, builder.shl(builder.sext(word, nb.i64), 2))
 
 
 @cuda_meaning(source.write_partial)
-def _write_partial(_context: Any, work: Any, slot: Any, tile: Any) -> Any:
-    context, builder, args = yield nb.types.void(work, I32, tile)
-    first = _pieces(context, builder, work, tile, args, checked=True)
+def _write_partial(work: Any, slot: Any, tile: Any) -> Any:
+    builder, args = yield nb.types.void(work, I32, tile)
+    first = _pieces(builder, work, tile, args, checked=True)
     for piece in range(tile.registers // 4):
         values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
-        nb.emit_asm(
-            builder,
+        builder.emit_asm(
             nb.void,
             [first, *values],
             f"st.global.v4.f32 [$0+{PIECE * piece}], {{$1, $2, $3, $4}};",
-            "l,f,f,f,f,~{memory}",
         )
 
 
 @cuda_meaning(source.parts_together)
-def _parts_together(_context: Any, work: Any, tile: Any) -> Any:
+def _parts_together(work: Any, tile: Any) -> Any:
     yield I32
     return nb.const(source.together(work.unit, tile.shape))
 
 
 @cuda_meaning(source.add_partials)
-def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> Any:
-    context, builder, args = yield tile(work, I32, I32, tile)
+def _add_partials(work: Any, slot: Any, last: Any, tile: Any) -> Any:
+    builder, args = yield tile(work, I32, I32, tile)
     total, parts = registers(builder, tile, args[3]), source.together(work.unit, tile.shape)
-    first = _pieces(context, builder, work, tile, [args[0], args[1], args[3]])
+    first = _pieces(builder, work, tile, [args[0], args[1], args[3]])
     if parts == 1:
         add_pieces(
             builder,
@@ -163,7 +153,7 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
             batch=max(2, min(16, (_LANES - source.OTHERS - tile.registers) // 4 // 2 * 2)),
         )
         return assembled(builder, tile, total)
-    down, found = _step(builder, work, gmem_value(context, builder, work, args[0])), []
+    down, found = _step(builder, work, builder.fields(work, args[0])), []
     for part in range(parts):  # parts that do not exist are loaded as zeros
         there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], part), args[2]), nb.i32)
         found += [
@@ -177,8 +167,7 @@ def _add_partials(_context: Any, work: Any, slot: Any, last: Any, tile: Any) -> 
 
 def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]:
     """Return the four floats at an address, or zeros."""
-    four = nb.emit_asm(
-        builder,
+    four = builder.emit_asm(
         nb.ir.LiteralStructType([nb.f32] * 4),
         [there, address],
         "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, "
@@ -191,25 +180,20 @@ def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]
 
 
 @cuda_meaning(source.signal)
-def _signal(_context: Any, work: Any, slot: Any) -> Any:
-    context, builder, args = yield nb.types.void(work, I32)
-    flag = _flag(context, builder, work, args)
-    nb.call(context, builder, memory.st_release_gpu_b32, (I64, I32), (flag, nb.const(1)))
+def _signal(work: Any, slot: Any) -> Any:
+    builder, args = yield nb.types.void(work, I32)
+    flag = _flag(builder, work, args)
+    builder.issue(memory.st_release_gpu_b32, flag, 1)
 
 
 @cuda_meaning(source.await_signals)
-def _await_signals(_context: Any, work: Any, first: Any, count: Any) -> Any:
-    context, builder, args = yield nb.types.void(work, I32, I32)
-    flag, ref = _flag(context, builder, work, args), gmem_value(context, builder, work, args[0])
-    nb.call(
-        context,
-        builder,
+def _await_signals(work: Any, first: Any, count: Any) -> Any:
+    builder, args = yield nb.types.void(work, I32, I32)
+    flag, ref = _flag(builder, work, args), builder.fields(work, args[0])
+    builder.issue(
         memory.await_each_acquire_gpu_b32,
-        (I64, I64, I32, I32),
-        (
-            flag,
-            _step(builder, work, ref),
-            nb.lane_index(builder),
-            args[2],
-        ),
+        flag,
+        _step(builder, work, ref),
+        builder.lane_index(),
+        args[2],
     )

@@ -6,12 +6,11 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import F32, I32
 from ...core.op import cuda_meaning
-from ..tiles.refs_cuda import gmem_value
 from ..tiles.tile_cuda import TileType, assembled
 from . import round_totals as source
 
-I32 = nb.types.int32
 LAUNCH = "ld.relaxed.gpu.global.b32 $0, [$1+36]; add.s32 $0, $0, 1;"
 # $0 the workspace, $1 the word, $2 the value, $3 the launch
 STORE = """{ .reg .b32 slot; .reg .b64 at, word; shr.u32 slot, $1, 2; mad.wide.u32 at, slot, 32, $0;
@@ -29,24 +28,24 @@ setp.ne.b32 p2, of0, $5; setp.ne.or.b32 p2, of1, $5, p2; @p2 nanosleep.u32 100; 
 
 
 @cuda_meaning(source.launch_number)
-def _launch_number(_context: Any, work: Any) -> Any:
-    context, builder, args = yield I32(work)
-    at = gmem_value(context, builder, work, args[0]).pointer
-    return nb.emit_asm(builder, nb.i32, [at], LAUNCH, "=r,l,~{memory}")
+def _launch_number(work: Any) -> Any:
+    builder, args = yield I32(work)
+    at = builder.fields(work, args[0]).pointer
+    return builder.emit_asm(nb.i32, [at], LAUNCH)
 
 
 @cuda_meaning(source.store)
-def _store(_context: Any, work: Any, word: Any, value: Any, launch: Any) -> Any:
-    context, builder, args = yield nb.types.void(work, I32, nb.types.float32, I32)
-    at = gmem_value(context, builder, work, args[0]).pointer
-    nb.emit_asm(builder, nb.void, [at, *args[1:]], STORE, "l,r,f,r,~{memory}")
+def _store(work: Any, word: Any, value: Any, launch: Any) -> Any:
+    builder, args = yield nb.types.void(work, I32, F32, I32)
+    at = builder.fields(work, args[0]).pointer
+    builder.emit_asm(nb.void, [at, *args[1:]], STORE)
 
 
 @cuda_meaning(source.await_words)
-def _await_words(_context: Any, work: Any, *others: Any) -> Any:
+def _await_words(work: Any, *others: Any) -> Any:
     result = TileType(source.FORM)
-    context, builder, args = yield result(work, I32, I32, I32)
-    at = gmem_value(context, builder, work, args[0]).pointer
+    builder, args = yield result(work, I32, I32, I32)
+    at = builder.fields(work, args[0]).pointer
     pair, constraints = nb.ir.LiteralStructType([nb.f32] * 2), "=&f,=&f,l,r,r,r,~{memory}"
-    found = nb.emit_asm(builder, pair, [at, *args[1:]], AWAIT, constraints)
+    found = builder.emit_asm(pair, [at, *args[1:]], AWAIT, constraints)
     return assembled(builder, result, [builder.extract_value(found, i) for i in range(2)])

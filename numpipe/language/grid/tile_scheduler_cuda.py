@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
+from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import cuda_meaning
 from ...plan.context import cta_count
 from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context
@@ -15,7 +16,6 @@ from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
 from . import tile_scheduler as source
 
-I32, I64 = nb.types.int32, nb.types.int64
 # $0 the counter, $1 the number of CTAs minus one, at which the number of ended CTAs wraps to 0.
 # Acquire and release: all work indices have been fetched before the last CTA resets their number
 # (not with an ordinary store: the memory role has none).
@@ -26,14 +26,14 @@ _ENDED = (
 
 
 @cuda_meaning(source.scheduler)
-def _scheduler(_context: Any, np_: Any, site: Any) -> Any:
+def _scheduler(np_: Any, site: Any) -> Any:
     source.check_cluster(np_.unit, nb.literal(site))
     plan = np_.unit.plan_work_ring(nb.literal(site))
     np_.unit.rings_of[np_.role].add(plan.name)
     none = nb.types.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
-    context, builder, args = yield ring
-    return nb.struct(context, builder, ring, np=args[0])
+    builder, args = yield ring
+    return builder.struct(ring, np=args[0])
 
 
 # ---- who does what
@@ -44,18 +44,18 @@ def _first_lane(builder: Any, unit: Unit) -> Any:
 
 
 @cuda_meaning(source.if_fetching)
-def _if_fetching(typing_context: Any, np_: Any, function: Any, *args: Any) -> Any:
+def _if_fetching(np_: Any, function: Any, *args: Any) -> Any:
     fetches = np_.loads or not np_.unit.warp_specialized
     if fetches:
-        nb.returns(typing_context, function, (np_, *args))
-    context, builder, values = yield nb.types.void
+        nb.returns(function, (np_, *args))
+    builder, values = yield
     if fetches:
         with (
             contextlib.nullcontext()
             if np_.loads
             else builder.if_then(_first_lane(builder, np_.unit))
         ):
-            nb.call(context, builder, function, (np_, *args), (values[0], *values[2:]))
+            builder.apply(function, (np_, *args), (values[0], *values[2:]))
 
 
 # ---- the state
@@ -84,28 +84,28 @@ of_context(source.pass_owner, nb.types.void, _pass_owner)
 
 
 @cuda_meaning(source.later)
-def _later(_context: Any, index: Any, last: Any) -> Any:
-    _, builder, args = yield I32(I32, I32)
+def _later(index: Any, last: Any) -> Any:
+    builder, args = yield I32(I32, I32)
     return builder.select(builder.icmp_unsigned(">", *args), args[0], -1)
 
 
 @cuda_meaning(source.none_or_more)
-def _none_or_more(_context: Any, tiles: Any) -> Any:
-    _, builder, args = yield I32(I32)
+def _none_or_more(tiles: Any) -> Any:
+    builder, args = yield I32(I32)
     return builder.select(builder.icmp_signed("<", args[0], 0), 0, args[0])
 
 
 @cuda_meaning(source.is_tile)
-def _is_tile(_context: Any, tile: Any, end: Any) -> Any:
-    _, builder, args = yield nb.types.boolean(I32, I32)
+def _is_tile(tile: Any, end: Any) -> Any:
+    builder, args = yield BOOLEAN(I32, I32)
     return builder.icmp_unsigned("<", *args)
 
 
 @cuda_meaning(source.close)
-def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
-    context, builder, args = yield nb.types.void
+def _close(np_: Any, in_turns: Any) -> Any:
+    builder, args = yield
     if nb.literal(in_turns) and np_.unit.turns > 1:
-        own = np_.compiled(context, builder, args[0])
+        own = np_.compiled(builder, args[0])
         own.turn = source.away(own, own.state[source.AWAY])
 
 
@@ -113,20 +113,20 @@ def _close(_context: Any, np_: Any, in_turns: Any) -> Any:
 def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     """Store the CTA's first work index and the address of the launch's counter, before the kernel
     function."""
-    builder.store(nb.block_number(builder), _word(builder, np_, source.INDEX))
+    builder.store(builder.block_number(), _word(builder, np_, source.INDEX))
     builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
     builder.store(
-        nb.high_word(builder, address),
+        builder.high_word(address),
         _word(builder, np_, source.COUNTER + 1),
     )
 
 
 @cuda_meaning(source.end_scheduler)
-def _end_scheduler(_context: Any, np_: Any) -> Any:
+def _end_scheduler(np_: Any) -> Any:
     unit: Unit = np_.unit
-    context, builder, args = yield nb.types.void
+    builder, args = yield
     if unit.work_ring is None or (unit.warp_specialized and not np_.loads):
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
-        others = builder.sub(nb.call(context, builder, cta_count, (), ())[1], 1)
-        nb.emit_asm(builder, nb.void, [_counter(builder, args[0]), others], _ENDED, "l,r,~{memory}")
+        others = builder.sub(builder.issue(cta_count), 1)
+        builder.emit_asm(nb.void, [_counter(builder, args[0]), others], _ENDED)

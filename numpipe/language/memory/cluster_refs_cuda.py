@@ -8,6 +8,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cluster
@@ -19,8 +20,6 @@ from ..tiles.shared_tiles import load_form
 from ..tiles.shared_tiles_cuda import converge, part_of, starts_of
 from ..tiles.tile_cuda import TileType, assembled, undefined
 from . import cluster_refs as source
-
-I32 = nb.types.int32
 
 
 class RemoteTileType(nb.FieldsType):
@@ -37,29 +36,29 @@ nb.constant_attributes(
 
 
 @cuda_meaning(source.cluster_ref)
-def _cluster_ref(_context: Any, np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
+def _cluster_ref(np_: Any, tile: Any, cluster_idx: Any, cluster_dim: Any) -> Any:
     axis, dims = source.check(np_, tile, cluster_idx, cluster_dim), np_.unit.cluster
     result = RemoteTileType(tile)
-    context, builder, args = yield result
+    builder, args = yield result
     if not np_.computes:
-        return nb.struct(context, builder, result, address=args[1], away=nb.const(0))
+        return builder.struct(result, address=args[1], away=nb.const(0))
     place = cluster_place(builder, dims)
-    place[axis] = Value(builder, context.cast(builder, args[2], cluster_idx, I32))
+    place[axis] = Value(builder, builder.cast(args[2], cluster_idx, I32))
     to = rank_of(place, dims).value
-    there = nb.call(context, builder, cluster.map_shared, (I32, I32), (args[1], to))[1]
-    return nb.struct(context, builder, result, address=args[1], away=builder.sub(there, args[1]))
+    there = builder.issue(cluster.map_shared, args[1], to)
+    return builder.struct(result, address=args[1], away=builder.sub(there, args[1]))
 
 
-def _get_item(_context: Any, ref: Any, index: Any) -> Any:
+def _get_item(ref: Any, index: Any) -> Any:
     if not isinstance(ref, RemoteTileType):
         return None
     whole = ref.tile
     parts, starts = part_of(whole, index)
     result = TileType(load_form(whole, parts, f"{source.REF}(…)[…]"))
-    context, builder, args = yield result
+    builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
-    fields = nb.fields(context, builder, ref, args[0])
+    fields = builder.fields(ref, args[0])
     place = inside(builder, whole, index, args[1], f"{source.REF}(…)[…]")
 
     def fetched(builder: Any, address: Any, nbytes: int) -> Any:
@@ -76,23 +75,17 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     """Load `nbytes` bytes from the cluster's address window, as `scattered_shared_cuda` does from
     the CTA's own memory."""
     if nbytes < 4:
-        return nb.emit_asm(
-            builder,
+        return builder.emit_asm(
             nb.i16,
             [address],
             f"ld.shared::cluster.u{8 * nbytes} $0, [$1];",
-            "=h,r,~{memory}",
         )
     if nbytes == 4:
-        return nb.emit_asm(
-            builder, nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];", "=r,r,~{memory}"
-        )
-    pair = nb.emit_asm(
-        builder,
+        return builder.emit_asm(nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];")
+    pair = builder.emit_asm(
         nb.ir.LiteralStructType([nb.i32, nb.i32]),
         [address],
         "ld.shared::cluster.v2.u32 {$0, $1}, [$2];",
-        "=r,=r,r,~{memory}",
     )
     both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
     for i in range(2):
@@ -100,7 +93,7 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     return both
 
 
-def _set_item(_context: Any, ref: Any, _index: Any, _value: Any) -> None:
+def _set_item(ref: Any, _index: Any, _value: Any) -> None:
     if isinstance(ref, RemoteTileType):
         raise SpecError(source.LOADED)
 

@@ -6,6 +6,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes import one_lane
+from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from ...plan.cluster_ranks import Sharing
@@ -14,13 +15,10 @@ from ...plan.copy_plans import CopyPlan
 from ..tiles.array_views_cuda import ViewType
 from ..tiles.fence_order import before_async
 from ..tiles.indices_cuda import report_view
-from ..tiles.refs_cuda import gmem_value
 from ..tiles.tma_cuda import Copy
 from . import copies as source
 from .copies import WAIT
 from .scratch_cuda import barrier_address
-
-I32, BOOL = nb.types.int32, nb.types.boolean
 
 
 class TransferType(nb.types.Type):  # type: ignore[misc]
@@ -35,24 +33,25 @@ class TransferType(nb.types.Type):  # type: ignore[misc]
         super().__init__(name=f"transfer({plan}, {view}, {nbytes}, {sharing})")
 
 
-nb.struct_model(TransferType, lambda ty: [("view", ty.view), ("address", I32), ("arrival", I32)])
+nb.struct_model(
+    TransferType, lambda ty: [("view", ty.view), ("address", I32), ("arrival", I32)], "arrival"
+)
 nb.constant_attributes(TransferType, I32, nbytes=lambda ty: ty.nbytes)
-nb.field_attributes(TransferType, arrival=I32)
 
 
 @cuda_meaning(source.issue)
-def _issue(_context: Any, transfer: Any, how: Any) -> Any:
+def _issue(transfer: Any, how: Any) -> Any:
     plan, ref = transfer.plan, transfer.view.ref
     ref.unit.map_slot(plan.request)
-    context, builder, args = yield nb.types.void(transfer, how)
-    value = nb.fields(context, builder, transfer, args[0])
-    view = nb.fields(context, builder, transfer.view, value.view)
-    array = gmem_value(context, builder, ref, view.ref)
-    start = nb.cgutils.unpack_tuple(builder, view.start)
+    builder, args = yield nb.types.void(transfer, how)
+    value = builder.fields(transfer, args[0])
+    view = builder.fields(transfer.view, value.view)
+    array = builder.fields(ref, view.ref)
+    start = builder.unpack_tuple(view.start)
     table = array.table
     if ref.unit.params.debug and nb.literal(how) != "prefetch":
         report_view(builder, transfer.view, array.shape, start)
-    copy = Copy(context, builder, ref.unit, plan, table, start, value.address, value.arrival)
+    copy = Copy(builder, ref.unit, plan, table, start, value.address, value.arrival)
     if transfer.sharing is not None:
         copy.share(transfer.sharing)
     if nb.literal(how) == "load" and transfer.adjacent:
@@ -60,8 +59,8 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
         with builder.if_else(inside) as (whole, parts):
             with whole:
                 operands = value.address, address, nb.const(transfer.nbytes), value.arrival
-                kinds = I32, nb.types.int64, I32, I32
-                nb.call(context, builder, cp_async_bulk.load_bytes, kinds, operands)
+                kinds = I32, I64, I32, I32
+                builder.apply(cp_async_bulk.load_bytes, kinds, operands)
             with parts:
                 copy.load()
     else:
@@ -71,13 +70,13 @@ def _issue(_context: Any, transfer: Any, how: Any) -> Any:
 def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> tuple[Any, Any]:
     """Return (whether a vector is inside its array, the address of its first element)."""
     inside, address = nb.const(1, nb.i1), array.pointer
-    sizes, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+    sizes, strides = (builder.unpack_tuple(of) for of in (array.shape, array.strides))
     itemsize = nb.const(transfer.view.ref.arg.dtype.itemsize, nb.i64)
     for axis, (first, size, stride) in enumerate(zip(start, sizes, strides, strict=True)):
         count = transfer.view.shape[0] if axis in transfer.plan.axes else 1
-        last = builder.sub(size, nb.const(count))
+        last = builder.sub(size, count)
         fits = builder.and_(
-            builder.icmp_signed(">=", first, nb.const(0)), builder.icmp_signed("<=", first, last)
+            builder.icmp_signed(">=", first, 0), builder.icmp_signed("<=", first, last)
         )
         inside = builder.and_(inside, fits)
         far = builder.mul(builder.mul(builder.sext(first, nb.i64), stride), itemsize)
@@ -87,16 +86,13 @@ def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> t
 
 # ---- the operations
 def _transfer(
-    context: Any,
     builder: Any,
     ty: TransferType,
     view: Any,
     address: Any = None,
     arrival: Any = None,
 ) -> Any:
-    return nb.struct(
-        context,
-        builder,
+    return builder.struct(
         ty,
         view=view,
         address=address or nb.const(0),
@@ -104,10 +100,10 @@ def _transfer(
     )
 
 
-def _truth(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+def _truth(builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.BooleanLiteral):
         return nb.const(int(ty.literal_value), nb.i1)
-    return context.cast(builder, value, ty, BOOL)
+    return builder.cast(value, ty, BOOLEAN)
 
 
 @by_compute(source.copy_gmem_to_smem)
@@ -116,13 +112,13 @@ def _copy_in(
 ) -> Any:
     plan, sharing = source.check_load(np_, src, dst, barrier, predicate, collective_axes)
     transfer = TransferType(plan, src, dst.layout.nbytes, sharing)
-    context, builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOL)
-    nb.call(context, builder, before_async, (dst,), args[2:3])
-    arrival = barrier_address(context, builder, barrier, args[3])
+    builder, args = yield one_lane, (source.load._numba_type_, transfer, BOOLEAN)
+    builder.apply(before_async, (dst,), args[2:3])
+    arrival = barrier_address(builder, barrier, args[3])
     return (
-        nb.nothing(context),
-        _transfer(context, builder, transfer, args[1], args[2], arrival),
-        _truth(context, builder, predicate, args[4]),
+        nb.nothing,
+        _transfer(builder, transfer, args[1], args[2], arrival),
+        _truth(builder, predicate, args[4]),
     )
 
 
@@ -133,12 +129,12 @@ def _copy_out(
     transfer = TransferType(
         source.check_store(np_, src, dst, predicate, commit_group, reduction_op), dst
     )
-    context, builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOL, BOOL)
-    nb.call(context, builder, before_async, (src,), args[1:2])
+    builder, args = yield one_lane, (source.store._numba_type_, transfer, BOOLEAN, BOOLEAN)
+    builder.apply(before_async, (src,), args[1:2])
     return (
-        nb.nothing(context),
-        _transfer(context, builder, transfer, args[2], args[1]),
-        _truth(context, builder, predicate, args[3]),
+        nb.nothing,
+        _transfer(builder, transfer, args[2], args[1]),
+        _truth(builder, predicate, args[3]),
         nb.const(int(nb.literal(commit_group)), nb.i1),
     )
 
@@ -146,11 +142,11 @@ def _copy_out(
 @by_compute(source.async_prefetch)
 def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
     transfer = TransferType(source.check_prefetch(np_, src), src)
-    context, builder, args = yield (
+    builder, args = yield (
         one_lane,
         (source.issue._numba_type_, transfer, nb.types.literal("prefetch")),
     )
-    return nb.nothing(context), _transfer(context, builder, transfer, args[1]), nb.nothing(context)
+    return nb.nothing, _transfer(builder, transfer, args[1]), nb.nothing
 
 
 @by_compute(source.commit_smem)
@@ -161,8 +157,8 @@ def _commit_smem(np_: Any) -> Any:
 
 @by_compute(source.commit_smem_to_gmem_group)
 def _commit_group(np_: Any) -> Any:
-    context, _, _ = yield one_lane, (cp_async_bulk.commit_group._numba_type_,)
-    return (nb.nothing(context),)
+    yield one_lane, (cp_async_bulk.commit_group._numba_type_,)
+    return (nb.nothing,)
 
 
 @by_compute(source.wait_smem_to_gmem)
@@ -170,6 +166,6 @@ def _wait_stores(np_: Any, n: Any, wait_read_only: Any) -> Any:
     kind, number = nb.immediate(source.check_groups(n))
     read = source.check_flag(WAIT, "wait_read_only", wait_read_only)
     wait = (cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group)._numba_type_
-    context, builder, _ = yield source.meet, ()
-    nb.call(context, builder, one_lane, (wait, kind), (nb.nothing(context), number))
+    builder, _ = yield source.meet, ()
+    builder.apply(one_lane, (wait, kind), (nb.nothing, number))
     return ()

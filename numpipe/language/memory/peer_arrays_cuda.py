@@ -17,13 +17,13 @@ import re
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...plan.context_cuda import counter_pointer
 from ...plan.control_block import BEGIN, GO, LOST, SEMAPHORES, WORDS_BYTES
 from ...plan.outside_cuda import report
 from ...plan.plans import BEGUN, GPU
 from ...plan.unit import Unit
-from ..tiles.refs_cuda import I32, gmem_value
 from . import peer_arrays as source
 
 _BEFORE = 4 * SEMAPHORES
@@ -88,14 +88,14 @@ def statement(text: str, **names: Any) -> str:
 
 
 # ---- the packed parameter
-def define_offsets(module: Any, unit: Unit) -> None:
+def define_offsets(outer: Any, unit: Unit) -> None:
     """Define the link symbols in the kernel's entry module."""
     for symbol, value in (
         (_AT, unit.peers_at),
         (_SECTION, unit.section_bytes),
         (_ADDRESSES, 128 * len(unit.maps)),
     ):
-        with nb.define(module, symbol, nb.i32) as (builder, _):
+        with outer.define(symbol, nb.i32) as (builder, _):
             builder.ret(nb.const(value))
 
 
@@ -105,7 +105,7 @@ def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
     words = builder.bitcast(table, nb.i32.as_pointer())
     base = builder.ptrtoint(table, nb.i64)
     me = builder.load(builder.gep(words, [unit.peers_at // 4]))
-    high = nb.high_word(builder, base)
+    high = builder.high_word(base)
     for number, value in enumerate((me, builder.trunc(base, nb.i32), high)):
         builder.store(value, _word(builder, np_, GPU + number))
 
@@ -115,7 +115,7 @@ def _word(builder: Any, np_: Any, number: int) -> Any:
 
 
 def _offset(builder: Any, symbol: str) -> Any:
-    return builder.zext(nb.external(builder, symbol, nb.i32), nb.i64)
+    return builder.zext(builder.external(symbol, nb.i32), nb.i64)
 
 
 def words(builder: Any, np_: Any) -> Any:
@@ -141,11 +141,11 @@ def address(builder: Any, of: Any, argument: int) -> Any:
 
 
 def _word64(builder: Any, place: Any) -> Any:
-    return builder.call(nb.pure_asm(nb.i64, [nb.i64], "ld.b64 $0, [$1];", "=l,l"), [place])
+    return builder.pure_asm(nb.i64, [place], "ld.b64 $0, [$1];")
 
 
 # ---- who is there
-def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
+def launch_begins(builder: Any, unit: Unit, table: Any) -> None:
     """Signal the peers that this GPU's launch has begun, and signal this GPU's CTAs when all
     launches have begun. Runs in one lane of the first CTA."""
     base = builder.ptrtoint(table, nb.i64)
@@ -167,18 +167,18 @@ def launch_begins(context: Any, builder: Any, unit: Unit, table: Any) -> None:
         PLACE="-1",
     )
     text = statement(_BEGIN, TELL=tell, BEFORE=_BEFORE, GO=4 * GO, LOST=4 * LOST)
-    nb.emit_asm(builder, nb.void, operands, text, "l,l,r,l,~{memory}")
+    builder.emit_asm(nb.void, operands, text)
 
 
 @cuda_meaning(source.await_launches)
-def _await_launches(_context: Any, np_: Any) -> Any:
-    _, builder, args = yield nb.types.void
+def _await_launches(np_: Any) -> Any:
+    builder, args = yield
     met = _word(builder, args[0], BEGUN)
     with builder.if_then(builder.icmp_unsigned("==", builder.load(met), 0), likely=False):
         own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))
         semaphores = address(builder, own, len(np_.unit.arrays) - 1)
         text = statement(_GATE, GO=4 * GO - _BEFORE, LOST=4 * LOST - _BEFORE)
-        builder.store(nb.emit_asm(builder, nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
+        builder.store(builder.emit_asm(nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
 
 
 def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
@@ -201,12 +201,12 @@ def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
 
 
 @cuda_meaning(source.peer)
-def _peer(_context: Any, np_: Any, array: Any, rank: Any) -> Any:
+def _peer(np_: Any, array: Any, rank: Any) -> Any:
     source.check_peer(np_, array, rank)
     np_.unit.peered.add(array.index)
-    context, builder, args = yield array(np_, array, I32)
-    nb.call(context, builder, source.await_launches, (np_,), (args[0],))
+    builder, args = yield array(np_, array, I32)
+    builder.apply(source.await_launches, (np_,), (args[0],))
     gpu = reached(builder, np_, args[0], args[2], f"numpipe.peer({array.arg.name}, rank): rank")
-    found, ref = section(builder, args[0], gpu), gmem_value(context, builder, array, args[1])
+    found, ref = section(builder, args[0], gpu), builder.fields(array, args[1])
     ref.table, ref.pointer = found, address(builder, found, array.index)
     return ref._getvalue()

@@ -15,6 +15,7 @@ from ...core.arith import is_integer
 from ...core.arith_cuda import convert, type_of
 from ...core.closure_cuda import BoundType
 from ...core.formula_cuda import Value as Int
+from ...core.numba import F32, I32
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.nested_tuples_cuda import leaves, made, tree_of
@@ -25,8 +26,6 @@ from ..tiles.shared_atomics_cuda import emit
 from . import per_lane as source
 from .scratch_cuda import SlotsType, index_parts
 
-I32, F32 = nb.types.int32, nb.types.float32
-
 
 class LaneTileType(SharedType):
     together = False
@@ -35,10 +34,8 @@ class LaneTileType(SharedType):
         if not all(map(is_integer, index_parts(index))):
             return (yield from super().part(target, index))
         source.check_element(index_parts(index), str(index), self.layout)
-        context, builder, args = yield LaneElementType(self)
-        return _place(
-            context, builder, self, nb.fields(context, builder, target, args[0]).of, index, args[1]
-        )
+        builder, args = yield LaneElementType(self)
+        return _place(builder, self, builder.fields(target, args[0]).of, index, args[1])
 
 
 class LaneElementType(nb.FieldsType):
@@ -50,8 +47,8 @@ class LaneElementType(nb.FieldsType):
 
     def update(self, name: str, value: Any) -> Any:
         source.check_update(name, self.tile, value)
-        context, builder, args = yield nb.types.void(self, value)
-        number = in_type(context, builder, args[1], value, self.tile.dtype)
+        builder, args = yield nb.types.void(self, value)
+        number = in_type(builder, args[1], value, self.tile.dtype)
         emit(builder, name.removeprefix("atomic_"), self.tile.dtype, args[0], number)
 
 
@@ -81,9 +78,9 @@ def mapped(function: Callable[[Any], Any], ty: Any) -> Any:
 # ---- the lane's index
 def _index(operation: Any, mask: int | None) -> None:
     @cuda_meaning(operation)
-    def typer(_context: Any) -> Any:
-        _, builder, _ = yield I32
-        thread = nb.thread_index(builder)
+    def typer() -> Any:
+        builder, _ = yield I32
+        thread = builder.thread_index()
         return thread if mask is None else builder.and_(thread, mask)
 
 
@@ -101,36 +98,33 @@ _MODES = {
 }
 
 
-def _mask(context: Any, builder: Any, ty: Any, value: Any) -> Any:
+def _mask(builder: Any, ty: Any, value: Any) -> Any:
     if isinstance(ty, nb.types.IntegerLiteral):
         return nb.const(ty.literal_value & source.FULL)
-    return (
-        builder.trunc(value, nb.i32) if ty.bitwidth > 32 else context.cast(builder, value, ty, I32)
-    )
+    return builder.trunc(value, nb.i32) if ty.bitwidth > 32 else builder.cast(value, ty, I32)
 
 
 def _shuffle(operation: Any, mode: str, clamp: int) -> None:
     name, parameters = operation.__name__, list(inspect.signature(operation.function).parameters)
 
-    def typer(_context: Any, mask: Any, value: Any, amount: Any) -> Any:
+    def typer(mask: Any, value: Any, amount: Any) -> Any:
         source.check_shuffled(name, value)
         source.check_integers(name, **{parameters[0]: mask, parameters[2]: amount})
         kind = nb.unliteral(value)
-        context, builder, args = yield kind(mask, kind, amount)
-        lanes = _mask(context, builder, mask, args[0])
+        builder, args = yield kind(mask, kind, amount)
+        lanes = _mask(builder, mask, args[0])
         by = (
             nb.const(amount.literal_value)
             if isinstance(amount, nb.types.IntegerLiteral)
-            else context.cast(builder, args[2], amount, I32)
+            else builder.cast(args[2], amount, I32)
         )
 
         def word(bits: Any) -> Any:
-            return nb.emit_asm(
-                builder,
+            return builder.emit_asm(
                 nb.i32,
                 [bits, by, lanes],
                 f"shfl.sync.{mode}.b32 $0, $1, $2, {clamp}, $3;",
-                "=r,r,r,r",
+                memory=False,
             )
 
         return _by_words(builder, args[1], word)
@@ -161,34 +155,26 @@ for _operation, (_mode, _clamp) in _MODES.items():
 
 
 @cuda_meaning(source.syncwarp)
-def _syncwarp(_context: Any, mask: Any) -> Any:
+def _syncwarp(mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
-    context, builder, args = yield nb.types.void
-    nb.emit_asm(
-        builder,
+    builder, args = yield
+    builder.emit_asm(
         nb.void,
-        [_mask(context, builder, mask, args[0])],
+        [_mask(builder, mask, args[0])],
         "bar.warp.sync $0;",
-        "r,~{memory}",
     )
 
 
 # ---- elements of tiles
-def _place(
-    context: Any, builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any
-) -> Any:
+def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
     """Return the swizzled address of an element; `layout.swizzled` describes the rows of a tile."""
-    values = (
-        nb.cgutils.unpack_tuple(builder, value)
-        if isinstance(index, nb.types.BaseTuple)
-        else [value]
-    )
+    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     places = [
         Int(
             builder,
             nb.const(ty.literal_value)
             if isinstance(ty, nb.types.IntegerLiteral)
-            else context.cast(builder, part, ty, I32),
+            else builder.cast(part, ty, I32),
         )
         for ty, part in zip(index_parts(index), values, strict=True)
     ]
@@ -204,51 +190,32 @@ def _element(dtype: np.dtype) -> Any:
 
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
     if dtype == BFLOAT16:
-        half = nb.emit_asm(builder, nb.i16, [address], "ld.shared.b16 $0, [$1];", "=h,r,~{memory}")
+        half = builder.emit_asm(nb.i16, [address], "ld.shared.b16 $0, [$1];")
         return builder.bitcast(builder.shl(builder.zext(half, nb.i32), 16), nb.f32)
     if dtype.itemsize == 1:
-        byte = nb.emit_asm(builder, nb.i16, [address], "ld.shared.u8 $0, [$1];", "=h,r,~{memory}")
+        byte = builder.emit_asm(nb.i16, [address], "ld.shared.u8 $0, [$1];")
         return builder.trunc(byte, nb.i8)
-    machine, register = _registers(dtype)
-    return nb.emit_asm(
-        builder,
-        machine,
-        [address],
-        f"ld.shared.b{8 * dtype.itemsize} $0, [$1];",
-        f"={register},r,~{{memory}}",
-    )
+    if dtype.kind == "f" and dtype.itemsize > 2:
+        machine = nb.f32 if dtype.itemsize == 4 else nb.f64
+    else:
+        machine = nb.ir.IntType(8 * dtype.itemsize)
+    return builder.emit_asm(machine, [address], f"ld.shared.b{8 * dtype.itemsize} $0, [$1];")
 
 
 def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
     if dtype == BFLOAT16:
-        value = builder.call(
-            nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [value]
-        )
+        value = builder.pure_asm(nb.i16, [value], "cvt.rn.bf16.f32 $0, $1;")
     if dtype.itemsize == 1:
         value = builder.zext(value, nb.i16)
-    register = "h" if dtype.itemsize < 4 else _registers(dtype)[1]
-    nb.emit_asm(
-        builder,
-        nb.void,
-        [address, value],
-        f"st.shared.b{8 * dtype.itemsize} [$0], $1;",
-        f"r,{register},~{{memory}}",
-    )
-
-
-def _registers(dtype: np.dtype) -> tuple[Any, str]:
-    """Return the LLVM type and the constraint of a number of 16 bits or more."""
-    if dtype.kind == "f" and dtype.itemsize > 2:
-        return (nb.f32, "f") if dtype.itemsize == 4 else (nb.ir.DoubleType(), "d")
-    return {2: (nb.i16, "h"), 4: (nb.i32, "r"), 8: (nb.i64, "l")}[dtype.itemsize]
+    builder.emit_asm(nb.void, [address, value], f"st.shared.b{8 * dtype.itemsize} [$0], $1;")
 
 
 def _get_item(target: Any, index: Any) -> Any:
     if not isinstance(target, LaneTileType):
         return None
     source.check_element(index_parts(index), str(index), target.layout)
-    context, builder, args = yield _element(target.dtype)(target, index)
-    return _load(builder, target.dtype, _place(context, builder, target, args[0], index, args[1]))
+    builder, args = yield _element(target.dtype)(target, index)
+    return _load(builder, target.dtype, _place(builder, target, args[0], index, args[1]))
 
 
 def _set_item(target: Any, index: Any, value: Any) -> Any:
@@ -259,10 +226,10 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
         raise SpecError(READ_ONLY)
     source.check_element(index_parts(index), str(index), target.layout)
     source.check_stored(tile.dtype, value)
-    context, builder, args = yield nb.types.none(target, index, kind)
-    number = convert(context, builder, args[2], kind, _element(tile.dtype))
-    _store(builder, tile.dtype, _place(context, builder, tile, args[0], index, args[1]), number)
+    builder, args = yield nb.types.none(target, index, kind)
+    number = convert(builder, args[2], kind, _element(tile.dtype))
+    _store(builder, tile.dtype, _place(builder, tile, args[0], index, args[1]), number)
 
 
-nb.binary(operator.getitem, _get_item)
-nb.binary(operator.setitem, _set_item)
+nb.overload(operator.getitem, _get_item)
+nb.overload(operator.setitem, _set_item)

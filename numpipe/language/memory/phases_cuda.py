@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
+from ...core.numba import BOOLEAN, I32
 from ...core.op import cuda_meaning
 from ...intrinsics import mbarrier
 from ...plan.context_cuda import counter_pointer
@@ -17,13 +18,11 @@ from ..tiles.cluster_arrivals_cuda import arrive
 from . import phases as source
 from .scratch_cuda import BarriersType, barrier_address
 
-I32 = nb.types.int32
 
-
-def _word(context: Any, builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
+def _word(builder: Any, ty: BarriersType, value: Any) -> tuple[Any, Any]:
     """Return (the address of the phases of an allocation's barriers, the number of this
     barrier)."""
-    fields = nb.fields(context, builder, ty, value)
+    fields = builder.fields(ty, value)
     return counter_pointer(builder, fields.np, COUNTERS + ty.plan.index), fields.first
 
 
@@ -31,53 +30,49 @@ nb.attribute(BarriersType, "address", lambda ty: I32, barrier_address)
 
 
 @cuda_meaning(source.next_phase)
-def _next_phase(_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield I32
-    pointer, number = _word(context, builder, barrier, args[0])
+def _next_phase(barrier: Any) -> Any:
+    builder, args = yield I32
+    pointer, number = _word(builder, barrier, args[0])
     return builder.and_(builder.lshr(builder.load(pointer), number), 1)
 
 
 @cuda_meaning(source.passed)
-def _passed(_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield nb.types.void
-    pointer, number = _word(context, builder, barrier, args[0])
+def _passed(barrier: Any) -> Any:
+    builder, args = yield
+    pointer, number = _word(builder, barrier, args[0])
     builder.store(builder.xor(builder.load(pointer), builder.shl(1, number)), pointer)
 
 
 @cuda_meaning(source.arrive_at_peers)
-def _arrive_at_peers(typing_context: Any, barrier: Any) -> Any:
-    context, builder, args = yield nb.types.void
+def _arrive_at_peers(barrier: Any) -> Any:
+    builder, args = yield
     arrive(
-        typing_context,
-        context,
         builder,
         barrier.plan.peers,
         barrier.plan.cluster,
-        barrier_address(context, builder, barrier, args[0]),
+        barrier_address(builder, barrier, args[0]),
         barrier.plan.led,
         barrier.plan.wide,
     )
 
 
 @cuda_meaning(source.test)
-def _test(_context: Any, barrier: Any) -> Any:
+def _test(barrier: Any) -> Any:
     source.check_test(barrier)
     if not barrier.context.computes:
         yield InertType(source.STATE)
         return None
-    context, builder, args = yield nb.types.boolean
-    phase = nb.call(context, builder, source.next_phase, (barrier,), args)[1]
-    address = barrier_address(context, builder, barrier, args[0])
-    complete = nb.call(context, builder, mbarrier.test_wait, (I32, I32), (address, phase))[1]
+    builder, args = yield BOOLEAN
+    phase = builder.apply(source.next_phase, (barrier,), args)
+    address = barrier_address(builder, barrier, args[0])
+    complete = builder.issue(mbarrier.test_wait, address, phase)
     # The warps may test at different moments, so a phase counts as complete only if all of them saw
     # it complete.
-    barrier_number = builder.add(builder.lshr(nb.thread_index(builder), 7), 1)
-    answer = nb.emit_asm(
-        builder,
+    barrier_number = builder.add(builder.lshr(builder.thread_index(), 7), 1)
+    answer = builder.emit_asm(
         nb.i32,
         [builder.zext(complete, nb.i32), barrier_number],
         "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
         "selp.b32 $0, 1, 0, all; }",
-        "=r,r,r,~{memory}",
     )
     return builder.icmp_unsigned("!=", answer, 0)

@@ -9,6 +9,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.arith_cuda import type_of
 from ...core.inert_cuda import InertType
+from ...core.numba import I32, I64
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.context_cuda import own_part
@@ -20,8 +21,6 @@ from ..tiles.refs_cuda import GmemType
 from ..tiles.words_cuda import load_words
 from . import prefetched as source
 from .scratch_cuda import BarriersType, barrier_address
-
-I32, I64 = nb.types.int32, nb.types.int64
 
 
 class PrefetchedType(source.TableFacts, nb.FieldsType):
@@ -44,9 +43,7 @@ nb.struct_model(
         ("source", I64),
         ("arrival", I32),
     ],
-)
-nb.field_attributes(
-    PrefetchedType, landed=lambda ty: ty.landed, address=I32, nbytes=I32, source=I64, arrival=I32
+    *("landed", "address", "nbytes", "source", "arrival"),
 )
 nb.constant_attributes(
     PrefetchedType, None, dtype=lambda ty: ty.ref.arg.dtype.name, ndim=lambda ty: ty.ref.arg.ndim
@@ -55,9 +52,7 @@ nb.attribute(
     PrefetchedType,
     "shape",
     lambda ty: nb.types.UniTuple(I32, ty.ref.arg.ndim),
-    lambda context, builder, ty, value: (
-        nb.fields(context, builder, ty.ref, nb.fields(context, builder, ty, value).ref).shape
-    ),
+    lambda builder, ty, value: builder.fields(ty.ref, builder.fields(ty, value).ref).shape,
 )
 
 
@@ -66,7 +61,7 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
     if it is misaligned."""
     if ref.arg.order != "row":
         return nb.const(0)
-    shape, strides = (nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides))
+    shape, strides = (builder.unpack_tuple(of) for of in (array.shape, array.strides))
     whole = builder.icmp_unsigned("==", builder.and_(array.pointer, source.ALIGNED - 1), 0)
     count = nb.const(1, nb.i64)
     for size, stride in zip(reversed(shape), reversed(strides), strict=True):
@@ -82,45 +77,43 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
 
 
 @cuda_meaning(source.prefetched)
-def _prefetched(typing_context: Any, np_: Any, site: Any, table: Any, size: Any) -> Any:
+def _prefetched(np_: Any, site: Any, table: Any, size: Any) -> Any:
     default = source.SIZE if isinstance(size, (nb.types.NoneType, nb.types.Omitted)) else size
     tile, barrier = source.planned(np_, nb.literal(site), table, default).tree
     landed = BarriersType(np_, barrier, barrier.kind.shape)
     result = PrefetchedType(table, landed)
-    nb.returns(typing_context, source.begin, (result,))
-    context, builder, args = yield result
-    array = nb.fields(context, builder, table, args[2])
-    first = nb.struct(context, builder, landed, np=args[0], first=nb.const(0))
-    value = nb.struct(
-        context,
-        builder,
+    nb.returns(source.begin, (result,))
+    builder, args = yield result
+    array = builder.fields(table, args[2])
+    first = builder.struct(landed, np=args[0], first=nb.const(0))
+    value = builder.struct(
         result,
         ref=args[2],
         landed=first,
         address=own_part(builder, np_.unit, tile.memory),
         nbytes=_nbytes(builder, table, array, tile.kind.shape[0]),
         source=array.pointer,
-        arrival=barrier_address(context, builder, landed, first),
+        arrival=barrier_address(builder, landed, first),
     )
-    nb.call(context, builder, source.begin, (result,), (value,))
+    builder.apply(source.begin, (result,), (value,))
     return value
 
 
-def _element(_context: Any, table: Any, index: Any) -> Any:
+def _element(table: Any, index: Any) -> Any:
     if not isinstance(table, PrefetchedType):
         return None
     arg, ref = table.ref.arg, table.ref
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
     lacks = inert is not None and not table.role.computes
     unknown = without_value(arg, whole_slices(index)) if lacks else ""
-    context, builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
+    builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
     if unknown:
         return None
-    fields = nb.fields(context, builder, table, args[0])
-    array = nb.fields(context, builder, ref, fields.ref)
-    place = settled(context, builder, ref, fields.ref, index, args[1])
+    fields = builder.fields(table, args[0])
+    array = builder.fields(ref, fields.ref)
+    place = settled(builder, ref, fields.ref, index, args[1])
     size, offset, inside = arg.dtype.itemsize, nb.const(0, nb.i64), nb.const(1, nb.i1)
-    strides, shape = (nb.cgutils.unpack_tuple(builder, of) for of in (array.strides, array.shape))
+    strides, shape = (builder.unpack_tuple(of) for of in (array.strides, array.shape))
     for part, stride, most in zip(place, strides, shape, strict=True):
         offset = builder.add(offset, builder.mul(builder.sext(part, nb.i64), stride))
         inside = builder.and_(inside, builder.icmp_unsigned("<", part, most))
@@ -135,10 +128,10 @@ def _element(_context: Any, table: Any, index: Any) -> Any:
         return load_words(builder, machine, f"b{8 * size}", at, 1)
 
     def behind() -> list[Any]:
-        block = Block(context, builder, ref, fields.ref, place, ())
+        block = Block(builder, ref, fields.ref, place, ())
         return [builder.bitcast(block.load(block.base, block.inside), machine)]
 
-    return nb.one_of(builder, there, shared, behind)[0]
+    return builder.one_of(there, shared, behind)[0]
 
 
 def _no_value(table: Any, _index: Any = None) -> None:
@@ -147,4 +140,4 @@ def _no_value(table: Any, _index: Any = None) -> None:
 
 
 nb.overload(operator.getitem, _element)
-nb.binary(bool, _no_value)
+nb.overload(bool, _no_value)

@@ -7,6 +7,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32
 from ...core.op import cuda_meaning, predicated
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
@@ -20,12 +21,9 @@ from . import remote as source
 from .copies import check_operands
 from .scratch_cuda import barrier_address
 
-I32 = nb.types.int32
-
 
 @cuda_meaning(source.async_store_smem)
 def _async_store_smem(
-    typing_context: Any,
     np_: Any,
     src: Any,
     dst: Any,
@@ -37,15 +35,15 @@ def _async_store_smem(
     tile, convert = cast_to_store(src, dst.dtype)
     axis, dims = source.check(np_, tile, dst, barrier, cluster_idx, cluster_dim), np_.unit.cluster
     sent = TileType(source.sent_form(tile.form))
-    context, builder, args = yield nb.types.void
+    builder, args = yield
     if not np_.computes:
         return
-    own, arrival = args[2], barrier_address(context, builder, barrier, args[3])
-    lane = builder.and_(nb.thread_index(builder), 31)
+    own, arrival = args[2], barrier_address(builder, barrier, args[3])
+    lane = builder.and_(builder.thread_index(), 31)
     nbytes = nb.const(dst.layout.nbytes // ARRIVALS_A_WARPGROUP)
-    value = context.cast(builder, convert(builder, args[1]), tile, sent)
+    value = builder.cast(convert(builder, args[1]), tile, sent)
     # lane 0 arrives for the accesses of the other lanes too
-    nb.call(context, builder, named.warp_sync, (), ())
+    builder.issue(named.warp_sync)
 
     def send_to(index: Any, idle: Any, first: Any) -> None:
         """Send to the CTA with this index. Lanes arrive unless `idle`, and send if `first`."""
@@ -53,12 +51,9 @@ def _async_store_smem(
         place[axis] = Value(builder, index)
         to = rank_of(place, dims).value
         # the other CTA's tile and barrier, as addresses in the cluster's address window
-        there, landed = (
-            nb.call(context, builder, cluster.map_shared, (I32, I32), (at, to))[1]
-            for at in (own, arrival)
-        )
-        inner, emit = predicated(mbarrier.arrive_expect_tx_remote)(typing_context, I32, I32, I32)
-        emit(context, builder, inner, [landed, nbytes, idle])
+        there, landed = (builder.issue(cluster.map_shared, at, to) for at in (own, arrival))
+        _, emit = predicated(mbarrier.arrive_expect_tx_remote)(I32, I32, I32)
+        emit(builder, [landed, nbytes, idle])
         away = builder.sub(there, own)
         if dst.layout.flat:
             at = anywhere.addresses(builder, dst.layout, own, sent, (nb.const(0), nb.const(0)))
@@ -77,9 +72,9 @@ def _async_store_smem(
     first = anywhere.owner(builder, sent.form.record) if dst.layout.flat else None
     first = first and builder.zext(first, nb.i32)
     if not source.every(cluster_idx):
-        send_to(context.cast(builder, args[4], cluster_idx, I32), lane, first)
+        send_to(builder.cast(args[4], cluster_idx, I32), lane, first)
     elif dst.layout.flat and sent.form.record.copies & 31 == 31:  # each lane sends to one CTA
-        sends = builder.icmp_unsigned("<", lane, nb.const(dims[axis]))
+        sends = builder.icmp_unsigned("<", lane, dims[axis])
         send_to(lane, builder.zext(builder.not_(sends), nb.i32), builder.zext(sends, nb.i32))
     else:
         for index in range(dims[axis]):
@@ -97,6 +92,4 @@ def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
     )
     if len(where) > 2:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
-    nb.emit_gated(
-        builder, nb.void, [*where, *words], text, "r," * (len(where) + len(words)) + "~{memory}"
-    )
+    builder.emit_gated(nb.void, [*where, *words], text)

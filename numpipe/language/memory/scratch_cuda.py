@@ -9,6 +9,7 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
+from ...core.numba import I32
 from ...core.op import cuda_meaning, immediate
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
@@ -18,8 +19,6 @@ from ...plan.roles import Role
 from ...plan.unit import Unit
 from ..tiles.refs_cuda import AtType, SharedType, SmemType, inside, view, with_at
 from . import scratch as source
-
-I32 = nb.types.int32
 
 
 class SlotsType(nb.types.Type):  # type: ignore[misc]
@@ -35,12 +34,9 @@ class SlotsType(nb.types.Type):  # type: ignore[misc]
         tile, further = (
             view(self.tile, index, len(lead)) if len(parts) > len(lead) else (self.tile, None)
         )
-        context, builder, args = yield tile
-        address = nb.fields(
-            context, builder, self, nb.fields(context, builder, target, args[0]).of
-        ).address
+        builder, args = yield tile
+        address = builder.fields(self, builder.fields(target, args[0]).of).address
         number = _linear(
-            context,
             builder,
             lead,
             parts[: len(lead)],
@@ -75,10 +71,9 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
         parts = index_parts(index)
         left = source.check_barriers(self.shape, parts)
         result = BarriersType(self.context, self.plan, left)
-        context, builder, args = yield result
-        have = nb.fields(context, builder, self, nb.fields(context, builder, target, args[0]).of)
+        builder, args = yield result
+        have = builder.fields(self, builder.fields(target, args[0]).of)
         number = _linear(
-            context,
             builder,
             self.shape[: len(parts)],
             parts,
@@ -87,7 +82,7 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
             self.context.unit.debugged if self.context.computes else None,
         )
         first = builder.add(have.first, builder.mul(number, math.prod(left)))
-        return nb.struct(context, builder, result, np=have.np, first=first)
+        return builder.struct(result, np=have.np, first=first)
 
 
 nb.struct_model(SlotsType, lambda ty: [("address", I32)])
@@ -106,7 +101,6 @@ def index_parts(index: Any) -> tuple[Any, ...]:
 
 
 def _linear(
-    context: Any,
     builder: Any,
     shape: tuple[int, ...],
     parts: Any,
@@ -129,7 +123,7 @@ def _linear(
             debugged,
             "….at[…]: index",
             axis,
-            context.cast(builder, place, part, I32),
+            builder.cast(place, part, I32),
             size - 1,
             together,
         )
@@ -148,8 +142,8 @@ def _no_value(target: Any, index: Any = None) -> None:
         )
 
 
-nb.binary(operator.getitem, _no_value)
-nb.binary(bool, _no_value)
+nb.overload(operator.getitem, _no_value)
+nb.overload(bool, _no_value)
 
 
 # ---- allocations
@@ -162,46 +156,42 @@ def _type(np_: ContextType, tree: Any) -> Any:
     return slots if tree.slots else slots.tile
 
 
-def _value(context: Any, builder: Any, ty: Any, tree: Any, np_type: ContextType, np_: Any) -> Any:
+def _value(builder: Any, ty: Any, tree: Any, np_type: ContextType, np_: Any) -> Any:
     if isinstance(tree, tuple):
-        return context.make_tuple(
-            builder,
+        return builder.make_tuple(
             ty,
-            [
-                _value(context, builder, t, part, np_type, np_)
-                for t, part in zip(ty, tree, strict=True)
-            ],
+            [_value(builder, t, part, np_type, np_) for t, part in zip(ty, tree, strict=True)],
         )
     if isinstance(tree, BarrierPlan):
-        return nb.struct(context, builder, ty, np=np_, first=nb.const(0))
+        return builder.struct(ty, np=np_, first=nb.const(0))
     address = own_part(builder, np_type.unit, tree.memory, tree.offset)
-    return nb.struct(context, builder, ty, address=address) if tree.slots else address
+    return builder.struct(ty, address=address) if tree.slots else address
 
 
-def barrier_address(context: Any, builder: Any, ty: BarriersType, value: Any) -> Any:
-    first = nb.fields(context, builder, ty, value).first
+def barrier_address(builder: Any, ty: BarriersType, value: Any) -> Any:
+    first = builder.fields(ty, value).first
     return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, 3))
 
 
 @cuda_meaning(source.scratch)
-def _scratch(_context: Any, np_: Any, site: Any, kind: Any) -> Any:
+def _scratch(np_: Any, site: Any, kind: Any) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
     result = _type(np_, tree)
-    context, builder, args = yield result
-    return _value(context, builder, result, tree, np_, args[0])
+    builder, args = yield result
+    return _value(builder, result, tree, np_, args[0])
 
 
 @cuda_meaning(source.scoped)
-def _scoped(_context: Any, np_: Any, site: Any, kind: Any, axes: Any) -> Any:
+def _scoped(np_: Any, site: Any, kind: Any, axes: Any) -> Any:
     shared = source.shared_by(np_.unit, immediate("run_scoped", "collective_axes", axes))
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
     result = _type(np_, tree)
-    context, builder, args = yield result
-    return _value(context, builder, result, tree, np_, args[0])
+    builder, args = yield result
+    return _value(builder, result, tree, np_, args[0])
 
 
 @cuda_meaning(source.run_scoped)
-def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given: Any) -> Any:
+def _run_scoped(np_: Any, site: Any, function: Any, *given: Any) -> Any:
     *kinds, axes = given
     unit, places = np_.unit, source.sites(nb.literal(site), len(kinds))
     shared = source.shared_by(unit, immediate("run_scoped", "collective_axes", axes))
@@ -214,10 +204,10 @@ def _run_scoped(typing_context: Any, np_: Any, site: Any, function: Any, *given:
     argtypes = [
         kind if tree is None else _type(np_, tree) for kind, tree in zip(kinds, trees, strict=True)
     ]
-    result = nb.returns(typing_context, function, argtypes)
-    context, builder, args = yield result
+    result = nb.returns(function, argtypes)
+    builder, args = yield result
     values = [
-        value if tree is None else _value(context, builder, ty, tree, np_, args[0])
+        value if tree is None else _value(builder, ty, tree, np_, args[0])
         for value, ty, tree in zip(args[3:-1], argtypes, trees, strict=True)
     ]
-    return nb.call_value(context, builder, function, args[2], argtypes, values)[1]
+    return builder.apply_value(function, args[2], argtypes, values)

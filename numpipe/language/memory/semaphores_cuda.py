@@ -11,6 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import memory
 from ...plan.context_cuda import counter_pointer
@@ -18,7 +19,6 @@ from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
 from ...plan.outside_cuda import report
 from ...plan.plans import GPU
 from ...plan.profiling_cuda import record
-from ..tiles.refs_cuda import I32, gmem_value
 from . import semaphores as source
 from .peer_arrays_cuda import TELL, address, reached, section, statement, words
 
@@ -34,14 +34,14 @@ TELL
 OUT: }"""
 
 
-def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
+def _place(builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, Any]:
     """Return (index, byte offset) of a semaphore. A kernel compiled with debug reports one that
     does not exist as `what`."""
-    view = nb.fields(context, builder, semaphore, value)
+    view = builder.fields(semaphore, value)
     index = builder.extract_value(view.start, 0)
     unit = semaphore.ref.unit
     if unit.params.debug:
-        size = builder.extract_value(gmem_value(context, builder, semaphore.ref, view.ref).shape, 0)
+        size = builder.extract_value(builder.fields(semaphore.ref, view.ref).shape, 0)
         outside = builder.icmp_unsigned(">=", index, size)
         if semaphore.ref.role.computes:
             report(
@@ -59,34 +59,28 @@ def _place(context: Any, builder: Any, semaphore: Any, value: Any, what: str) ->
 
 
 @cuda_meaning(source.add_to)
-def _add_to(_context: Any, np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
-    _, offset = _place(context, builder, semaphore, args[1], "numpipe.signal")
+def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
+    builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    _, offset = _place(builder, semaphore, args[1], "numpipe.signal")
     gpu = reached(builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
     place = builder.add(
         address(builder, section(builder, args[0], gpu), semaphore.ref.index), offset
     )
     if np_.unit.params.debug:  # how much of it each GPU has added
-        ref = gmem_value(
-            context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
-        )
+        ref = builder.fields(semaphore.ref, builder.fields(semaphore, args[1]).ref)
         me = builder.load(counter_pointer(builder, args[0], GPU))
         before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, 1))
         whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), 2))
-        nb.emit_asm(
-            builder,
+        builder.emit_asm(
             nb.void,
             [whose, args[3]],
             "red.relaxed.sys.global.add.s32 [$0], $1;",
-            "l,r,~{memory}",
         )
-    nb.call(context, builder, memory.red_release_sys_add, (nb.types.int64, I32), (place, args[3]))
+    builder.issue(memory.red_release_sys_add, place, args[3])
 
 
 @cuda_meaning(source.wait)
-def _wait(
-    typing_context: Any, np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True
-) -> Any:
+def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) -> Any:
     source.check_wait(np_, semaphore, value)
     if not source.waits_for_loads(loads) and not np_.computes:
         yield nb.types.void(np_, site, semaphore, I32, loads)
@@ -96,15 +90,11 @@ def _wait(
     if what not in np_.unit.places:
         np_.unit.places.append(what)
     types = np_, semaphore, I32, I32
-    nb.returns(typing_context, function, types)
-    context, builder, args = yield nb.types.void(
-        np_, site, semaphore, I32, *[loads] * (loads is not True)
-    )
-    index = builder.extract_value(nb.fields(context, builder, semaphore, args[2]).start, 0)
+    nb.returns(function, types)
+    builder, args = yield nb.types.void(np_, site, semaphore, I32, *[loads] * (loads is not True))
+    index = builder.extract_value(builder.fields(semaphore, args[2]).start, 0)
     record(builder, np_.unit, args[0], "await", index)
-    nb.call(
-        context,
-        builder,
+    builder.apply(
         function,
         types,
         (args[0], args[2], args[3], nb.const(np_.unit.places.index(what))),
@@ -113,12 +103,10 @@ def _wait(
 
 
 @cuda_meaning(source.poll)
-def _poll(_context: Any, np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
-    context, builder, args = yield nb.types.void(np_, semaphore, I32, I32)
-    index, offset = _place(context, builder, semaphore, args[1], "numpipe.wait")
-    ref = gmem_value(
-        context, builder, semaphore.ref, nb.fields(context, builder, semaphore, args[1]).ref
-    )
+def _poll(np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
+    builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    index, offset = _place(builder, semaphore, args[1], "numpipe.wait")
+    ref = builder.fields(semaphore.ref, builder.fields(semaphore, args[1]).ref)
     lost = 4 * (LOST - SEMAPHORES)
     tell = statement(
         TELL,
@@ -138,6 +126,4 @@ def _poll(_context: Any, np_: Any, semaphore: Any, value: Any, place: Any) -> An
         ref.pointer,
         args[3],
     ]
-    nb.emit_asm(
-        builder, nb.void, operands, statement(_POLL, TELL=tell, LOST=lost), "l,r,l,r,l,r,~{memory}"
-    )
+    builder.emit_asm(nb.void, operands, statement(_POLL, TELL=tell, LOST=lost))

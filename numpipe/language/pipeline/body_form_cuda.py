@@ -50,7 +50,6 @@ nb.struct_model(
 
 @cuda_meaning(source.emitted)
 def _emitted(
-    _context: Any,
     pipe: Any,
     body: Any,
     compute: Any,
@@ -62,15 +61,13 @@ def _emitted(
     carry = nb.unliteral(carry)
     value = EmittedType(pipe, body, compute, nb.literal(coroutine), carry, state, nb.literal(last))
     result = BoundType(source.run, value)
-    context, builder, args = yield result(pipe, body, compute, coroutine, carry, state, last)
-    emitted = nb.struct(
-        context, builder, value, pipe=args[0], body=args[1], compute=args[2], carry=args[4]
-    )
-    return bound_value(context, builder, result, emitted)
+    builder, args = yield result(pipe, body, compute, coroutine, carry, state, last)
+    emitted = builder.struct(value, pipe=args[0], body=args[1], compute=args[2], carry=args[4])
+    return bound_value(builder, result, emitted)
 
 
 @cuda_meaning(source.get_allocations)
-def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
+def _get_allocations(pipeline: Any, *refs: Any) -> Any:
     allocations = source.allocations_of(
         pipeline, pipeline.captures if isinstance(pipeline, BoundType) else None, refs
     )
@@ -78,12 +75,12 @@ def _get_allocations(_context: Any, pipeline: Any, *refs: Any) -> Any:
 
 
 @cuda_meaning(source.run)
-def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
+def _run(emitted: EmittedType, *refs: Any) -> Any:
     pipe, arrays = emitted.pipe, nb.types.Tuple(list(refs))
     if pipe.single and emitted.idle:
         inert = mapped(_inert, emitted.carry)
-        context, builder, _ = yield inert
-        return _no_value(context, builder, inert)
+        builder, _ = yield inert
+        return _no_value(builder, inert)
     if pipe.inert_grid is not None:
         raise CompileError(f"{pipe.where}: grid: {pipe.inert_grid} {REASON}")
     captured = nb.types.Tuple([emitted, arrays])
@@ -91,19 +88,16 @@ def _run(typing_context: Any, emitted: EmittedType, *refs: Any) -> Any:
     function, given = (emitted.compute, runner) if emitted.in_context else (runner, emitted.carry)
     loop, unit = _steps_of(emitted, arrays).loop, pipe.unit
     with running(unit.running, unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))):
-        returned = nb.returns(typing_context, function, [given])
-    context, builder, args = yield returned
-    value = nb.fields(context, builder, emitted, args[0])
+        returned = nb.returns(function, [given])
+    builder, args = yield returned
+    value = builder.fields(emitted, args[0])
     bound = bound_value(
-        context,
         builder,
         runner,
-        context.make_tuple(
-            builder, captured, [args[0], context.make_tuple(builder, arrays, args[1:])]
-        ),
+        builder.make_tuple(captured, [args[0], builder.make_tuple(arrays, args[1:])]),
     )
     called = (value.compute, bound) if emitted.in_context else (bound, value.carry)
-    return nb.call_value(context, builder, function, called[0], [given], [called[1]])[1]
+    return builder.apply_value(function, called[0], [given], [called[1]])
 
 
 def _inert(carry: Any) -> Any:
@@ -113,17 +107,13 @@ def _inert(carry: Any) -> Any:
     return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
 
 
-def _no_value(context: Any, builder: Any, ty: Any) -> Any:
+def _no_value(builder: Any, ty: Any) -> Any:
     """Return an undefined value of a type."""
     return build_value(
-        context,
         builder,
         ty,
         iter(
-            [
-                undefined(part) if isinstance(part, TileType) else nb.nothing(context)
-                for part in leaves(ty)
-            ]
+            [undefined(part) if isinstance(part, TileType) else nb.nothing for part in leaves(ty)]
         ),
     )
 
@@ -135,22 +125,21 @@ def _steps_of(emitted: EmittedType, refs: Any) -> StepsType:
 
 
 @cuda_meaning(source.emitted_steps)
-def _steps(_context: Any, emitted: Any, refs: Any) -> Any:
+def _steps(emitted: Any, refs: Any) -> Any:
     result = _steps_of(emitted, refs)
-    context, builder, args = yield result
+    builder, args = yield result
     return steps_value(
-        context,
         builder,
         result,
         emitted.pipe,
-        nb.fields(context, builder, emitted, args[0]).pipe,
+        builder.fields(emitted, args[0]).pipe,
         refs,
         args[1],
     )
 
 
 @cuda_meaning(source.first_carry)
-def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> Any:
+def _first_carry(emitted: Any, refs: Any, carry: Any) -> Any:
     """Return the initial carry in the carry's type: a type that a step takes and returns, which is
     found by iteration."""
     steps = _steps_of(emitted, refs)
@@ -159,7 +148,7 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
         """Return the type that the steps keep if they begin with `kind`. A tile is in flight from
         its first product on; a vector in either layout takes the layout that a step returns."""
         while True:
-            returned = nb.returns(typing_context, *emitted.call_of(*steps.yield_type, kind))
+            returned = nb.returns(*emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
             if joined is None:
                 raise CompileError(
@@ -186,33 +175,31 @@ def _first_carry(typing_context: Any, emitted: Any, refs: Any, carry: Any) -> An
             )
         except CompileError:
             kind = fixed(given)  # the body only reads this tile of the carry and adds nothing to it
-    context, builder, args = yield kind
-    return _convert(context, builder, args[2], carry, kind)
+    builder, args = yield kind
+    return _convert(builder, args[2], carry, kind)
 
 
 @cuda_meaning(source.next_carry)
-def _next_carry(typing_context: Any, emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
+def _next_carry(emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
     function, argtypes = emitted.call_of(indices, tiles, carry)
-    returned = carry if emitted.idle else nb.returns(typing_context, function, argtypes)
-    context, builder, args = yield carry
+    returned = carry if emitted.idle else nb.returns(function, argtypes)
+    builder, args = yield carry
     if emitted.idle:
         return args[3]
     values = [
         args[1],
-        *nb.cgutils.unpack_tuple(builder, args[2]),
+        *builder.unpack_tuple(args[2]),
         *([] if carry == nb.types.none else [args[3]]),
     ]
     values = list(
-        emitted.facts.packed(
-            tuple(values), lambda rest: context.make_tuple(builder, argtypes[-1], rest)
-        )
+        emitted.facts.packed(tuple(values), lambda rest: builder.make_tuple(argtypes[-1], rest))
     )
-    body = nb.fields(context, builder, emitted, args[0]).body
-    value = nb.call_value(context, builder, function, body, argtypes, values)[1]
+    body = builder.fields(emitted, args[0]).body
+    value = builder.apply_value(function, body, argtypes, values)
     if emitted.by_lane:
         # one lane releases the slots for its warp, after the other lanes have read them
         converge(builder)
-    return _convert(context, builder, value, returned, carry)
+    return _convert(builder, value, returned, carry)
 
 
 # ---- types of carries
@@ -242,13 +229,11 @@ def _joined(one: Any, other: Any) -> Any:
     )
 
 
-def _convert(context: Any, builder: Any, value: Any, have: Any, want: Any) -> Any:
+def _convert(builder: Any, value: Any, have: Any, want: Any) -> Any:
     if have == want:
         return value
     parts = zip(leaf_values(builder, have, value), leaves(have), leaves(want), strict=True)
-    return build_value(
-        context, builder, want, (context.cast(builder, v, h, w) for v, h, w in parts)
-    )
+    return build_value(builder, want, (builder.cast(v, h, w) for v, h, w in parts))
 
 
 def _kind(carry: Any) -> str:

@@ -5,13 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ..memory import phases
 from . import operand_barriers as source
 from .ring import release_delayed
 from .steps_cuda import LoopType
-
-I32 = nb.types.int32
 
 
 class BarrierType(nb.FieldsType, source.StepBarrier):
@@ -30,25 +29,21 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
 
 
 @cuda_meaning(source.barriers_of)
-def _barriers_of(_context: Any, loop: Any, k: Any) -> Any:
+def _barriers_of(loop: Any, k: Any) -> Any:
     result = nb.types.Tuple(barrier_types(loop))
-    context, builder, args = yield result(loop, I32)
-    rings = nb.fields(context, builder, loop, args[0]).rings
+    builder, args = yield result(loop, I32)
+    rings = builder.fields(loop, args[0]).rings
     values = []
     for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
-        values.append(
-            nb.struct(
-                context, builder, ty, ring=builder.extract_value(rings, place.ring), k=args[1]
-            )
-        )
-    return context.make_tuple(builder, result, values)
+        values.append(builder.struct(ty, ring=builder.extract_value(rings, place.ring), k=args[1]))
+    return builder.make_tuple(result, values)
 
 
 def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
     """Implement an operation with `operand_barriers.apply`."""
 
     @cuda_meaning(operation)
-    def typer(typing_context: Any, barrier: Any, *predicate: Any) -> Any:
+    def typer(barrier: Any, *predicate: Any) -> Any:
         argtypes: tuple[Any, ...]
         if source.check_use(operation.__name__, kind, barrier):
             called, argtypes, computes = own, (barrier,), barrier.context.computes
@@ -58,21 +53,21 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
             argtypes = (barrier.ring, part, I32)
             computes = barrier.ring.context.computes
         if computes:
-            nb.returns(typing_context, called, argtypes)
-        context, builder, args = yield nb.types.void
+            nb.returns(called, argtypes)
+        builder, args = yield
         if computes:
             if called is function:
-                value = nb.fields(context, builder, barrier, args[0])
+                value = builder.fields(barrier, args[0])
                 args = value.ring, number, value.k
-            nb.call(context, builder, called, argtypes, args[: len(argtypes)])
+            builder.apply(called, argtypes, args[: len(argtypes)])
 
 
 @cuda_meaning(source.barrier_test)
-def _barrier_test(typing_context: Any, barrier: Any) -> Any:
+def _barrier_test(barrier: Any) -> Any:
     source.check_tested(barrier)
-    result = nb.returns(typing_context, phases.test, (barrier,))
-    context, builder, args = yield result
-    return nb.call(context, builder, phases.test, (barrier,), args)[1]
+    result = nb.returns(phases.test, (barrier,))
+    builder, args = yield result
+    return builder.apply(phases.test, (barrier,), args)
 
 
 _of_a_barrier(source.barrier_wait, "ready", phases.wait, source.await_step)
@@ -85,4 +80,4 @@ def _truth(*args: Any) -> None:
             raise barrier.no_value()
 
 
-nb.binary(bool, _truth)
+nb.overload(bool, _truth)

@@ -7,52 +7,51 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected, elected_in_warp
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import pipeline_outputs as source
 from .ring_cuda import copies_of, index_maps_return
 
-I32 = nb.types.int32
-
 
 @cuda_meaning(source.await_slot)
-def _await_slot(_context: Any, ring: Any) -> Any:
+def _await_slot(ring: Any) -> Any:
     kind, value = nb.immediate(source.unread(ring.plan))
-    context, builder, _ = yield nb.types.void
-    return nb.call(context, builder, cp_async_bulk.wait_group_read, (kind,), (value,))[1]
+    builder, _ = yield
+    return builder.apply(cp_async_bulk.wait_group_read, (kind,), (value,))
 
 
 @cuda_meaning(source.first_lane)
-def _first_lane(typing_context: Any, ring: Any, function: Any, *args: Any) -> Any:
-    nb.returns(typing_context, function, args)
+def _first_lane(ring: Any, function: Any, *args: Any) -> Any:
+    nb.returns(function, args)
     first = nb.const(4 * ring.context.unit.first_compute)
-    context, builder, values = yield nb.types.void
+    builder, values = yield
     if ring.plan.private:
         chosen = elected(builder)
     else:
-        warp = builder.lshr(nb.thread_index(builder), 5)
+        warp = builder.lshr(builder.thread_index(), 5)
         chosen = builder.and_(builder.icmp_unsigned("==", warp, first), elected_in_warp(builder))
     with builder.if_then(chosen):
-        nb.call(context, builder, function, args, values[2:])
-    nb.join(builder)
+        builder.apply(function, args, values[2:])
+    builder.join()
 
 
 cuda_meaning(source.declare)(nb.no_code)
 
 
 @cuda_meaning(source.check_start)
-def _check_start(typing_context: Any, ring: Any, indices: Any) -> Any:
-    index_maps_return(typing_context, ring, indices)
-    yield nb.types.void
+def _check_start(ring: Any, indices: Any) -> Any:
+    index_maps_return(ring, indices)
+    yield
 
 
 @cuda_meaning(source.copy_block)
-def _copy_block(typing_context: Any, ring: Any, indices: Any, slot: Any) -> Any:
-    returned = dict(enumerate(index_maps_return(typing_context, ring, indices)))
+def _copy_block(ring: Any, indices: Any, slot: Any) -> Any:
+    returned = dict(enumerate(index_maps_return(ring, indices)))
     for plan in ring.plan.copies:
         ring.context.unit.map_slot(plan.request)
-    context, builder, args = yield nb.types.void(ring, indices, I32)
-    value = nb.fields(context, builder, ring, args[0])
-    for copy in copies_of(context, builder, ring, value, returned, indices, args[1], args[2]):
+    builder, args = yield nb.types.void(ring, indices, I32)
+    value = builder.fields(ring, args[0])
+    for copy in copies_of(builder, ring, value, returned, indices, args[1], args[2]):
         copy.store()
-    nb.call(context, builder, cp_async_bulk.commit_group, (), ())
+    builder.issue(cp_async_bulk.commit_group)

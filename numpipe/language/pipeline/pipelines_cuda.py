@@ -12,6 +12,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.arith import successor
 from ...core.inert_cuda import InertType
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...plan.context_cuda import ContextType, own_warpgroup
@@ -19,7 +20,7 @@ from ...plan.nested_tuples import leaves
 from ...plan.nested_tuples_cuda import build_value, leaf_values, made
 from ...plan.plans import RingPlan
 from ...plan.specs_cuda import SpecType
-from ..tiles.refs_cuda import GmemType, gmem_value
+from ..tiles.refs_cuda import GmemType
 from . import pipelines as source
 from .chains import Allocations
 from .operand_barriers import MANUAL, barriers_of, by_kind, check_groups
@@ -40,11 +41,8 @@ from .steps_cuda import LoopType
 
 
 @cuda_meaning(source.before_loop)
-def _before_loop(_context: Any, value: Any) -> Any:
+def _before_loop(value: Any) -> Any:
     yield nb.types.literal(source.before_loop.function(value))
-
-
-I32 = nb.types.int32
 
 
 class AllocationsType(nb.FieldsType, Allocations):
@@ -93,25 +91,21 @@ nb.struct_model(
 
 
 @cuda_meaning(source.make_pipeline)
-def _make_pipeline(_context: Any, np_: Any, grid: Any, *given: Any) -> Any:
+def _make_pipeline(np_: Any, grid: Any, *given: Any) -> Any:
     pipe = PipelineType(np_, grid, *given)
     known = pipe.inert_grid is None
-    context, builder, args = yield pipe(
-        np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given
-    )
+    builder, args = yield pipe(np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given)
     specs = [
         leaf
         for kind, part in zip(given, args[2:4], strict=False)
         for leaf in leaf_values(builder, kind, part)
     ]
-    return nb.struct(
-        context,
-        builder,
+    return builder.struct(
         pipe,
         np=args[0],
         steps_of=args[6],
         **({"grid": args[1]} if known else {}),
-        specs=context.make_tuple(builder, nb.types.Tuple(pipe.specs), specs),
+        specs=builder.make_tuple(nb.types.Tuple(pipe.specs), specs),
     )
 
 
@@ -197,7 +191,6 @@ def steps_type(
 
 
 def steps_value(
-    context: Any,
     builder: Any,
     steps: StepsType,
     pipe: PipelineType,
@@ -207,48 +200,37 @@ def steps_value(
 ) -> Any:
     """Return a value of the type `steps`, for the arrays `refs_value`, of type `refs`."""
     kind = steps.loop
-    pipeline = nb.fields(context, builder, pipe, pipe_value)
+    pipeline = builder.fields(pipe, pipe_value)
     arrays = [
         value
         for ty, value in zip(leaves(refs), leaf_values(builder, refs, refs_value), strict=True)
         if not isinstance(ty, AllocationsType)
     ]
-    specs = nb.cgutils.unpack_tuple(builder, pipeline.specs, len(pipe.specs))
+    specs = builder.unpack_tuple(pipeline.specs)
     total = nb.const(1)
-    for size in nb.cgutils.unpack_tuple(builder, pipeline.grid):
+    for size in builder.unpack_tuple(pipeline.grid):
         total = builder.mul(total, size)
-    own = _own_steps(context, builder, pipe, pipeline, total)
+    own = _own_steps(builder, pipe, pipeline, total)
     if pipe.single:
         total = own  # a single-stream warpgroup loads only its own steps
     rings = []
     for ring, group in zip((*kind.rings, *kind.outs), (*pipe.rings, *pipe.outs), strict=True):
         copies = {}
         if ring.copies:
-            of_each = [
-                gmem_value(context, builder, kind.arrays[n], arrays[n]).table
-                for n in group.operands
-            ]
+            of_each = [builder.fields(kind.arrays[n], arrays[n]).table for n in group.operands]
             # one table has the maps of all arrays, except peers' arrays
             copies["table"] = (
-                context.make_tuple(builder, ring.table, of_each) if pipe.unit.gpus else of_each[0]
+                builder.make_tuple(ring.table, of_each) if pipe.unit.gpus else of_each[0]
             )
-            copies["index_maps"] = context.make_tuple(
-                builder,
+            copies["index_maps"] = builder.make_tuple(
                 ring.index_maps,
-                [
-                    nb.fields(context, builder, pipe.specs[n], specs[n]).index_map
-                    for n in group.operands
-                ],
+                [builder.fields(pipe.specs[n], specs[n]).index_map for n in group.operands],
             )
             for number in ring.sized:
                 n = group.operands[number]
-                copies[f"sizes{number}"] = gmem_value(
-                    context, builder, kind.arrays[n], arrays[n]
-                ).shape
+                copies[f"sizes{number}"] = builder.fields(kind.arrays[n], arrays[n]).shape
         rings.append(
-            nb.struct(
-                context,
-                builder,
+            builder.struct(
                 ring,
                 np=pipeline.np,
                 grid=pipeline.grid,
@@ -258,45 +240,41 @@ def steps_value(
             )
         )
     passed = [array for array, place in zip(arrays, kind.places, strict=True) if place is None]
-    loop = nb.struct(
-        context,
-        builder,
+    loop = builder.struct(
         kind,
         np=pipeline.np,
         grid=pipeline.grid,
         total=total,
         steps=own,
-        rings=context.make_tuple(builder, nb.types.Tuple(kind.rings), rings[: len(kind.rings)]),
-        outs=context.make_tuple(builder, nb.types.Tuple(kind.outs), rings[len(kind.rings) :]),
-        passed=context.make_tuple(builder, nb.types.Tuple(kind.passed), passed),
+        rings=builder.make_tuple(nb.types.Tuple(kind.rings), rings[: len(kind.rings)]),
+        outs=builder.make_tuple(nb.types.Tuple(kind.outs), rings[len(kind.rings) :]),
+        passed=builder.make_tuple(nb.types.Tuple(kind.passed), passed),
     )
     if kind.single and steps.role.computes:
-        nb.call(context, builder, begin_alone, (kind,), (loop,))
+        builder.apply(begin_alone, (kind,), (loop,))
     if steps.loaded_before:
-        _load_once(context, builder, kind, loop)
+        _load_once(builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(0, builder.gep(k, [0], name="numpipe.k"))
-    return nb.struct(context, builder, steps, loop=loop, k=k)
+    return builder.struct(steps, loop=loop, k=k)
 
 
-def _own_steps(context: Any, builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
+def _own_steps(builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
     """Return the number of steps that this warpgroup runs."""
     if not pipe.unequal or not pipe.np.numbered:
         return total
     warpgroup = own_warpgroup(builder, pipeline.np)
-    kind, count = nb.call_value(
-        context, builder, pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,)
-    )
+    kind = nb.returns(pipe.steps_of, (I32,))
+    count = builder.apply_value(pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
     if not isinstance(kind, nb.types.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
-    steps = context.cast(builder, count, kind, I32)
+    steps = builder.cast(count, kind, I32)
     steps = builder.select(builder.icmp_signed("<", steps, total), steps, total)
     return builder.select(builder.icmp_signed(">", steps, 0), steps, 0)
 
 
 @cuda_meaning(source.steps)
 def _steps(
-    _context: Any,
     pipe: Any,
     refs: Any,
     nested: Any,
@@ -320,71 +298,63 @@ def _steps(
         nb.literal(turns) or (),
         True,
     )
-    context, builder, args = yield result
-    return steps_value(context, builder, result, pipe, args[0], refs, args[1])
+    builder, args = yield result
+    return steps_value(builder, result, pipe, args[0], refs, args[1])
 
 
-@nb.lower_builtin("iternext", StepsType)
-@nb.iternext_impl(nb.RefType.UNTRACKED)
-def _iternext(context: Any, builder: Any, sig: Any, args: Any, result: Any) -> None:
+@nb.lower_next(StepsType)
+def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
-    it = nb.fields(context, builder, kind, args[0])
+    it = builder.fields(kind, args[0])
     if kind.exhausted:
         if kind.once:
-            _load_once(context, builder, kind.loop, it.loop)
+            _load_once(builder, kind.loop, it.loop)
         else:
-            nb.call(context, builder, produce, (kind.loop,), (it.loop,))
+            builder.apply(produce, (kind.loop,), (it.loop,))
         result.set_valid(nb.const(0, nb.i1))
-        result.yield_(context.get_constant_undef(kind.yield_type))
+        result.yield_(builder.context.get_constant_undef(kind.yield_type))
         return
-    loop = nb.fields(context, builder, kind.loop, it.loop)
+    loop = builder.fields(kind.loop, it.loop)
     k = builder.load(it.k)
     # The step's indices come first and the test last, so that LLVM merges the test with the test of
     # the loop itself. It would then know the number of steps, and duplicate steps with all their
     # products, two at a time or by peeling the first. So the count is hidden from it, except for a
     # single step, which leaves no loop, and for a loop that waits and releases by hand.
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
-    following = (
-        builder.add(k, 1) if plain else nb.call(context, builder, successor, (I32,), (k,))[1]
-    )
+    following = builder.add(k, 1) if plain else builder.issue(successor, k)
     builder.store(following, builder.gep(it.k, [0], name="numpipe.k"))
-    indices = nb.call(context, builder, unravel, (I32, kind.loop.grid), (k, loop.grid))[1]
-    groups = [nb.call(context, builder, tiles, (kind.loop, I32), (it.loop, k))[1]]
+    indices = builder.apply(unravel, (I32, kind.loop.grid), (k, loop.grid))
+    groups = [builder.apply(tiles, (kind.loop, I32), (it.loop, k))]
     if kind.barriers:
-        barriers = nb.cgutils.unpack_tuple(
-            builder, nb.call(context, builder, barriers_of, (kind.loop, I32), (it.loop, k))[1]
-        )
+        barriers = builder.unpack_tuple(builder.apply(barriers_of, (kind.loop, I32), (it.loop, k)))
         left = iter(barriers)
-        groups += [build_value(context, builder, ty, left) for ty in kind.parts[1:]]
+        groups += [build_value(builder, ty, left) for ty in kind.parts[1:]]
         if not kind.apart:
             groups = [
-                context.make_tuple(
-                    builder,
+                builder.make_tuple(
                     kind.groups[0],
-                    [part for group in groups for part in nb.cgutils.unpack_tuple(builder, group)],
+                    [part for group in groups for part in builder.unpack_tuple(group)],
                 )
             ]
-    result.set_valid(_comes(context, builder, kind, it, loop, k))
-    result.yield_(context.make_tuple(builder, kind.yield_type, [indices, *groups]))
+    result.set_valid(_comes(builder, kind, it, loop, k))
+    result.yield_(builder.make_tuple(kind.yield_type, [indices, *groups]))
 
 
-def _load_once(context: Any, builder: Any, loop: LoopType, value: Any) -> None:
+def _load_once(builder: Any, loop: LoopType, value: Any) -> None:
     """Call `steps.produce` for a loop that is known to have one step."""
-    nb.call(context, builder, fill_step, (loop, I32), (value, nb.const(0)))
-    nb.call(context, builder, finish_loads, (loop,), (value,))
+    builder.apply(fill_step, (loop, I32), (value, nb.const(0)))
+    builder.apply(finish_loads, (loop,), (value,))
 
 
-def _comes(context: Any, builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
+def _comes(builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
     """Implement `pipelines._comes`."""
     if kind.role.computes:
-        return nb.call(context, builder, advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))[
-            1
-        ]
+        return builder.apply(advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))
     valid = builder.icmp_signed("<", k, loop.steps)
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
-                nb.call(context, builder, follow_step, (kind.loop, I32), (it.loop, k))
+                builder.apply(follow_step, (kind.loop, I32), (it.loop, k))
             with done:
-                nb.call(context, builder, finish_following, (kind.loop, I32), (it.loop, k))
+                builder.apply(finish_following, (kind.loop, I32), (it.loop, k))
     return valid

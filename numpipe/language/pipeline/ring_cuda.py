@@ -12,6 +12,7 @@ from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.inert import REASON
 from ...core.inert_cuda import STEERLESS
+from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError
 from ...plan.block import wrong_indices
@@ -23,8 +24,6 @@ from ..tiles.refs_cuda import SmemType
 from ..tiles.tma_cuda import Copy
 from . import ring as source
 from .bounds_cuda import bounded, sized
-
-I32 = nb.types.int32
 
 
 class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
@@ -56,7 +55,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         self.copies = copies
         self.index_maps = index_maps if copies else nb.types.Tuple(())
         self.sized = sized(plan, context.unit) if copies else ()
-        one = nb.types.int64
+        one = I64
         self.table = nb.types.UniTuple(one, len(plan.args)) if context.unit.gpus else one
         unnamed = dataclasses.replace(plan, name="", labels=())
         nb.types.Type.__init__(
@@ -65,15 +64,14 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
             f"{copies})",
         )
 
-    def compiled(self, context: Any, builder: Any, value: Any) -> RingValue:
-        return RingValue(context, builder, self, value)
+    def compiled(self, builder: Any, value: Any) -> RingValue:
+        return RingValue(builder, self, value)
 
 
 class RingValue:
     """A compiled ring, as a `formula` sees it; `value` is the structure, or its fields."""
 
-    def __init__(self, context: Any, builder: Any, ring: RingType, value: Any) -> None:
-        self.context = context
+    def __init__(self, builder: Any, ring: RingType, value: Any) -> None:
         self.builder = builder
         self.ring = ring
         self.value = value
@@ -82,7 +80,7 @@ class RingValue:
 
     @functools.cached_property
     def fields(self) -> Any:
-        return nb.fields(self.context, self.builder, self.ring, self.value)
+        return self.builder.fields(self.ring, self.value)
 
     @property
     def first(self) -> Any:
@@ -94,10 +92,7 @@ class RingValue:
 
     @property
     def grid(self) -> list[Value]:
-        return [
-            Value(self.builder, size)
-            for size in nb.cgutils.unpack_tuple(self.builder, self.fields.grid)
-        ]
+        return [Value(self.builder, size) for size in self.builder.unpack_tuple(self.fields.grid)]
 
 
 nb.struct_model(
@@ -113,6 +108,7 @@ nb.struct_model(
         ("steps", I32),
         ("first", I32),
     ],
+    *("first", "grid"),
 )
 
 
@@ -121,16 +117,16 @@ def _constant_of_part(operation: Any, function: Any, type: Any) -> None:
     …)``."""
 
     @cuda_meaning(operation)
-    def typer(_context: Any, ring: Any, *given: Any) -> Any:
-        context, _, _ = yield type
-        return context.get_constant(type, function(ring.plan, *map(nb.literal, given)))
+    def typer(ring: Any, *given: Any) -> Any:
+        builder, _ = yield type
+        return builder.context.get_constant(type, function(ring.plan, *map(nb.literal, given)))
 
 
 _constant_of_part(source.stage_bytes, RingPlan.expected, I32)
 _constant_of_part(
-    source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), nb.types.boolean
+    source.begins_consumed, lambda plan, part: part in plan.parts_of("consumed"), BOOLEAN
 )
-_constant_of_part(source.announces, RingPlan.announces, nb.types.boolean)
+_constant_of_part(source.announces, RingPlan.announces, BOOLEAN)
 nb.constant_attributes(
     RingType,
     I32,
@@ -139,21 +135,20 @@ nb.constant_attributes(
     unreleased=lambda ring: ring.unreleased,
     writers=lambda ring: 128 * ring.context.unit.compute_wgs,
 )
-nb.constant_attributes(RingType, nb.types.boolean, private=lambda ring: bool(ring.plan.private))
-nb.field_attributes(RingType, first=I32, grid=lambda ring: nb.types.UniTuple(I32, ring.rank))
+nb.constant_attributes(RingType, BOOLEAN, private=lambda ring: bool(ring.plan.private))
 
 
 @cuda_meaning(source.each)
-def _each(typing_context: Any, ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
+def _each(ring: Any, parts: Any, part: Any, function: Any, *args: Any) -> Any:
     numbers = [
         nb.immediate(number)
         for number in ring.plan.chosen(nb.literal(parts), nb.literal(part), ring.waited)
     ]
     for kind, _ in numbers:
-        nb.returns(typing_context, function, (ring, kind, *args))
-    context, builder, values = yield nb.types.void
+        nb.returns(function, (ring, kind, *args))
+    builder, values = yield
     for kind, number in numbers:
-        nb.call(context, builder, function, (ring, kind, *args), (values[0], number, *values[4:]))
+        builder.apply(function, (ring, kind, *args), (values[0], number, *values[4:]))
 
 
 def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
@@ -162,9 +157,9 @@ def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
 
 
 @cuda_meaning(source.set_steps_done)
-def _set_steps_done(_context: Any, ring: Any, steps: Any) -> Any:
-    context, builder, args = yield nb.types.void(ring, I32)
-    value = RingValue(context, builder, ring, args[0])
+def _set_steps_done(ring: Any, steps: Any) -> Any:
+    builder, args = yield nb.types.void(ring, I32)
+    value = RingValue(builder, ring, args[0])
     done = value.first + blocks_in(value, Value(builder, args[1]))
     builder.store(done.value, counter_of(builder, ring, value.fields.np))
 
@@ -184,9 +179,9 @@ def blocks_in(ring: RingValue, steps: Any) -> Any:
 
 
 @cuda_meaning(source.blocks_of)
-def _blocks_of(_context: Any, ring: Any) -> Any:
-    context, builder, args = yield I32
-    value = RingValue(context, builder, ring, args[0])
+def _blocks_of(ring: Any) -> Any:
+    builder, args = yield I32
+    value = RingValue(builder, ring, args[0])
     return blocks_in(value, value.steps).value
 
 
@@ -196,7 +191,7 @@ cuda_meaning(source.check_released)(nb.no_code)
 
 
 def index_maps_return(
-    typing_context: Any, ring: RingType, indices: Any, operands: Iterable[int] | None = None
+    ring: RingType, indices: Any, operands: Iterable[int] | None = None
 ) -> list[Any]:
     """Return the types that the index maps of a ring's operands return. Raises SpecError for types
     that cannot be the start of a block."""
@@ -206,7 +201,7 @@ def index_maps_return(
         if isinstance(index_map, nb.types.NoneType):
             returned.append(nb.types.UniTuple(I32, block.rank))
             continue
-        kinds = index_map.get_call_type(typing_context, tuple(indices), {}).return_type
+        kinds = nb.returns(index_map, indices)
         what = source.index_map_of(ring.context.unit, plan, number)
         if not isinstance(kinds, nb.types.BaseTuple) or len(kinds) != block.rank:
             raise wrong_indices(what, block.rank, kinds)
@@ -220,7 +215,6 @@ def index_maps_return(
 
 
 def start_of(
-    context: Any,
     builder: Any,
     ring: RingType,
     value: Any,
@@ -232,21 +226,19 @@ def start_of(
     """Implement `ring.start_of` for an index map that returns `kinds`."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
     if isinstance(index_map, nb.types.NoneType):
-        at = context.make_tuple(builder, kinds, [nb.const(0)] * block.rank)
+        at = builder.make_tuple(kinds, [nb.const(0)] * block.rank)
     else:
         mapped = builder.extract_value(value.index_maps, number)
-        at = nb.call_value(
-            context,
-            builder,
+        at = builder.apply_value(
             index_map,
             mapped,
             indices,
-            nb.cgutils.unpack_tuple(builder, index_values),
-        )[1]
-    parts, checked = nb.cgutils.unpack_tuple(builder, at), number in ring.sized
+            builder.unpack_tuple(index_values),
+        )
+    parts, checked = builder.unpack_tuple(at), number in ring.sized
     start = [
         builder.mul(
-            narrowed(builder, part) if checked else context.cast(builder, part, kind, I32),
+            narrowed(builder, part) if checked else builder.cast(part, kind, I32),
             scale,
         )
         for part, kind, scale in zip(parts, kinds, block.scales, strict=True)
@@ -254,23 +246,22 @@ def start_of(
     if not checked:
         return start
     unit = ring.context.unit
-    sizes = nb.cgutils.unpack_tuple(builder, getattr(value, f"sizes{number}"))
+    sizes = builder.unpack_tuple(getattr(value, f"sizes{number}"))
     return bounded(
         builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes
     )
 
 
 @cuda_meaning(source.copy_in)
-def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any) -> Any:
+def _copy_in(ring: Any, indices: Any, slot: Any, part: Any) -> Any:
     operands = ring.plan.parts[nb.literal(part)]
-    returned = index_maps_return(typing_context, ring, indices, operands)
-    context, builder, args = yield nb.types.void(ring, indices, I32, part)
-    value = nb.fields(context, builder, ring, args[0])
+    returned = index_maps_return(ring, indices, operands)
+    builder, args = yield nb.types.void(ring, indices, I32, part)
+    value = builder.fields(ring, args[0])
     kind = nb.types.literal("ready")
-    of_slot = args[0], nb.nothing(context), args[2], args[3]
-    barrier = nb.call(context, builder, source.barrier, (ring, kind, I32, part), of_slot)[1]
+    of_slot = args[0], nb.nothing, args[2], args[3]
+    barrier = builder.apply(source.barrier, (ring, kind, I32, part), of_slot)
     for copy in copies_of(
-        context,
         builder,
         ring,
         value,
@@ -283,15 +274,12 @@ def _copy_in(typing_context: Any, ring: Any, indices: Any, slot: Any, part: Any)
         copy.load()
 
 
-def stage_of(context: Any, builder: Any, ring: RingType, slot: Any) -> Any:
-    stage: Any = source.stage_of.function(
-        RingValue(context, builder, ring, None), Value(builder, slot)
-    )
+def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
+    stage: Any = source.stage_of.function(RingValue(builder, ring, None), Value(builder, slot))
     return stage.value
 
 
 def copies_of(
-    context: Any,
     builder: Any,
     ring: RingType,
     value: Any,
@@ -302,15 +290,13 @@ def copies_of(
     arrival: Any = None,
 ) -> Iterator[Copy]:
     """Implement `ring.copies_of`; `operands` has the types that their index maps return."""
-    plan, stage = ring.plan, stage_of(context, builder, ring, slot)
+    plan, stage = ring.plan, stage_of(builder, ring, slot)
     for number, kinds in operands.items():
-        start = start_of(context, builder, ring, value, number, kinds, indices, at_step)
+        start = start_of(builder, ring, value, number, kinds, indices, at_step)
         table = (
             builder.extract_value(value.table, number) if ring.context.unit.gpus else value.table
         )
-        copy = Copy(
-            context, builder, ring.context.unit, plan.copies[number], table, start, stage, arrival
-        )
+        copy = Copy(builder, ring.context.unit, plan.copies[number], table, start, stage, arrival)
         block = plan.blocks[number]
         if block.along:
             copy.share(block.sharing(plan.cluster))
@@ -318,7 +304,7 @@ def copies_of(
 
 
 @cuda_meaning(source.tiles_of)
-def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
+def _tiles_of(ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.context.role
     tiles = nb.types.Tuple(
         [
@@ -326,18 +312,16 @@ def _tiles_of(_context: Any, ring: Any, slot: Any) -> Any:
             for layout, ref in zip(plan.layouts, ring.refs, strict=True)
         ]
     )
-    context, builder, args = yield tiles(ring, I32)
-    stage = stage_of(context, builder, ring, args[1])
-    return context.make_tuple(
-        builder, tiles, [builder.add(stage, offset) for offset in plan.offsets]
-    )
+    builder, args = yield tiles(ring, I32)
+    stage = stage_of(builder, ring, args[1])
+    return builder.make_tuple(tiles, [builder.add(stage, offset) for offset in plan.offsets])
 
 
 @cuda_meaning(source.unravel)
-def _unravel(_context: Any, step: Any, grid: Any) -> Any:
+def _unravel(step: Any, grid: Any) -> Any:
     rank = len(grid)
     indices = nb.types.UniTuple(I32, rank)
-    context, builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
-    sizes = [Value(builder, size) for size in nb.cgutils.unpack_tuple(builder, args[1])]
+    builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
+    sizes = [Value(builder, size) for size in builder.unpack_tuple(args[1])]
     found = source.unraveled(Value(builder, args[0]), sizes)
-    return context.make_tuple(builder, indices, [index.value for index in found])
+    return builder.make_tuple(indices, [index.value for index in found])

@@ -30,18 +30,18 @@ _BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
 
 
 @cuda_meaning(source.schedule_fence)
-def _fence_schedule(_context: Any, np_: Any, after: Any) -> Any:
+def _fence_schedule(np_: Any, after: Any) -> Any:
     none = isinstance(after, nb.types.NoneType)
     if np_.computes and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
     tile = after.settled("schedule_fence(after)") if np_.computes and not none else None
-    _, builder, args = yield nb.types.void
+    builder, args = yield
     if np_.computes:
         own = own_warpgroup(builder, args[0])
         if tile is None:
-            nb.emit_asm(builder, nb.void, [own], _FENCE, "r,~{memory}")
+            builder.emit_asm(nb.void, [own], _FENCE)
         else:
             parts = words(builder, tile, args[1])
             # both rows, if there are two
             ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]
-            nb.emit_asm(builder, nb.void, [own, *ends], _BEHIND, "r,r,r,~{memory}")
+            builder.emit_asm(nb.void, [own, *ends], _BEHIND)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...plan.nested_tuples_cuda import build_value, made
 from ..tiles.refs_cuda import SmemType
@@ -12,8 +13,6 @@ from . import steps as source
 from .ring import slot_of, step_of, tiles_of
 from .ring_cuda import RingType
 from .warpgroup_order import skip_turn
-
-I32 = nb.types.int32
 
 
 class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
@@ -79,56 +78,45 @@ nb.struct_model(
         ("steps", I32),
         ("outs", nb.types.Tuple(ty.outs)),
     ],
-)
-
-
-nb.field_attributes(
-    LoopType,
-    np=lambda loop: loop.np,
-    grid=lambda loop: loop.grid,
-    total=I32,
-    rings=lambda loop: nb.types.Tuple(loop.rings),
-    outs=lambda loop: nb.types.Tuple(loop.outs),
+    *("np", "grid", "total", "rings", "outs"),
 )
 nb.constant_attributes(LoopType, None, pending=lambda loop: loop.pending)
 
 
 @cuda_meaning(source.pass_tokens)
-def _pass_tokens(typing_context: Any, loop: Any) -> Any:
+def _pass_tokens(loop: Any) -> Any:
     tokens = [nb.immediate(number) for number in loop.tokens]
     for kind, _ in tokens:
-        nb.returns(typing_context, skip_turn, (loop.np, kind))
-    context, builder, args = yield nb.types.void
+        nb.returns(skip_turn, (loop.np, kind))
+    builder, args = yield
     for kind, number in tokens:
-        nb.call(
-            context,
-            builder,
+        builder.apply(
             skip_turn,
             (loop.np, kind),
-            (nb.fields(context, builder, loop, args[0]).np, number),
+            (builder.fields(loop, args[0]).np, number),
         )
 
 
 @cuda_meaning(source.tiles)
-def _tiles(_context: Any, loop: Any, k: Any) -> Any:
-    context, builder, args = yield loop.tiles(loop, I32)
-    value = nb.fields(context, builder, loop, args[0])
+def _tiles(loop: Any, k: Any) -> Any:
+    builder, args = yield loop.tiles(loop, I32)
+    value = builder.fields(loop, args[0])
     rings = [
         (ring, builder.extract_value(values, number))
         for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
         for number, ring in enumerate(kinds)
     ]
     steps = [
-        nb.call(context, builder, step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))[1]
+        builder.apply(step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))
         for ring, loaded in rings
     ]
     slots = []
     for (ring, loaded), step in zip(rings, steps, strict=True):
-        slot = nb.call(context, builder, slot_of, (ring, I32), (loaded, step))[1]
-        slots.append(nb.call(context, builder, tiles_of, (ring, I32), (loaded, slot))[1])
-    passed = iter(nb.cgutils.unpack_tuple(builder, value.passed, len(loop.passed)))
+        slot = builder.apply(slot_of, (ring, I32), (loaded, step))
+        slots.append(builder.apply(tiles_of, (ring, I32), (loaded, slot)))
+    passed = iter(builder.unpack_tuple(value.passed))
     operands = [
         next(passed) if place is None else builder.extract_value(slots[place.ring], place.operand)
         for place in loop.places
     ]
-    return build_value(context, builder, loop.tiles, iter(operands))
+    return build_value(builder, loop.tiles, iter(operands))

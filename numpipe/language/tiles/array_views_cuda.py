@@ -7,11 +7,12 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.inert import NoValue
+from ...core.numba import I32
 from . import array_views as source
 from .indices import plain
 from .layouts import EITHER, Form, before, farthest, needed, sources
 from .refs import All, Index, method_of, unlimited, whole_slices
-from .refs_cuda import I32, AtType, DsType, GmemType, LimitedType, with_at
+from .refs_cuda import AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
 
 
@@ -37,7 +38,6 @@ class Block:
 
     def __init__(
         self,
-        context: Any,
         builder: Any,
         ref: GmemType,
         value: Any,
@@ -50,10 +50,8 @@ class Block:
         """`indices`: see the attribute. `stops`: where the block ends before the array, by
         dimension. `parts`: the types of the index, if known."""
         self.builder, self.dtype = builder, ref.arg.dtype
-        array = nb.fields(context, builder, ref, value)
-        shape, strides = (
-            nb.cgutils.unpack_tuple(builder, of) for of in (array.shape, array.strides)
-        )
+        array = builder.fields(ref, value)
+        shape, strides = (builder.unpack_tuple(of) for of in (array.shape, array.strides))
         for axis, size in enumerate(ref.arg.sizes):
             if size is not None:
                 shape[axis] = nb.const(size)
@@ -187,40 +185,32 @@ with_at(GmemType)
 nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
-def starts(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
+def starts(builder: Any, index: Any, value: Any) -> list[Any]:
     """Return the start of each part of an index, as int32; 0 where it is unknown. A vector of
     indices is returned unchanged."""
-    values = (
-        nb.cgutils.unpack_tuple(builder, value)
-        if isinstance(index, nb.types.BaseTuple)
-        else [value]
-    )
+    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     parts = whole_slices(index)
     values = [
-        nb.fields(context, builder, part, found).value if isinstance(part, Index) else found
+        builder.fields(part, found).value if isinstance(part, Index) else found
         for part, found in zip(parts, values, strict=True)
     ]
     return [
         nb.const(0)
         if isinstance(part, (NoValue, All)) or getattr(part, "inert", False)
-        else nb.fields(context, builder, part, found).start
+        else builder.fields(part, found).start
         if isinstance(part, LimitedType)
         else found
         if isinstance(part, (DsType, TileType))
-        else context.cast(builder, found, part, I32)
+        else builder.cast(found, part, I32)
         for part, found in zip(plain(parts), values, strict=True)
     ]
 
 
-def stops(context: Any, builder: Any, index: Any, value: Any) -> list[Any]:
+def stops(builder: Any, index: Any, value: Any) -> list[Any]:
     """Return the stop of each part of an index, as int32; None for parts that have none."""
-    values = (
-        nb.cgutils.unpack_tuple(builder, value)
-        if isinstance(index, nb.types.BaseTuple)
-        else [value]
-    )
+    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     return [
-        nb.fields(context, builder, part, found).stop
+        builder.fields(part, found).stop
         if isinstance(part, LimitedType) and not part.inert
         else None
         for part, found in zip(whole_slices(index), values, strict=True)
@@ -234,9 +224,7 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     unlimited(parts, f"{of.arg.name}.at[…]")
     sizes = tuple(parts[axis].size for axis in axes)
     result = ViewType(of, axes, sizes, source.placed(parts))  # type: ignore[arg-type]
-    context, builder, args = yield result
-    ref = nb.fields(context, builder, target, args[0]).of
-    place = context.make_tuple(
-        builder, nb.types.UniTuple(I32, of.arg.ndim), starts(context, builder, index, args[1])
-    )
-    return nb.struct(context, builder, result, ref=ref, start=place)
+    builder, args = yield result
+    ref = builder.fields(target, args[0]).of
+    place = builder.make_tuple(nb.types.UniTuple(I32, of.arg.ndim), starts(builder, index, args[1]))
+    return builder.struct(result, ref=ref, start=place)

@@ -16,7 +16,7 @@ from .shared_atomics_cuda import shared_atomic
 from .store_cuda import writing
 
 
-def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
+def _atomic(name: str, dst: Any, tile: Any) -> Any:
     if source.of_lane(dst):
         yield from dst.update(name, tile)
         return
@@ -24,10 +24,10 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
         options = (True, True, name.removeprefix("atomic_"))
         given = (dst.ref.np, tile, dst, *map(nb.types.literal, options))
         copy = source.COPIES[0]._numba_type_
-        nb.returns(typing_context, copy, given)
-        context, builder, args = yield nb.types.void
-        constants = [nb.nothing(context)] * 3  # their types have the values
-        nb.call(context, builder, copy, given, [constants[0], args[1], args[0], *constants])
+        nb.returns(copy, given)
+        builder, args = yield
+        constants = [nb.nothing] * 3  # their types have the values
+        builder.apply(copy, given, [constants[0], args[1], args[0], *constants])
         return
     if source.in_shared(dst):
         yield from shared_atomic(name, dst, tile)
@@ -48,17 +48,17 @@ def _atomic(name: str, typing_context: Any, dst: Any, tile: Any) -> Any:
         )
     )
     statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
-    block = dst.axes and writing(typing_context, dst.ref, tile, dst.axes, reduction, statement)
-    context, builder, args = yield nb.types.void
-    view = nb.fields(context, builder, dst, args[0])
-    start = nb.cgutils.unpack_tuple(builder, view.start)
+    block = dst.axes and writing(dst.ref, tile, dst.axes, reduction, statement)
+    builder, args = yield
+    view = builder.fields(dst, args[0])
+    start = builder.unpack_tuple(view.start)
     if dst.ref.unit.params.debug and dst.ref.role.computes:
-        shape = nb.fields(context, builder, dst.ref, view.ref).shape
+        shape = builder.fields(dst.ref, view.ref).shape
         report_view(builder, dst, shape, start, not dst.ref.by_lane)
     if block:
-        block(context, builder, view.ref, start, args[1])
+        block(builder, view.ref, start, args[1])
     else:
-        write_element(context, builder, dst.ref, view.ref, start, args[1], tile, statement[0])
+        write_element(builder, dst.ref, view.ref, start, args[1], tile, statement[0])
 
 
 for _name, _operation in source.ATOMICS.items():

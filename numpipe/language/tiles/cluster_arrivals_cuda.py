@@ -7,17 +7,14 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32
 from ...core.op import predicated
 from ...intrinsics import cluster, mbarrier
 from ...plan.cluster_ranks import Dims, first_of, rank_of
 from ...plan.context_cuda import cluster_place
 
-I32 = nb.types.int32
-
 
 def arrive(
-    typing_context: Any,
-    context: Any,
     builder: Any,
     peers: tuple[Dims, ...],
     dims: Dims,
@@ -33,7 +30,7 @@ def arrive(
     arrival has no scope unless it is `wide`: ``.release.cluster`` makes it a fence of the whole
     GPU, which halves the speed of a loop.
     """
-    idle = lane = builder.and_(nb.thread_index(builder), 31)  # 0 in lanes that arrive
+    idle = lane = builder.and_(builder.thread_index(), 31)  # 0 in lanes that arrive
     to = None
     if led:
         to = first_of(cluster_place(builder, dims), dims, led).value
@@ -54,6 +51,6 @@ def arrive(
     operation = mbarrier.arrive
     if to is not None:
         operation = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote
-        address = nb.call(context, builder, cluster.map_shared, (I32, I32), (address, to))[1]
-    inner, emit = predicated(operation)(typing_context, I32, I32)
-    emit(context, builder, inner, [address, idle])
+        address = builder.issue(cluster.map_shared, address, to)
+    _, emit = predicated(operation)(I32, I32)
+    emit(builder, [address, idle])

@@ -11,16 +11,16 @@ from .tile_cuda import TileType, assembled, registers, undefined
 
 
 @cuda_meaning(source.concatenate)
-def _concatenate(_context: Any, np_: Any, arrays: Any, axis: Any) -> Any:
+def _concatenate(np_: Any, arrays: Any, axis: Any) -> Any:
     form, parts = source.joined_form(arrays, axis)
     result, each = TileType(form), packing(form.dtype).per_register
-    context, builder, args = yield result
+    builder, args = yield result
     if not np_.computes:
         return undefined(result)
     found: list[Any] = [None] * result.registers
     for number, (tile, (part, elements)) in enumerate(zip(arrays, parts, strict=True)):
         value = builder.extract_value(args[1], number)
-        value = context.cast(builder, value, tile, TileType(part))
+        value = builder.cast(value, tile, TileType(part))
         for register, element in zip(
             registers(builder, TileType(part), value), elements[::each], strict=True
         ):

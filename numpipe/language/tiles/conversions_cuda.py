@@ -35,14 +35,14 @@ from .words_cuda import load_words, store_words
 
 
 @cuda_meaning(source.layout_cast)
-def _layout_cast(_context: Any, np_: Any, site: Any, tile: Any, layout: Any) -> Any:
+def _layout_cast(np_: Any, site: Any, tile: Any, layout: Any) -> Any:
     result = TileType(source.plan_cast(np_, site, tile, layout))
-    _, _, args = yield result(np_, site, result, layout)
+    _, args = yield result(np_, site, result, layout)
     return args[2]
 
 
 @nb.lower_cast(TileType, TileType)
-def cast(context: Any, builder: Any, have: TileType, result: TileType, value: Any) -> Any:
+def cast(builder: Any, have: TileType, result: TileType, value: Any) -> Any:
     """Move a tile to another layout, through shared memory where other lanes need its elements.
 
     Numba casts an operand so where the type of an operation's parameter says another layout. The
@@ -52,7 +52,7 @@ def cast(context: Any, builder: Any, have: TileType, result: TileType, value: An
     nbytes = source.moved_bytes(have.form, result.form)
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, have, value, result))
-    first = context.fndesc.argtypes[0]
+    first = builder.context.fndesc.argtypes[0]
     known = first if isinstance(first, nb.types.BaseTuple) else (first,)
     np_ = next((each for each in known if isinstance(each, ContextType)), None)
     if np_ is None:
@@ -75,7 +75,7 @@ def cast(context: Any, builder: Any, have: TileType, result: TileType, value: An
 def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
     """Return a tile's registers in another layout: panel by panel, those that have an element store
     it, and all load theirs."""
-    base, size = nb.external(builder, EXCHANGE, nb.i32), have.dtype.itemsize
+    base, size = builder.external(EXCHANGE, nb.i32), have.dtype.itemsize
     none = nb.const(0), nb.const(0)
     if len(have.shape) == 1 or 1 in have.shape:
         flat = (max(have.shape),)
@@ -113,7 +113,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
     """Yield (first register, words, offset in the panel) for each run, of at most 16 bytes, that a
     lane has of a coalesced tile."""
     width, vector = panel_width(tile.form), vector_of(tile.layout)
-    thread = Value(builder, nb.lane_index(builder))
+    thread = Value(builder, builder.lane_index())
     where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):
         r, c = where[first]
@@ -126,7 +126,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
 def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
     """Return an accumulator's registers in coalesced layout. In each panel, each warp stores its 16
     rows and loads whole lines."""
-    base, found = nb.external(builder, EXCHANGE, nb.i32), [None] * result.registers
+    base, found = builder.external(EXCHANGE, nb.i32), [None] * result.registers
     for row, column, columns in _panels(result):
         write_panel(builder, have, value, row, column, columns, base)
         converge(builder)
@@ -143,7 +143,7 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
 
 def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
     """Return a coalesced tile's registers in accumulator layout."""
-    base, parts = nb.external(builder, EXCHANGE, nb.i32), registers(builder, have, value)
+    base, parts = builder.external(EXCHANGE, nb.i32), registers(builder, have, value)
     found: list[Any] = [None] * result.registers
     for row, column, columns in _panels(have):
         for first, words, offset in _runs(builder, have, row, column):

@@ -11,36 +11,28 @@ import numpy as np
 from ...arch.dtypes import BFLOAT16, BOOL
 from ...core import numba as nb
 from ...core.arith_cuda import convert, type_of
+from ...core.numba import BOOLEAN, F32
 from .array_views_cuda import Block
 from .refs_cuda import GmemType
 
-SUFFIXES = {
-    str(nb.f32): ("f32", "f"),
-    str(nb.ir.DoubleType()): ("f64", "d"),
-    str(nb.i16): ("b16", "h"),
-    str(nb.i32): ("b32", "r"),
-    str(nb.i64): ("b64", "l"),
-}
-"""(PTX type, constraint) of a value, by its LLVM type."""
+SUFFIXES = {nb.f32: "f32", nb.f64: "f64", nb.i16: "b16", nb.i32: "b32", nb.i64: "b64"}
+"""PTX types of values, by LLVM types"""
 
 
-def in_type(context: Any, builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
+def in_type(builder: Any, value: Any, ty: Any, dtype: np.dtype) -> Any:
     """Return a number converted to the element type of an array."""
     kind = nb.unliteral(ty)
     if kind != ty:  # a literal may be 64 bits wide, whatever its type says
-        value, ty = context.cast(builder, value, ty, kind), kind
+        value, ty = builder.cast(value, ty, kind), kind
     if dtype == BOOL:
-        return builder.zext(context.cast(builder, value, ty, nb.types.boolean), nb.i16)
+        return builder.zext(builder.cast(value, ty, BOOLEAN), nb.i16)
     if dtype == BFLOAT16:
-        single = convert(context, builder, value, ty, nb.types.float32)
-        return builder.call(
-            nb.pure_asm(nb.i16, [nb.f32], "cvt.rn.bf16.f32 $0, $1;", "=h,f"), [single]
-        )
-    return convert(context, builder, value, ty, type_of(dtype))
+        single = convert(builder, value, ty, F32)
+        return builder.pure_asm(nb.i16, [single], "cvt.rn.bf16.f32 $0, $1;")
+    return convert(builder, value, ty, type_of(dtype))
 
 
 def write_element(
-    context: Any,
     builder: Any,
     ref: GmemType,
     array: Any,
@@ -54,22 +46,16 @@ def write_element(
     if not ref.role.computes:
         return
     dtype = ref.arg.dtype
-    block = Block(context, builder, ref, array, index, ())
-    found = in_type(context, builder, value, ty, dtype)
+    block = Block(builder, ref, array, index, ())
+    found = in_type(builder, value, ty, dtype)
     if dtype.itemsize == 1 and dtype != BOOL:
         found = builder.zext(found, nb.i16)
-    suffix, code = SUFFIXES[str(found.type)]
-    text = statement or f"st.global.{'b8' if dtype.itemsize == 1 else suffix} [$0], $1;"
+    suffix = "b8" if dtype.itemsize == 1 else SUFFIXES[found.type]
+    text = statement or f"st.global.{suffix} [$0], $1;"
     own = block.inside
     if not ref.by_lane:
         own = builder.and_(
             own,
-            builder.icmp_unsigned("==", nb.lane_index(builder), 0),
+            builder.icmp_unsigned("==", builder.lane_index(), 0),
         )
-    nb.emit_asm(
-        builder,
-        nb.void,
-        [block.base, found, builder.zext(own, nb.i32)],
-        f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
-        f"l,{code},r,~{{memory}}",
-    )
+    builder.emit_where(own, text, block.base, found)

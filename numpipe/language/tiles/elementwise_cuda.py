@@ -19,6 +19,7 @@ from ...core.arith_cuda import compare, convert, floored, kind_of, libdevice, ty
 from ...core.arith_cuda import operand as number_in
 from ...core.formula_cuda import Value
 from ...core.inert_cuda import InertType
+from ...core.numba import BOOLEAN, F32
 from ...core.op import cuda_meaning
 from . import elementwise as source
 from .layouts import EITHER, Form, laid, places, sources, ways
@@ -47,7 +48,7 @@ def parameter(ty: Any, dtype: np.dtype, result: Form) -> Any:
     ):
         raise arith.misfit(ty.literal_value, dtype)
     if dtype in HALVES:
-        return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else nb.types.float32
+        return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else F32
     return (
         type_of(dtype)
         if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16
@@ -55,18 +56,14 @@ def parameter(ty: Any, dtype: np.dtype, result: Form) -> Any:
     )
 
 
-def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
+def elements(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
     """Return an operand's elements, one for each element of the result. A number is the same for
     all; 8-bit integers are extended to 32 bits."""
     form = plan.result
     if plan.computed in HALVES:
-        return floats(builder, plan.computed, pairs(context, builder, ty, value, plan))
+        return floats(builder, plan.computed, pairs(builder, ty, value, plan))
     if not isinstance(ty, TileType):
-        number = (
-            value
-            if plan.computed == BOOL
-            else number_in(context, builder, value, ty, plan.computed)
-        )
+        number = value if plan.computed == BOOL else number_in(builder, value, ty, plan.computed)
         if plan.computed in INTEGERS and plan.computed.itemsize == 1:
             number = (builder.zext if plan.computed.kind == "u" else builder.sext)(number, nb.i32)
         return [number] * len(places(form.shape, form.layout))
@@ -76,16 +73,16 @@ def elements(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan)
     return [have[i] for i in sources(form.shape, form.layout, ty.shape, ty.layout)]
 
 
-def pairs(context: Any, builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
+def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
     """Return a 16-bit operand as registers of two elements each, as in the result; a number is
     rounded once."""
     form = plan.result
     if not isinstance(ty, TileType):
         if plan.computed == np.float16:
-            half = builder.zext(convert(context, builder, value, ty, nb.types.float16), nb.i32)
+            half = builder.zext(convert(builder, value, ty, nb.types.float16), nb.i32)
             twice = builder.or_(half, builder.shl(half, 16))
         else:  # bfloat16: through float32, as in ml_dtypes
-            number = number_in(context, builder, value, ty, FLOAT32)
+            number = number_in(builder, value, ty, FLOAT32)
             twice = packed(builder, plan.computed, number, number)
         return [twice] * (len(places(form.shape, form.layout)) // 2)
     have = registers(builder, ty, value)
@@ -118,7 +115,6 @@ def signature(plan: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
 
 
 def emitted(
-    context: Any,
     builder: Any,
     plan: source.Plan,
     types: Sequence[Any],
@@ -133,7 +129,7 @@ def emitted(
             builder,
             plan.computed,
             *[
-                number_in(context, builder, value, ty, plan.computed)
+                number_in(builder, value, ty, plan.computed)
                 for value, ty in zip(args, types, strict=True)
             ],
         )
@@ -141,17 +137,13 @@ def emitted(
     if plan.inert:
         return undefined(tile)
     if half and by_pairs is not None:
-        packs = [
-            pairs(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)
-        ]
+        packs = [pairs(builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
         return assembled(
             builder,
             tile,
             [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)],
         )
-    operands = [
-        elements(context, builder, ty, value, plan) for ty, value in zip(types, args, strict=True)
-    ]
+    operands = [elements(builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
     of = plan.computed if plan.computed == BOOL else packing(plan.computed).wide
     found = [emit(builder, of, *parts) for parts in zip(*operands, strict=True)]
     return assembled(builder, tile, narrowed(builder, tile.dtype, found))
@@ -170,8 +162,8 @@ def typed(
         yield source.without_value(types)(*types, *literals)
         return None
     result, parameters = signature(plan, types)
-    context, builder, args = yield result(*parameters, *literals)
-    return emitted(context, builder, plan, parameters, args[: len(types)], emit, by_pairs)
+    builder, args = yield result(*parameters, *literals)
+    return emitted(builder, plan, parameters, args[: len(types)], emit, by_pairs)
 
 
 # ---- operators
@@ -189,10 +181,7 @@ def two_at_once(instruction: str) -> Packed:
     def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
         text = f"{instruction}.{'f16x2' if dtype == np.float16 else 'bf16x2'} "
         text += ", ".join(f"${i}" for i in range(1 + len(operands))) + ";"
-        return builder.call(
-            nb.pure_asm(nb.i32, [nb.i32] * len(operands), text, "=r" + ",r" * len(operands)),
-            list(operands),
-        )
+        return builder.pure_asm(nb.i32, list(operands), text)
 
     return emit
 
@@ -230,7 +219,7 @@ def _operator(
         plan = known.plan(types)
         return None if plan is None else typed(plan, types, emit, by_pairs)
 
-    nb.binary(function, typer, literals=True)
+    nb.overload(function, typer, literals=True)
 
 
 for _name, _known in source.BINARY.items():
@@ -273,10 +262,10 @@ _operator(
 )
 
 
-nb.binary(
+nb.overload(
     operator.pos,
     lambda value: (
-        (value.settled("'+'")(value), lambda context, builder, sig, args: args[0])
+        (value.settled("'+'")(value), lambda builder, args: args[0])
         if isinstance(value, TileLike)
         else None
     ),
@@ -301,23 +290,23 @@ def _power(tile: Any, n: Any) -> Any:
         product = functools.partial(BY_PAIRS["mul"], builder, dtype)
         return arith.raised(x, count, product) if count else packed(builder, dtype, one, one)
 
-    context, builder, args = yield TileType(plan.result)(tile, n)
-    return emitted(context, builder, plan, (tile,), args[:1], emit, by_pairs)
+    builder, args = yield TileType(plan.result)(tile, n)
+    return emitted(builder, plan, (tile,), args[:1], emit, by_pairs)
 
 
-nb.binary(operator.pow, _power, literals=True)
+nb.overload(operator.pow, _power, literals=True)
 
 
 # ---- choices
 @cuda_meaning(source.where)
-def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
+def _where(mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     plan = source.plan_where((mask, x, y), *map(nb.literal, literals))
     if plan is None:
         yield source.without_value((mask, x, y))
         return None
     if not plan.result.shape:
         of = type_of(plan.computed)
-        _, builder, args = yield of(nb.types.boolean, of, of, *literals)
+        builder, args = yield of(BOOLEAN, of, of, *literals)
         return builder.select(*args[:3])
     tile = TileType(plan.result)
     kinds = (BOOL, plan.computed, plan.computed)
@@ -325,14 +314,13 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
         parameter(ty, of, plan.result) if isinstance(ty, TileLike) or of != BOOL else ty
         for ty, of in zip((mask, x, y), kinds, strict=True)
     ]
-    context, builder, args = yield tile(*types, *literals)
+    builder, args = yield tile(*types, *literals)
     if plan.inert:
         return undefined(tile)
-    masks = elements(context, builder, types[0], args[0], replace(plan, computed=BOOL))
+    masks = elements(builder, types[0], args[0], replace(plan, computed=BOOL))
     parts = pairs if plan.computed in HALVES else elements
     ones, others = (
-        parts(context, builder, ty, value, plan)
-        for ty, value in zip(types[1:], args[1:3], strict=True)
+        parts(builder, ty, value, plan) for ty, value in zip(types[1:], args[1:3], strict=True)
     )
     if plan.computed not in HALVES:
         found = [builder.select(*three) for three in zip(masks, ones, others, strict=True)]
@@ -346,15 +334,15 @@ def _where(_context: Any, mask: Any, x: Any, y: Any, *literals: Any) -> Any:
 
 # ---- tiles of numbers
 @cuda_meaning(source.full)
-def _full(_context: Any, shape: Any, value: Any, dtype: Any, *literals: Any) -> Any:
+def _full(shape: Any, value: Any, dtype: Any, *literals: Any) -> Any:
     form = source.full_form(shape, value, dtype)
     tile = TileType(form)
     sig = tile(shape, parameter(value, form.dtype, form), dtype, *literals)
-    context, builder, args = yield sig
+    builder, args = yield sig
     if isinstance(value, InertType):
         return undefined(tile)
     parts = (pairs if form.dtype in HALVES else elements)(
-        context, builder, sig.args[1], args[1], source.Plan(form.dtype, form)
+        builder, sig.args[1], args[1], source.Plan(form.dtype, form)
     )
     return assembled(
         builder, tile, parts if form.dtype in HALVES else narrowed(builder, form.dtype, parts)
@@ -369,7 +357,7 @@ def each_way(form: Form) -> list[Form]:
 
 def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     """Return (row, column) of the first element that a lane has in a tile of this layout."""
-    row, column = tile.form.record.own(Value(builder, nb.lane_index(builder)))
+    row, column = tile.form.record.own(Value(builder, builder.lane_index()))
     return row.value, column.value
 
 
@@ -390,10 +378,10 @@ def inside_of(builder: Any, form: Form) -> list[Any]:
 
 
 @cuda_meaning(source.iota)
-def _iota(_context: Any, shape: Any, axis: Any) -> Any:
+def _iota(shape: Any, axis: Any) -> Any:
     form, along = source.iota_form(shape, axis)
     tile = TileType(form)
-    _, builder, _ = yield tile
+    builder, _ = yield tile
     found = []
     for each in each_way(form):
         own = place_of(builder, TileType(each))

@@ -14,10 +14,10 @@ from . import fence_order as source
 ACCESS, ASYNC = "np_before_access", "np_before_async"
 
 
-def _barrier(symbol: str, _context: Any, *tiles: Any) -> Any:
-    _, builder, _ = yield nb.types.void
+def _barrier(symbol: str, *tiles: Any) -> Any:
+    builder, _ = yield
     if any(tile.writable and tile.role.computes for tile in tiles):
-        nb.external(builder, symbol, nb.void)
+        builder.external(symbol, nb.void)
 
 
 cuda_meaning(source.before_access)(functools.partial(_barrier, ACCESS))
@@ -26,16 +26,16 @@ cuda_meaning(source.before_async)(functools.partial(_barrier, ASYNC))
 
 def own_barrier(builder: Any) -> Any:
     """Return the number of the warpgroup's own named barrier."""
-    return builder.add(builder.lshr(nb.thread_index(builder), 7), 1)
+    return builder.add(builder.lshr(builder.thread_index(), 7), 1)
 
 
-def define_order(module: Any, unit: Unit) -> None:
+def define_order(outer: Any, unit: Unit) -> None:
     """Define the symbols for this kernel, in its entry module."""
     for name, text in (
         (ACCESS, "bar.sync $0, 128;"),
         (ASYNC, "fence.proxy.async.shared::cta; bar.sync $0, 128;"),
     ):
-        with nb.define(module, name, nb.void) as (builder, _):
+        with outer.define(name, nb.void) as (builder, _):
             if not unit.params.unsafe_no_auto_barriers:
-                nb.emit_asm(builder, nb.void, [own_barrier(builder)], text, "r,~{memory}")
+                builder.emit_asm(nb.void, [own_barrier(builder)], text)
             builder.ret_void()

@@ -29,7 +29,7 @@ class _Loads:
         self, builder: Any, product: Product, side: source.Side, layout: Layout, address: Any
     ) -> None:
         self.builder, self.product, self.layout = builder, product, layout
-        thread = Value(builder, nb.lane_index(builder))
+        thread = Value(builder, builder.lane_index())
         start = builder.add(address, source.start(layout, side, product.loads, thread).value)
         self.bases = {0: start}
 
@@ -88,8 +88,7 @@ def multiplied(
         each = len(own[0]) // 2
         for n, block in itertools.product(range(0, len(words), each), range(blocks)):
             at = (block * columns + first) // 2 + 4 * (n // each)
-            found = nb.emit_asm(
-                builder,
+            found = builder.emit_asm(
                 nb.ir.LiteralStructType([kind] * 4),
                 [*own[block], *words[n : n + each], *sums[at : at + 4]],
                 text,

@@ -24,14 +24,13 @@ nb.struct_model(IndexType, lambda ty: [("value", ty.value)])
 
 
 @cuda_meaning(source.index)
-def _index(_context: Any, value: Any, mode: Any) -> Any:
+def _index(value: Any, mode: Any) -> Any:
     result = IndexType(nb.unliteral(value), source.checked(value, mode))
-    context, builder, args = yield result(result.value, mode)
-    return nb.struct(context, builder, result, value=args[0])
+    builder, args = yield result(result.value, mode)
+    return builder.struct(result, value=args[0])
 
 
 def settled(
-    context: Any,
     builder: Any,
     ref: GmemType,
     array: Any,
@@ -46,12 +45,12 @@ def settled(
     """
     given = whole_slices(index)
     debug = bool(ref.unit.params.debug)
-    start = starts(context, builder, index, value)
+    start = starts(builder, index, value)
     for axis, (whole, part) in enumerate(zip(given, source.plain(given), strict=True)):
         mode = whole.mode if isinstance(whole, Index) else None
         if isinstance(part, (Ds, All, NoValue)) or (mode is None and not debug):
             continue
-        size = builder.extract_value(nb.fields(context, builder, ref, array).shape, axis)
+        size = builder.extract_value(builder.fields(ref, array).shape, axis)
         vector = isinstance(part, TileType)
         each = registers(builder, part, start[axis]) if vector else [start[axis]]
         if mode == "clip":

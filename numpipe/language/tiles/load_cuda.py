@@ -72,7 +72,9 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     )
 
 
-def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = False) -> list[Any]:
+def _registers(
+    builder: nb.Builder, block: Block, forms: list[Form], whole: bool = False
+) -> list[Any]:
     """Load a tile in layouts whose lanes have the same place as their own: in pairs if the first
     column is even and the array has all columns, else by elements. A tile that is `whole` is inside
     the array, and starts at an even column if pairs may be loaded at once."""
@@ -164,7 +166,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
     def in_pairs(test: Callable[..., Any], *of: Any) -> list[Any]:
         if not pairs:
             return registers(False)
-        return nb.one_of(builder, test(*of), lambda: registers(True), lambda: registers(False))
+        return builder.one_of(test(*of), lambda: registers(True), lambda: registers(False))
 
     if all(place[1] is None for place in where):
         return registers(False)
@@ -174,15 +176,14 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
         return in_pairs(block.aligned, (width,), run)
     if block.room is not None:
         return in_pairs(block.whole_pairs, first_form.shape)
-    return nb.one_of(
-        builder,
+    return builder.one_of(
         builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1)),
         lambda: _registers(builder, block, forms, True),
         lambda: in_pairs(block.whole_pairs, first_form.shape),
     )
 
 
-def _load(_context: Any, ref: Any, index: Any) -> Any:
+def _load(ref: Any, index: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
     parts, arg = plain(whole_slices(index)), ref.arg
@@ -191,26 +192,25 @@ def _load(_context: Any, ref: Any, index: Any) -> Any:
     unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
     memory = not ref.role.computes and (tile is not None or bool(unknown))
     result = tile or (InertType(unknown) if memory else type_of(source.number_type(arg.dtype)))
-    context, builder, args = yield result
+    builder, args = yield result
     if memory:
-        return nb.nothing(context) if tile is None else undefined(tile)
-    start = settled(context, builder, ref, args[0], index, args[1])
+        return nb.nothing if tile is None else undefined(tile)
+    start = settled(builder, ref, args[0], index, args[1])
     indices = []
     for number, axis in enumerate(axes):
         if isinstance(vector := parts[axis], TileType):
             assert form is not None
             want = TileType(index_form(form, number, vector.form))
-            moved = context.cast(builder, start[axis], vector, want)
+            moved = builder.cast(start[axis], vector, want)
             indices.append((number, want, moved))
     block = Block(
-        context,
         builder,
         ref,
         args[0],
         start,
         axes,
         indices,
-        stops(context, builder, index, args[1]),
+        stops(builder, index, args[1]),
         parts,
     )
     if tile is not None:
@@ -229,20 +229,20 @@ nb.overload(operator.getitem, _load)
 
 
 @cuda_meaning(source.load_tile)
-def _load_tile(_context: Any, view: Any, layout: Any = None) -> Any:
+def _load_tile(view: Any, layout: Any = None) -> Any:
     tile = TileType(source.load_form(view, layout))
     if isinstance(view, SmemType):
-        context, builder, args = yield tile(view, layout)
+        builder, args = yield tile(view, layout)
         if not view.role.computes:
             return undefined(tile)
-        nb.call(context, builder, before_access, (view,), (args[0],))
+        builder.apply(before_access, (view,), (args[0],))
         parts = load_anywhere(builder, view.layout, args[0], tile, (nb.const(0), nb.const(0)), True)
         converge(builder)
         return assembled(builder, tile, parts)
     ref = view.ref
-    context, builder, args = yield tile(view, layout)
+    builder, args = yield tile(view, layout)
     if not ref.role.computes:
         return undefined(tile)
-    fields = nb.fields(context, builder, view, args[0])
-    start = nb.cgutils.unpack_tuple(builder, fields.start)
-    return _loaded(builder, Block(context, builder, ref, fields.ref, start, view.axes), tile)
+    fields = builder.fields(view, args[0])
+    start = builder.unpack_tuple(fields.start)
+    return _loaded(builder, Block(builder, ref, fields.ref, start, view.axes), tile)

@@ -27,7 +27,7 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
     function, count = source.FUNCTIONS[operation], len(operation.__signature__.parameters) - 1
 
     @cuda_meaning(operation)
-    def typer(_context: Any, *arguments: Any) -> Any:
+    def typer(*arguments: Any) -> Any:
         types, literals = arguments[:count], arguments[count:]
         return typed(
             function.plan(types, *map(nb.literal, literals)), types, emit, by_pairs, literals
@@ -36,9 +36,7 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
 
 def _instruction(text: str) -> Callable[..., Any]:
     """Return a function that emits a PTX instruction on one float32."""
-    return lambda builder, x: builder.call(
-        nb.pure_asm(nb.f32, [nb.f32], f"{text} $0, $1;", "=f,f"), [x]
-    )
+    return lambda builder, x: builder.pure_asm(nb.f32, [x], f"{text} $0, $1;")
 
 
 def _library(name: str) -> Callable[..., Any]:
@@ -52,9 +50,7 @@ def extreme(name: str) -> Emit:
 
     def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
         if dtype == FLOAT32:
-            return builder.call(
-                nb.pure_asm(nb.f32, [nb.f32] * 2, f"{name}.NaN.f32 $0, $1, $2;", "=f,f,f"), [a, b]
-            )
+            return builder.pure_asm(nb.f32, [a, b], f"{name}.NaN.f32 $0, $1, $2;")
         return chosen(">" if name == "max" else "<")(builder, dtype, a, b)
 
     return emit
@@ -95,11 +91,10 @@ _meaning(
 def _product(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
     """Return a product of 64 bits: one instruction for both words, if a kernel needs both."""
     text = f"mul.wide.{'u' if dtype.kind == 'u' else 's'}32 $0, $1, $2;"
-    asm = nb.pure_asm(nb.i64, [nb.i32, nb.i32], text, "=l,r,r")
-    return builder.call(asm, [a, b], attrs=("readnone",))
+    return builder.pure_asm(nb.i64, [a, b], text, ("readnone",))
 
 
-_meaning(source.mulhi, lambda builder, *of: nb.high_word(builder, _product(builder, *of)))
+_meaning(source.mulhi, lambda builder, *of: builder.high_word(_product(builder, *of)))
 _meaning(source.mullo, lambda builder, *of: builder.trunc(_product(builder, *of), nb.i32))
 _meaning(
     source.isnan,
@@ -127,12 +122,12 @@ def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Pac
             else typed(plan, types, in_turn(emit), by_pairs and in_turn(by_pairs))
         )
 
-    nb.binary(builtin, typer, literals=True)
+    nb.overload(builtin, typer, literals=True)
 
 
 _of_builtin(max, source.maximum, extreme("max"), two_at_once("max.NaN"))
 _of_builtin(min, source.minimum, extreme("min"), two_at_once("min.NaN"))
-nb.binary(
+nb.overload(
     round,
     lambda value: (
         typed(source.FUNCTIONS[source.nearest].plan((value,)), (value,), _rounding("rni"))
@@ -158,7 +153,7 @@ _meaning(source.isfinite, _finite("<", True))
 
 
 @cuda_meaning(source.clip)
-def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
+def _clip(a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
     every = [None if isinstance(ty, nb.types.NoneType) else ty for ty in (a, a_min, a_max)]
     present = source.clipped_by(every)
     types, bits = [every[number] for number in present], nb.literal(literals[0]) if literals else 0
@@ -179,11 +174,10 @@ def _clip(_context: Any, a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
 
     result, parameters = signature(plan, types)
     by_number = dict(zip(present, parameters, strict=True))
-    context, builder, args = yield result(
+    builder, args = yield result(
         *[by_number.get(number, ty) for number, ty in enumerate((a, a_min, a_max))], *literals
     )
     return emitted(
-        context,
         builder,
         plan,
         parameters,
@@ -203,14 +197,14 @@ _TANH = _instruction("tanh.approx.f32")
 def _sigmoid(builder: Any, x: Any) -> Any:
     """Emit the computation of `mathematics._sigmoid`."""
     size = libdevice(builder, "fabs", x)
-    power = libdevice(builder, "exp", builder.fsub(nb.f32(-0.0), size))
-    above = builder.select(builder.fcmp_ordered("<", x, nb.f32(0.0)), power, nb.f32(1.0))
-    return builder.fdiv(above, builder.fadd(nb.f32(1.0), power))
+    power = libdevice(builder, "exp", builder.fsub(-0.0, size))
+    above = builder.select(builder.fcmp_ordered("<", x, 0.0), power, 1.0)
+    return builder.fdiv(above, builder.fadd(1.0, power))
 
 
 def _fast_sigmoid(builder: Any, x: Any) -> Any:
-    half = builder.fmul(_TANH(builder, builder.fmul(x, nb.f32(0.5))), nb.f32(0.5))
-    return builder.fadd(half, nb.f32(0.5))
+    half = builder.fmul(_TANH(builder, builder.fmul(x, 0.5)), 0.5)
+    return builder.fadd(half, 0.5)
 
 
 def _rounded(
@@ -222,13 +216,9 @@ def _rounded(
     )
 
 
-_rounded(
-    source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, nb.f32(LOG2_E)))
-)
+_rounded(source.exp, _library("exp"), lambda builder, x: _EX2(builder, builder.fmul(x, LOG2_E)))
 _rounded(source.exp2, _library("exp2"), _EX2)
-_rounded(
-    source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), nb.f32(LN_2))
-)
+_rounded(source.log, _library("log"), lambda builder, x: builder.fmul(_LG2(builder, x), LN_2))
 _rounded(source.log2, _library("log2"), _LG2)
 _rounded(source.sqrt, _instruction("sqrt.rn.f32"), _instruction("sqrt.approx.ftz.f32"))
 _rounded(source.tanh, _library("tanh"), _TANH)
@@ -237,13 +227,13 @@ _rounded(source.cos, cosine, _COS)
 _rounded(
     source.tan,
     tangent,
-    lambda builder, x: nb.external(
-        builder, "llvm.nvvm.div.approx.f", nb.f32, (_SIN(builder, x), _COS(builder, x))
+    lambda builder, x: builder.external(
+        "llvm.nvvm.div.approx.f", nb.f32, (_SIN(builder, x), _COS(builder, x))
     ),
 )
 _rounded(source.rsqrt, _instruction("rsqrt.approx.f32"), _instruction("rsqrt.approx.ftz.f32"))
 _rounded(source.sigmoid, _sigmoid, _fast_sigmoid)
 _meaning(
     source.fma,
-    lambda builder, _dtype, x, y, z: nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z)),
+    lambda builder, _dtype, x, y, z: builder.external("llvm.fma.f32", nb.f32, (x, y, z)),
 )

@@ -34,8 +34,7 @@ def through(
     outputs = ",".join(
         ["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))]
     )
-    struct = nb.emit_asm(
-        builder,
+    struct = builder.emit_asm(
         nb.ir.LiteralStructType([machine.element] * registers),
         parts + extra,
         text,
@@ -97,20 +96,18 @@ def _low_half(builder: Any, address: Any, op: Operand) -> Any:
 
 
 @cuda_meaning(source.wgmma)
-def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
+def _wgmma(acc: Any, a: Any, b: Any) -> Any:
     fresh = isinstance(acc, nb.types.NoneType)
     form = source.plan(None if fresh else acc, a, b)
     product = TileType(form)
     text = _batch(form, a, b, fresh)
-    context, builder, args = yield InFlightType(product, b.role)
+    builder, args = yield InFlightType(product, b.role)
     if not b.role.computes:
         return undefined(product) if fresh else args[0]
     shared = [
         (ty, value) for ty, value in zip((a, b), args[1:], strict=True) if isinstance(ty, SmemType)
     ]
-    nb.call(
-        context,
-        builder,
+    builder.apply(
         before_async,
         tuple(ty for ty, _ in shared),
         [value for _, value in shared],
@@ -125,20 +122,20 @@ def _wgmma(_context: Any, acc: Any, a: Any, b: Any) -> Any:
 
 
 @cuda_meaning(source.mma)
-def _mma(typing_context: Any, np_: Any, acc: Any, a: Any, b: Any) -> Any:
+def _mma(np_: Any, acc: Any, a: Any, b: Any) -> Any:
     product = source.chosen(np_.unit, a)
     fresh = isinstance(acc, nb.types.NoneType)
     if product.groups:
-        result = nb.returns(typing_context, source.wgmma, (acc, a, b))
-        context, builder, args = yield result
-        return nb.call(context, builder, source.wgmma, (acc, a, b), args[1:])[1]
+        result = nb.returns(source.wgmma, (acc, a, b))
+        builder, args = yield result
+        return builder.apply(source.wgmma, (acc, a, b), args[1:])
     result = TileType(source.plan(None if fresh else acc, a, b, product, "mma"))
-    context, builder, args = yield result
+    builder, args = yield result
     if not b.role.computes:
         return undefined(result) if fresh else args[1]
     for ty, value in zip((a, b), args[2:], strict=True):
         if isinstance(ty, SmemType):
-            nb.call(context, builder, before_access, (ty,), [value])
+            builder.apply(before_access, (ty,), [value])
     zero = nb.ir.Constant(result.machine.element, 0)
     sums = [zero] * result.registers if fresh else registers(builder, acc, args[1])
     return assembled(
@@ -146,7 +143,7 @@ def _mma(typing_context: Any, np_: Any, acc: Any, a: Any, b: Any) -> Any:
     )
 
 
-def _wait(newer: bool, _context: Any, acc: Any, pending: Any) -> Any:
+def _wait(newer: bool, acc: Any, pending: Any) -> Any:
     """Type and emit a wait. `newer`: all `pending` groups were issued after the accumulator's, so
     nothing writes the accumulator after the wait."""
     plain = nb.unliteral(acc)
@@ -158,14 +155,14 @@ def _wait(newer: bool, _context: Any, acc: Any, pending: Any) -> Any:
         for part in parts
     ]
     result = trees.tree_of(plain).build(iter(settled), trees.made)
-    context, builder, args = yield result(plain, pending)
+    builder, args = yield result(plain, pending)
     values = [
         value
         if not isinstance(part, InFlightType) or not part.role.computes
         else through(builder, part.tile, value, text, [], "")
         for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)
     ]
-    return trees.build_value(context, builder, result, iter(values))
+    return trees.build_value(builder, result, iter(values))
 
 
 cuda_meaning(source.wgmma_wait)(functools.partial(_wait, False))

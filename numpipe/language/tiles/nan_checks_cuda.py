@@ -17,14 +17,14 @@ from .tile_cuda import TileType, assembled, part_of_either, registers
 
 
 @cuda_meaning(source.no_nan)
-def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
-    context, builder, args = yield value
+def _no_nan(np_: Any, site: Any, target: Any, value: Any) -> Any:
+    builder, args = yield value
     unit, stored = np_.unit, args[3]
     if not np_.computes or not unit.params.debug:
         return stored
     what = f"{nb.literal(target)} @ {nb.literal(site)}"
     if isinstance(value, TileType) and value.dtype in source.CHECKED:
-        held, place = _first(context, builder, value, stored)
+        held, place = _first(builder, value, stored)
         report(builder, unit, what, len(value.shape), *place, held, kind=wait_records.NAN)
     elif isinstance(value, nb.types.Float):
         once = unit.params.lowering_semantics is not LoweringSemantics.Lane
@@ -42,18 +42,13 @@ def _no_nan(_context: Any, np_: Any, site: Any, target: Any, value: Any) -> Any:
     return stored
 
 
-def _first(context: Any, builder: Any, tile: TileType, value: Any) -> tuple[Any, tuple[Any, Any]]:
+def _first(builder: Any, tile: TileType, value: Any) -> tuple[Any, tuple[Any, Any]]:
     """Return whether a lane holds a NaN, and the place of the first: its row and column or, in a
     vector, its element and 0."""
     form = tile.form.settled()
     one, masks = TileType(form), inside_of(builder, form)
-    kind, mask = nb.call(
-        context,
-        builder,
-        isnan,
-        (one,),
-        (assembled(builder, one, part_of_either(builder, tile, value, one)),),
-    )
+    settled = assembled(builder, one, part_of_either(builder, tile, value, one))
+    kind, mask = nb.returns(isnan, (one,)), builder.apply(isnan, (one,), (settled,))
     own, held, first = place_of(builder, one), nb.ir.Constant(nb.i1, 0), (nb.const(0), nb.const(0))
     for bit, place, inside in reversed(
         list(zip(registers(builder, kind, mask), form.places, masks, strict=True))

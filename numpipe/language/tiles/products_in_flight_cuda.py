@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core import numba as nb
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier
 from . import products_in_flight as source
@@ -12,10 +13,10 @@ from .cluster_arrivals_cuda import arrive
 
 
 @cuda_meaning(source.commit_to)
-def _commit_to(typing_context: Any, ring: Any, part: Any, address: Any) -> Any:
+def _commit_to(ring: Any, part: Any, address: Any) -> Any:
     plan = ring.plan
-    context, builder, args = yield nb.types.void(ring, part, nb.types.int32)
-    arrive(typing_context, context, builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
+    builder, args = yield nb.types.void(ring, part, I32)
+    arrive(builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
     # The arrival may come before the end of a loop: see `join`.
     if ("consumed" in plan.manual or plan.delay) and not plan.private:
-        nb.call(context, builder, barrier.warp_sync, (), ())
+        builder.issue(barrier.warp_sync)

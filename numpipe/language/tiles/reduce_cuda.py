@@ -15,6 +15,7 @@ from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import convert, type_of
 from ...core.inert_cuda import InertType
+from ...core.numba import F32
 from ...core.op import cuda_meaning
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
@@ -26,7 +27,7 @@ from .layouts import COLUMN, GROUP, places
 from .mathematics_cuda import extreme
 from .row_layouts import word_of
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
-from .words_cuda import REGISTERS, load_words, store_words
+from .words_cuda import load_words, store_words
 
 Combine = Callable[[Any, Any], Any]
 """Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
@@ -63,10 +64,9 @@ def _butterflies(
 ) -> Any:
     """Combine a value across lanes with shuffles (shfl.bfly) at these lane distances, or across
     all lanes of a warp with one `redux`; every lane gets the result."""
-    register = REGISTERS[str(value.type)]
     if redux and len(distances) == 5:
         text = f"redux.sync.{redux} $0, $1, 0xffffffff;"
-        return nb.emit_asm(builder, nb.i32, [value], text, "=r,r")
+        return builder.emit_asm(nb.i32, [value], text, memory=False)
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
         if value.type == nb.i64:
@@ -77,13 +77,13 @@ def _butterflies(
                 f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, "
                 f"high}}; }}"
             )
-        other = nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
+        other = builder.emit_asm(value.type, [value], text, memory=False)
         value = combine(value, other)
     return value
 
 
 def barrier(builder: Any) -> None:
-    nb.emit_asm(builder, nb.void, [own_barrier(builder)], "bar.sync $0, 128;", "r,~{memory}")
+    builder.emit_asm(nb.void, [own_barrier(builder)], "bar.sync $0, 128;")
 
 
 def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[Any]]:
@@ -103,8 +103,8 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
     columns, step = lanes > 1, 2 if lanes > 1 else 1
     stride = (1 << shift) // 2 * lanes
     size = stride * len(values)
-    base = nb.external(builder, EXCHANGE, nb.i32)
-    thread = nb.lane_index(builder)
+    base = builder.external(EXCHANGE, nb.i32)
+    thread = builder.lane_index()
     lane, warp = builder.and_(thread, 31), builder.lshr(thread, 5)
     own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), shift)) if columns else base
     to = builder.add(own, builder.mul(warp, size))
@@ -128,9 +128,9 @@ def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[A
         yield from map(list, zip(*found, strict=True))
 
 
-def define_exchange(module: Any, unit: Unit) -> None:
+def define_exchange(outer: Any, unit: Unit) -> None:
     """Define the address of the warpgroup's memory for exchanges, in the kernel's entry module."""
-    with nb.define(module, EXCHANGE, nb.i32) as (builder, _):
+    with outer.define(EXCHANGE, nb.i32) as (builder, _):
         builder.ret(own_part(builder, unit, unit.exchange))
 
 
@@ -145,9 +145,7 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
         f"bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
         "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }"
     )
-    found = nb.emit_asm(
-        builder, nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text, "=r,r,r,~{memory}"
-    )
+    found = builder.emit_asm(nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text)
     return builder.icmp_unsigned("!=", found, 0)
 
 
@@ -195,7 +193,7 @@ def _ranked(
     return found
 
 
-def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
+def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     plan = source.plan(np_, name, tile, axis, keepdims)
     form = plan.result
     result = (
@@ -218,9 +216,9 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         )
 
     tile = TileType(plan.form)
-    context, builder, args = yield result(np_, tile, axis, keepdims)
+    builder, args = yield result(np_, tile, axis, keepdims)
     if not np_.computes:
-        return undefined(result) if form.shape else nb.nothing(context)
+        return undefined(result) if form.shape else nb.nothing
     wide = tile.dtype in HALVES or name in source.DIVIDED
     combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
     values = registers(builder, tile, args[1])
@@ -262,8 +260,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
         means = found[:1] * len(values) if plan.whole else _of_lines(tile, found, result)
         found = reduced(masked(_squares(builder, values, means), neutral))
     if name == "std":
-        root = nb.pure_asm(nb.f32, [nb.f32], "sqrt.rn.f32 $0, $1;", "=f,f")
-        found = [builder.call(root, [value]) for value in found]
+        found = [builder.pure_asm(nb.f32, [value], "sqrt.rn.f32 $0, $1;") for value in found]
     if form.shape:
         if form.dtype in HALVES:
             found = [
@@ -272,7 +269,7 @@ def _reduction(name: str, _context: Any, np_: Any, tile: Any, axis: Any, keepdim
             ]
         return assembled(builder, result, found)
     floating = wide and name not in source.INDICES
-    return convert(context, builder, found[0], nb.types.float32, result) if floating else found[0]
+    return convert(builder, found[0], F32, result) if floating else found[0]
 
 
 def _neutral(name: str, dtype: np.dtype) -> float:
@@ -301,9 +298,8 @@ def _of_lines(tile: TileType, found: list[Any], result: TileType) -> list[Any]:
 def _squares(builder: Any, values: list[Any], means: list[Any]) -> list[Any]:
     """Return the squared differences of elements from their means. Each is rounded, because ptxas
     would fuse the products with their sum."""
-    product = nb.pure_asm(nb.f32, [nb.f32] * 2, "mul.rn.f32 $0, $1, $2;", "=f,f,f")
     apart = [builder.fsub(value, mean) for value, mean in zip(values, means, strict=True)]
-    return [builder.call(product, [value, value]) for value in apart]
+    return [builder.pure_asm(nb.f32, [each, each], "mul.rn.f32 $0, $1, $2;") for each in apart]
 
 
 def _along(
@@ -336,10 +332,10 @@ def _along(
     ]
 
 
-def _partial(name: str, _context: Any, tile: Any) -> Any:
+def _partial(name: str, tile: Any) -> Any:
     form, part = source.partial_form(tile, f"partial_{name}")
     tile, result = TileType(form), TileType(part)
-    _, builder, args = yield result(tile)
+    builder, args = yield result(tile)
     combine = combination(builder, name, tile.dtype)
     # lanes that have other columns of every eight
     shared = [far for far in form.record.distances(1) if far * 2 >= GROUP]

@@ -10,6 +10,7 @@ import numpy as np
 
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS, InertType, steers
+from ...core.numba import I32, I64
 from ...core.op import constant, cuda_meaning, entry_operation
 from ...plan.context import StoringFacts
 from ...plan.context_cuda import CompiledContext, ContextType
@@ -21,7 +22,6 @@ from ...plan.unit import Unit
 from . import refs
 from .tile import TileLike
 
-I32 = nb.types.int32
 _S = TypeVar("_S", bound="SharedType")
 
 
@@ -53,7 +53,7 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
         )
 
 
-nb.lower_cast(DsType, DsType)(lambda context, builder, fromty, toty, value: value)
+nb.lower_cast(DsType, DsType)(lambda builder, fromty, toty, value: value)
 
 
 class LimitedType(DsType):
@@ -115,9 +115,9 @@ class SharedType(nb.FieldsType):
 
     def part(self, target: AtType, index: Any) -> Any:
         part, address = view(self, index)
-        context, builder, args = yield part
+        builder, args = yield part
         place = inside(builder, self, index, args[1], "tile.at[…]")
-        return address(builder, nb.fields(context, builder, target, args[0]).of, place)
+        return address(builder, builder.fields(target, args[0]).of, place)
 
 
 class SmemType(SharedType, refs.SmemLike):
@@ -149,17 +149,17 @@ class GmemType(StoringFacts, nb.FieldsType):
     def np(self) -> ContextType:
         return ContextType(self.unit, self.role)
 
-    def compiled(self, context: Any, builder: Any, value: Any) -> GmemValue:
-        return GmemValue(context, builder, self, value)
+    def compiled(self, builder: Any, value: Any) -> GmemValue:
+        return GmemValue(builder, self, value)
 
 
 class GmemValue:
     """A compiled reference, as a `formula` sees it, in a kernel whose references hold the
     context."""
 
-    def __init__(self, context: Any, builder: Any, ty: GmemType, value: Any) -> None:
+    def __init__(self, builder: Any, ty: GmemType, value: Any) -> None:
         self.unit = ty.unit
-        self.np = CompiledContext(ty.np, builder, lambda: nb.fields(context, builder, ty, value).np)
+        self.np = CompiledContext(ty.np, builder, lambda: builder.fields(ty, value).np)
 
 
 STEERLESS.append(SmemType)
@@ -179,22 +179,17 @@ def _held(ty: GmemType) -> list[tuple[str, Any]]:
 nb.struct_model(
     GmemType,
     lambda ty: [
-        ("table", nb.types.int64),
-        ("pointer", nb.types.int64),
+        ("table", I64),
+        ("pointer", I64),
         ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
-        ("strides", nb.types.UniTuple(nb.types.int64, ty.arg.ndim)),
+        ("strides", nb.types.UniTuple(I64, ty.arg.ndim)),
         *_held(ty),
     ],
 )
 
 
-gmem_value = nb.fields
-
-
 @cuda_meaning(refs.ds)
-def _ds(
-    _context: Any, start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 0
-) -> Any:
+def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 0) -> Any:
     given = start
     bounds = nb.types.none if most is None else most, nb.types.literal(0) if least == 0 else least
     if isinstance(start, refs.Index) and start.mode == "zero":
@@ -205,15 +200,13 @@ def _ds(
             raise refs.no_stop(stop)
         inert = isinstance(start, InertType) or isinstance(stop, InertType)
         limited = LimitedType(refs.ds_size(size), inert)
-        context, builder, args = yield limited(
+        builder, args = yield limited(
             *([given, size, stop] if inert else [_started(given), size, I32]), *bounds
         )
         first, last = (
-            (nb.const(0), nb.const(0))
-            if inert
-            else (_start(context, builder, given, args[0]), args[2])
+            (nb.const(0), nb.const(0)) if inert else (_start(builder, given, args[0]), args[2])
         )
-        return nb.struct(context, builder, limited, start=first, stop=last)
+        return builder.struct(limited, start=first, stop=last)
     if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
         steers(start)
         raise refs.no_start(start)
@@ -221,13 +214,13 @@ def _ds(
     largest = None if most is None else constant("ds", "most", most)
     smallest = constant("ds", "least", least)
     value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest, smallest)
-    context, builder, args = yield value(
+    builder, args = yield value(
         given if value.inert else _started(given),
         size,
         nb.types.none if stop is None else stop,
         *bounds,
     )
-    return nb.const(0) if value.inert else _start(context, builder, given, args[0])
+    return nb.const(0) if value.inert else _start(builder, given, args[0])
 
 
 def _started(given: Any) -> Any:
@@ -235,15 +228,15 @@ def _started(given: Any) -> Any:
     return given if isinstance(given, refs.Index) else I32
 
 
-def _start(context: Any, builder: Any, given: Any, value: Any) -> Any:
+def _start(builder: Any, given: Any, value: Any) -> Any:
     """Return the start as int32, without its mode."""
     if not isinstance(given, refs.Index):
         return value
-    return context.cast(builder, nb.fields(context, builder, given, value).value, given.value, I32)
+    return builder.cast(builder.fields(given, value).value, given.value, I32)
 
 
 @cuda_meaning(refs.span)
-def _span(_context: Any, start: Any, stop: Any) -> Any:
+def _span(start: Any, stop: Any) -> Any:
     bounds = (
         None if isinstance(bound, nb.types.NoneType) else nb.literal(bound)
         for bound in (start, stop)
@@ -252,7 +245,7 @@ def _span(_context: Any, start: Any, stop: Any) -> Any:
 
 
 @cuda_meaning(refs.whole)
-def _whole(_context: Any) -> Any:
+def _whole() -> Any:
     yield AllType()
 
 
@@ -262,7 +255,7 @@ def with_at(kind: type) -> None:
         kind,
         "at",
         AtType,
-        lambda context, builder, ty, value: nb.struct(context, builder, AtType(ty), of=value),
+        lambda builder, ty, value: builder.struct(AtType(ty), of=value),
     )
 
 
@@ -270,10 +263,10 @@ nb.attribute(
     DsType,
     "start",
     lambda ty: None if ty.limited else I32,
-    lambda context, builder, ty, value: value,
+    lambda builder, ty, value: value,
 )
 nb.constant_attributes(DsType, None, size=lambda ty: ty.size)
-nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda c, b, ty, value: value)
+nb.attribute(SharedType, "T", lambda ty: ty.of(ty.layout.T), lambda builder, ty, value: value)
 with_at(SharedType)
 nb.constant_attributes(
     SharedType, None, shape=lambda ty: ty.layout.sides, dtype=lambda ty: ty.dtype.name
@@ -285,44 +278,36 @@ nb.attribute(
     GmemType,
     "shape",
     lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
-    lambda c, b, ty, value: gmem_value(c, b, ty, value).shape,
+    lambda builder, ty, value: builder.fields(ty, value).shape,
 )
 
 
-def _strides(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
+def _strides(builder: Any, ty: GmemType, value: Any) -> Any:
     """Return strides in bytes. The `nsw` flag lets LLVM derive the stride in elements from a
     comparison."""
     of, size = (
-        nb.types.UniTuple(nb.types.int64, ty.arg.ndim),
+        nb.types.UniTuple(I64, ty.arg.ndim),
         nb.const(ty.arg.dtype.itemsize, nb.i64),
     )
-    strides = nb.cgutils.unpack_tuple(builder, gmem_value(context, builder, ty, value).strides)
-    return context.make_tuple(
-        builder, of, [builder.mul(each, size, flags=["nsw"]) for each in strides]
-    )
+    strides = builder.unpack_tuple(builder.fields(ty, value).strides)
+    return builder.make_tuple(of, [builder.mul(each, size, flags=["nsw"]) for each in strides])
 
 
-nb.attribute(
-    GmemType, "strides", lambda ty: nb.types.UniTuple(nb.types.int64, ty.arg.ndim), _strides
-)
+nb.attribute(GmemType, "strides", lambda ty: nb.types.UniTuple(I64, ty.arg.ndim), _strides)
 
 
 def _flat_type(ty: GmemType) -> GmemType:
     return GmemType(ty.unit, ty.index, ty.role, flat=True)
 
 
-def _flat(context: Any, builder: Any, ty: GmemType, value: Any) -> Any:
-    flat, array = _flat_type(ty), gmem_value(context, builder, ty, value)
-    size = functools.reduce(builder.mul, nb.cgutils.unpack_tuple(builder, array.shape))
+def _flat(builder: Any, ty: GmemType, value: Any) -> Any:
+    flat, array = _flat_type(ty), builder.fields(ty, value)
+    size = functools.reduce(builder.mul, builder.unpack_tuple(array.shape))
     same = {name: getattr(array, name) for name in ("table", "pointer", *dict(_held(ty)))}
-    return nb.struct(
-        context,
-        builder,
+    return builder.struct(
         flat,
-        shape=context.make_tuple(builder, nb.types.UniTuple(I32, 1), [size]),
-        strides=context.make_tuple(
-            builder, nb.types.UniTuple(nb.types.int64, 1), [nb.const(1, nb.i64)]
-        ),
+        shape=builder.make_tuple(nb.types.UniTuple(I32, 1), [size]),
+        strides=builder.make_tuple(nb.types.UniTuple(I64, 1), [nb.const(1, nb.i64)]),
         **same,
     )
 
@@ -394,7 +379,7 @@ def inside(
     return value
 
 
-nb.binary(
+nb.overload(
     operator.getitem,
     lambda target, index: target.of.at(target, index) if isinstance(target, AtType) else None,
 )
@@ -407,16 +392,14 @@ def new_ref(unit: Unit, index: int, role: Role) -> Any:
     ty = GmemType(unit, index, role)
     held = [kind for _, kind in _held(ty)]
 
-    def typer(_context: Any, *args: Any) -> Any:
-        context, builder, values = yield ty(*held, *[nb.types.int64] * (2 + 2 * rank))
+    def typer(*args: Any) -> Any:
+        builder, values = yield ty(*held, *[I64] * (2 + 2 * rank))
         np_, (table, pointer, *sizes) = values[: len(held)], values[len(held) :]
-        shape = context.make_tuple(
-            builder, nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]]
+        shape = builder.make_tuple(
+            nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]]
         )
-        strides = context.make_tuple(builder, nb.types.UniTuple(nb.types.int64, rank), sizes[rank:])
-        return nb.struct(
-            context,
-            builder,
+        strides = builder.make_tuple(nb.types.UniTuple(I64, rank), sizes[rank:])
+        return builder.struct(
             ty,
             table=table,
             pointer=pointer,

@@ -16,32 +16,29 @@ from .layouts import ROW, Form
 from .reduce_cuda import combination, of_warps
 from .scan import Lines, alone, lines_of, plan
 from .tile_cuda import TileType, assembled, registers, undefined
-from .words_cuda import REGISTERS
 
 
 def of_before(builder: Any, value: Any, distance: int, among: int) -> Any:
     """Return the value of the lane `distance` before, of the `among` lanes that exchange values, or
     the lane's own value if there is none (PTX ISA, "shfl.sync")."""
-    register = REGISTERS[str(value.type)]
     text = f"shfl.sync.up.b32 $0, $1, {distance}, {32 - among << 8}, 0xffffffff;"
-    return nb.emit_asm(builder, value.type, [value], text, f"={register},{register}")
+    return builder.emit_asm(value.type, [value], text, memory=False)
 
 
 def of_last(builder: Any, value: Any, lines: Lines) -> Any:
     """Return the value of the last lane that shares the row, or of the last one that shares the
     column."""
-    register, first = REGISTERS[str(value.type)], lines.among - lines.lanes
+    first = lines.among - lines.lanes
     lane = (
         nb.const(lines.among - 1)
         if not lines.step
-        else builder.or_(builder.and_(nb.thread_index(builder), lines.lanes - 1), first)
+        else builder.or_(builder.and_(builder.thread_index(), lines.lanes - 1), first)
     )
-    return nb.emit_asm(
-        builder,
+    return builder.emit_asm(
         value.type,
         [value, lane],
         f"shfl.sync.idx.b32 $0, $1, $2, {32 - lines.among << 8 | 31}, 0xffffffff;",
-        f"={register},{register},r",
+        memory=False,
     )
 
 
@@ -64,7 +61,7 @@ class _Scan:
 
     def lane(self) -> Any:
         """Return a lane's number among those that exchange values."""
-        return self.builder.and_(nb.thread_index(self.builder), self.lines.among - 1)
+        return self.builder.and_(self.builder.thread_index(), self.lines.among - 1)
 
     def earlier(self, line: Line, distance: int) -> Line:
         return [of_before(self.builder, register, distance, self.lines.among) for register in line]
@@ -129,7 +126,7 @@ class _Scan:
     ) -> dict[Any, Line]:
         builder, found = self.builder, dict[Any, Line]()
         warps, halves = self.lines.warps, self.lines.halves
-        warp = builder.and_(builder.lshr(nb.thread_index(builder), 5), warps - 1)
+        warp = builder.and_(builder.lshr(builder.thread_index(), 5), warps - 1)
         first_warp = builder.icmp_unsigned("==", warp, 0)
         base: Line = []
         for row, first in firsts.items():
@@ -183,10 +180,10 @@ def _scanned(
     return [assembled(builder, tile, part) for tile, part in zip(tiles, parts, strict=True)]
 
 
-def _accumulate(kind: str, name: str, _context: Any, np_: Any, tile: Any, axis: Any) -> Any:
+def _accumulate(kind: str, name: str, np_: Any, tile: Any, axis: Any) -> Any:
     form, along, _ = plan(np_, tile, axis, name)
     result = TileType(form)
-    _, builder, args = yield result(np_, result, axis)
+    builder, args = yield result(np_, result, axis)
     if not np_.computes:
         return undefined(result)
     of_two = combination(builder, kind, form.dtype)
@@ -202,16 +199,14 @@ for _kind, _operation in {"sum": source.cumsum, **source.ACCUMULATED}.items():
 
 
 @cuda_meaning(source.scan)
-def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) -> Any:
+def _scan(np_: Any, function: Any, tile: Any, axis: Any) -> Any:
     forms, along, _ = source.plan_scan(np_, tile, axis)
     tree, given = trees.tree_of(tile), [TileType(Form((8,), form.dtype, ROW)) for form in forms]
     line = tree.build(iter(given), trees.made)
-    source.check_line(
-        [part.form for part in given], tile, nb.returns(typing_context, function, (line, line))
-    )
+    source.check_line([part.form for part in given], tile, nb.returns(function, (line, line)))
     tiles = [TileType(form) for form in forms]
     result = tree.build(iter(tiles), trees.made)
-    context, builder, args = yield result(np_, function, result, axis)
+    builder, args = yield result(np_, function, result, axis)
 
     def combine(one: Line, other: Line) -> Line:
         # 1 in a tile with a single row or column; a vector has it twice
@@ -220,7 +215,6 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
         def value(registers: Line) -> Any:
             parts = (registers[i * width :][:width] for i in range(len(given)))
             return trees.build_value(
-                context,
                 builder,
                 line,
                 (
@@ -229,9 +223,7 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
                 ),
             )
 
-        found = nb.call_value(
-            context, builder, function, args[1], (line, line), (value(one), value(other))
-        )[1]
+        found = builder.apply_value(function, args[1], (line, line), (value(one), value(other)))
         return [
             register
             for kind, part in zip(given, trees.leaf_values(builder, line, found), strict=True)
@@ -244,4 +236,4 @@ def _scan(typing_context: Any, np_: Any, function: Any, tile: Any, axis: Any) ->
         scanned = _scanned(
             builder, tiles, trees.leaf_values(builder, result, args[2]), along, combine
         )
-    return trees.build_value(context, builder, result, iter(scanned))
+    return trees.build_value(builder, result, iter(scanned))

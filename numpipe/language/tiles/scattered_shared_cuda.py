@@ -40,7 +40,7 @@ def addresses(
     A swizzle repeats every 8 lines and every panel, so whole multiples of these are added to the
     address as constants.
     """
-    row, column = tile.form.record.own(Value(builder, nb.lane_index(builder)))
+    row, column = tile.form.record.own(Value(builder, builder.lane_index()))
     first, known = (Value(builder, start[0]), Value(builder, start[1])), {}
     where, flat = places(tile.shape, tile.layout), len(tile.shape) == 1
     panel = layout.shape[1] if layout.flat else layout.per_panel
@@ -130,7 +130,7 @@ def load(
         )
     words = []
     if pairs and dtype.itemsize == 4 and lanes_of(tile.layout):
-        late = builder.icmp_unsigned("!=", builder.and_(nb.thread_index(builder), 16), 0)
+        late = builder.icmp_unsigned("!=", builder.and_(builder.thread_index(), 16), 0)
         for number in range(0, tile.elements, 2):
             one, two = (
                 one_at(
@@ -155,7 +155,7 @@ def _at(builder: Any, address: Any, nbytes: int) -> Any:
 def owner(builder: Any, layout: RegisterLayout) -> Any:
     """Return whether this lane is the one, among the lanes that hold its elements, that stores
     them; None if each element has a single lane."""
-    thread = nb.lane_index(builder)
+    thread = builder.lane_index()
     first = LANES
     while layout.copies & first >> 1:
         first >>= 1

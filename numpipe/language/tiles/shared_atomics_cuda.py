@@ -7,6 +7,7 @@ from typing import Any
 
 from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
+from ...core.numba import I32
 from ...plan.outside_cuda import within
 from . import shared_atomics as source
 from .elements_cuda import in_type
@@ -31,51 +32,38 @@ class IndexedType(nb.FieldsType, source.IndexedLike):
         self.form = source.index_form(self.tile, self.index)
 
 
-nb.struct_model(IndexedType, lambda ty: [("address", nb.types.int32), ("index", ty.index)])
+nb.struct_model(IndexedType, lambda ty: [("address", I32), ("index", ty.index)])
 
 
 @method_of(SharedType, "indexed")
 def _indexed(of: Any, target: Any, index: Any) -> Any:
     result = IndexedType(of, index)
-    context, builder, args = yield result
-    return nb.struct(
-        context,
-        builder,
+    builder, args = yield result
+    return builder.struct(
         result,
-        address=nb.fields(context, builder, target, args[0]).of,
+        address=builder.fields(target, args[0]).of,
         index=args[1],
     )
-
-
-def statement(reduction: str, dtype: Any) -> tuple[str, str]:
-    """Return (PTX of an atomic of an address $0 and a value $1, constraint of the value)."""
-    if dtype == FLOAT32:
-        return f"red.relaxed.cta.shared.{reduction}.f32 [$0], $1;", "f"
-    kind = (
-        "b"
-        if reduction in ("and", "or", "xor")
-        else "s"
-        if dtype.kind == "i" and reduction != "add"
-        else "u"
-    )
-    return f"red.relaxed.cta.shared.{reduction}.{kind}32 [$0], $1;", "r"
 
 
 def emit(
     builder: Any, reduction: str, dtype: Any, address: Any, value: Any, chosen: Any = None
 ) -> None:
     """Emit one atomic, in the lanes that are `chosen`."""
-    text, code = statement(reduction, dtype)
+    kind = (
+        "f"
+        if dtype == FLOAT32
+        else "b"
+        if reduction in ("and", "or", "xor")
+        else "s"
+        if dtype.kind == "i" and reduction != "add"
+        else "u"
+    )
+    text = f"red.relaxed.cta.shared.{reduction}.{kind}32 [$0], $1;"
     if chosen is None:
-        nb.emit_asm(builder, nb.void, [address, value], text, f"r,{code},~{{memory}}")
+        builder.emit_asm(nb.void, [address, value], text)
     else:
-        nb.emit_asm(
-            builder,
-            nb.void,
-            [address, value, builder.zext(chosen, nb.i32)],
-            f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
-            f"r,{code},r,~{{memory}}",
-        )
+        builder.emit_where(chosen, text, address, value)
 
 
 def shared_atomic(name: str, dst: Any, value: Any) -> Any:
@@ -83,20 +71,20 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     form = source.check_shared(name, dst, value)
     reduction, indexed = name.removeprefix("atomic_"), isinstance(dst, IndexedType)
     tile = dst.tile if indexed else dst
-    context, builder, args = yield nb.types.void(dst, value)
+    builder, args = yield nb.types.void(dst, value)
     if not tile.role.computes:
         return
-    fields = nb.fields(context, builder, dst, args[0]) if indexed else None
+    fields = builder.fields(dst, args[0]) if indexed else None
     base = fields.address if fields else args[0]
-    nb.call(context, builder, before_access, (tile,), (base,))
+    builder.apply(before_access, (tile,), (base,))
     settled = TileType(form.settled(COLUMN))
 
     def elements(have: Any, of: Any) -> list[Any]:
         want = TileType(Form(form.shape, have.dtype, settled.layout))
-        return registers(builder, want, context.cast(builder, of, have, want))
+        return registers(builder, want, builder.cast(of, have, want))
 
     tiled = isinstance(value, TileType)
-    number = None if tiled else in_type(context, builder, args[1], value, tile.dtype)
+    number = None if tiled else in_type(builder, args[1], value, tile.dtype)
     values = elements(value, args[1]) if tiled else None
     indices = elements(dst.index, fields.index) if fields else None
     at = (
@@ -126,5 +114,5 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
             number if values is None else values[element],
             chosen,
         )
-    nb.join(builder)
+    builder.join()
     converge(builder)

@@ -32,7 +32,7 @@ def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
     turn = detour(layout)
     if turn is None:
         return registers
-    bit = builder.and_(nb.thread_index(builder), 1 << turn.bit)
+    bit = builder.and_(builder.thread_index(), 1 << turn.bit)
     other = builder.icmp_unsigned("!=", bit, 0)
     return [
         builder.select(other, registers[r ^ 4 * turn.groups], registers[r])
@@ -50,12 +50,10 @@ def write_registers(builder: Any, layout: Layout, address: Any, registers: list[
             continue
         names = ", ".join(f"${i + 1}" for i in range(access.count))
         kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
-        nb.emit_asm(
-            builder,
+        builder.emit_asm(
             nb.void,
             [at, *run],
             f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
-            "r" + ",r" * access.count + ",~{memory}",
         )
 
 
@@ -80,7 +78,7 @@ def addresses(
     builder: Any, layout: Layout, address: Any, matrices: bool = True
 ) -> Iterator[tuple[Access, Any]]:
     """Yield (access, address) for each access that a lane needs for the whole tile."""
-    thread = nb.lane_index(builder)
+    thread = builder.lane_index()
     start = builder.add(address, lane_offset(layout, Value(builder, thread), matrices).value)
     for access in accesses(layout, matrices):
         at = builder.xor(start, access.xor) if access.xor else start
@@ -90,7 +88,7 @@ def addresses(
 def converge(builder: Any) -> None:
     """Order previous operations of all lanes of a warp before the next operations of any of them:
     one lane can then arrive for all, and read what the others wrote (PTX ISA, "bar.warp.sync")."""
-    nb.emit_asm(builder, nb.void, [], "bar.warp.sync 0xffffffff;", "~{memory}")
+    builder.emit_asm(nb.void, [], "bar.warp.sync 0xffffffff;")
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
@@ -109,7 +107,7 @@ def starts_of(
 ) -> tuple[Any, Any]:
     """Return (row, column) at which a part of a tile starts, as int32."""
     values = (
-        nb.cgutils.unpack_tuple(builder, value)
+        builder.unpack_tuple(value)
         if isinstance(index, nb.types.BaseTuple)
         else [value] * len(parts)
     )
@@ -131,17 +129,17 @@ def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[An
     return functools.reduce(builder.and_, tests) if tests else None
 
 
-def _get_item(_context: Any, whole: Any, index: Any) -> Any:
+def _get_item(whole: Any, index: Any) -> Any:
     if not isinstance(whole, SmemType):
         return None
     parts, starts = part_of(whole, index)
     result = TileType(source.load_form(whole, parts))
     quick = source.by_rows(whole, result.form, parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield result
+    builder, args = yield result
     if not whole.role.computes:
         return undefined(result)
-    nb.call(context, builder, before_access, (whole,), (args[0],))
+    builder.apply(before_access, (whole,), (args[0],))
     place = inside(builder, whole, index, args[1], "tile[…]")
 
     def rows() -> list[Any]:
@@ -168,13 +166,13 @@ def _get_item(_context: Any, whole: Any, index: Any) -> Any:
         if not quick
         else rows()
         if aligned is None
-        else nb.one_of(builder, aligned, rows, elements)
+        else builder.one_of(aligned, rows, elements)
     )
     converge(builder)
     return assembled(builder, result, found)
 
 
-def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
+def _set_item(whole: Any, index: Any, value: Any) -> Any:
     if isinstance(whole, AtType):
         raise SpecError(ASSIGNED)
     if not isinstance(whole, SmemType):
@@ -183,10 +181,10 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     stored, convert = cast_to_store(value, whole.dtype)
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    context, builder, args = yield nb.types.none
+    builder, args = yield nb.types.none
     if not whole.role.computes:
         return
-    nb.call(context, builder, before_access, (whole,), (args[0],))
+    builder.apply(before_access, (whole,), (args[0],))
     place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])
 
     def rows() -> list[Any]:
@@ -216,7 +214,7 @@ def _set_item(_context: Any, whole: Any, index: Any, value: Any) -> Any:
     elif aligned is None:
         rows()
     else:
-        nb.one_of(builder, aligned, rows, elements)
+        builder.one_of(aligned, rows, elements)
     converge(builder)
 
 

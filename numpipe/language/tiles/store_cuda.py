@@ -9,6 +9,7 @@ from typing import Any
 
 from ...arch.dtypes import packing
 from ...core import numba as nb
+from ...core.numba import I32
 from ...plan.plans import ArrayArg
 from . import store as source
 from .array_views import index_form
@@ -19,7 +20,7 @@ from .indices import plain
 from .indices_cuda import settled
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, before, places, vector_of
 from .refs import whole_slices
-from .refs_cuda import I32, GmemType, LimitedType
+from .refs_cuda import GmemType, LimitedType
 from .row_layouts import ROWS, lanes_of, word_of
 from .scatter import all_of_tile, stored_form
 from .scattered_shared_cuda import owner
@@ -35,7 +36,6 @@ Statement = tuple[str, str]
 
 
 def writing(
-    typing_context: Any,
     ref: GmemType,
     tile: TileType,
     axes: tuple[int, ...],
@@ -64,7 +64,7 @@ def writing(
     place = nb.types.UniTuple(I32, ref.arg.ndim)
     stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
-        nb.returns(typing_context, put, (ref, batch, place))
+        nb.returns(put, (ref, batch, place))
     panel = (
         not vectors
         and not reduction
@@ -79,7 +79,6 @@ def writing(
     }.get(bits, (f"st.global.b{bits} [$0], $1;", "h"))
 
     def emit(
-        context: Any,
         builder: Any,
         array: Any,
         start: Sequence[Any],
@@ -88,12 +87,10 @@ def writing(
     ) -> None:
         def by_ring() -> list[Any]:
             for batch in stored:
-                nb.call(
-                    context,
-                    builder,
+                builder.apply(
                     put,
                     (ref, batch, place),
-                    (array, value, context.make_tuple(builder, place, start)),
+                    (array, value, builder.make_tuple(place, start)),
                 )
             return []
 
@@ -101,8 +98,8 @@ def writing(
             indices = []
             for number, vector, axis in vectors:
                 want = TileType(index_form(tile.form, number, vector.form))
-                indices.append((number, want, context.cast(builder, start[axis], vector, want)))
-            block = Block(context, builder, ref, array, start, axes, indices, last, parts)
+                indices.append((number, want, builder.cast(start[axis], vector, want)))
+            block = Block(builder, ref, array, start, axes, indices, last, parts)
             if panel:
                 store_rows(builder, tile, value, block, int(ref.arg.order == "row"))
             else:
@@ -115,7 +112,7 @@ def writing(
                 for axis, size in zip(axes, tile.shape, strict=True)
                 if axis in limited
             ]
-            nb.one_of(builder, functools.reduce(builder.and_, whole), by_ring, by_lanes)
+            builder.one_of(functools.reduce(builder.and_, whole), by_ring, by_lanes)
         elif stored:
             by_ring()
         elif ref.role.computes:
@@ -124,35 +121,34 @@ def writing(
     return emit
 
 
-def _store(typing_context: Any, ref: Any, index: Any, tile: Any) -> Any:
+def _store(ref: Any, index: Any, tile: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
     given = plain(whole_slices(index))
     if source.plan_number(ref, given, tile):
-        context, builder, args = yield nb.types.none
+        builder, args = yield nb.types.none
         if ref.role.computes:
-            at = settled(context, builder, ref, args[0], index, args[1], True)
-            write_element(context, builder, ref, args[0], at, args[2], tile)
+            at = settled(builder, ref, args[0], index, args[1], True)
+            write_element(builder, ref, args[0], at, args[2], tile)
         return
     stored, convert = cast_to_store(tile, ref.arg.dtype)
     parts = all_of_tile(given, stored)
     axes = source.plan(ref, parts, stored)
     laid = TileType(stored_form(stored.form, parts))
-    write = writing(typing_context, ref, laid, axes, parts=parts)
+    write = writing(ref, laid, axes, parts=parts)
     known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
-    context, builder, args = yield nb.types.none
+    builder, args = yield nb.types.none
     at = (
-        settled(context, builder, ref, args[0], index, args[1], True)
+        settled(builder, ref, args[0], index, args[1], True)
         if known
-        else starts(context, builder, index, args[1])
+        else starts(builder, index, args[1])
     )
     write(
-        context,
         builder,
         args[0],
         at,
-        context.cast(builder, convert(builder, args[2]), stored, laid),
-        stops(context, builder, index, args[1]),
+        builder.cast(convert(builder, args[2]), stored, laid),
+        stops(builder, index, args[1]),
     )
 
 
@@ -192,7 +188,7 @@ class _Lanes:
         else:
             with self.builder.if_then(self.to.inside):
                 self._plane()
-            nb.join(self.builder)
+            self.builder.join()
 
     def _element(self, number: int) -> Any:
         """Return an element of a lane, in the register class that the statement takes."""
@@ -211,14 +207,7 @@ class _Lanes:
 
     def _write(self, address: Any, word: Any, chosen: Any) -> None:
         """Emit the statement for one element; lanes for which `chosen` is false skip it."""
-        text, code = self.statement
-        nb.emit_asm(
-            self.builder,
-            nb.void,
-            [address, word, self.builder.zext(chosen, nb.i32)],
-            f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}",
-            f"l,{code},r,~{{memory}}",
-        )
+        self.builder.emit_where(chosen, self.statement[0], address, word)
 
     def _run(self, first: int, count: int, address: Any, chosen: Any) -> None:
         """Store `count` adjacent elements of a lane from element `first` on, with as few
@@ -242,7 +231,7 @@ class _Lanes:
 
     def _plane(self) -> None:
         """Store an accumulator's elements, with branches for the bounds."""
-        builder, tile, to, (text, code) = self.builder, self.tile, self.to, self.statement
+        builder, tile, to = self.builder, self.tile, self.to
         (row, column), shape, strides = to.start, to.size, to.stride
         lane_row, lane_column = place_of(builder, tile)
         if 1 not in self.indices:
@@ -266,12 +255,10 @@ class _Lanes:
                     )
                     with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
                         word = self._element(number)
-                        nb.emit_asm(
-                            builder,
+                        builder.emit_asm(
                             nb.void,
                             [to.moved(line, c, strides[1]), word],
-                            text,
-                            f"l,{code},~{{memory}}",
+                            self.statement[0],
                         )
 
     def _line(self, at_once: bool) -> None:

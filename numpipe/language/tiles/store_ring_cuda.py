@@ -6,13 +6,14 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
+from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cp_async_bulk, fence
 from ...plan.budget import PANEL_BYTES
 from ...plan.context_cuda import own_part
 from . import store_ring as source
 from .layouts import BLOCK
-from .refs_cuda import I32, GmemType, gmem_value
+from .refs_cuda import GmemType
 from .shared_tiles_cuda import write_registers
 from .tile_cuda import TileType, words
 from .tma_cuda import Copy
@@ -57,38 +58,38 @@ def write_panel(
 
 
 @cuda_meaning(source.write_panels)
-def _write_panels(_context: Any, ref: Any, batch: Any) -> Any:
-    _, builder, args = yield nb.types.void
+def _write_panels(ref: Any, batch: Any) -> Any:
+    builder, args = yield
     for number, (row, column, width) in enumerate(batch.panels):
         address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
 
 
 @cuda_meaning(source.write_slot)
-def _write_slot(_context: Any, ref: Any, batch: Any, slot: Any) -> Any:
-    _, builder, args = yield nb.types.void(ref, batch, I32)
+def _write_slot(ref: Any, batch: Any, slot: Any) -> Any:
+    builder, args = yield nb.types.void(ref, batch, I32)
     for number, (row, column, width) in enumerate(batch.panels):
         address = builder.add(args[2], number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
 
 
 @cuda_meaning(source.show)
-def _show(_context: Any) -> Any:
-    context, builder, _ = yield nb.types.void
-    nb.call(context, builder, fence.proxy_async, (), ())
-    nb.call(context, builder, barrier.warp_sync, (), ())
+def _show() -> Any:
+    builder, _ = yield
+    builder.issue(fence.proxy_async)
+    builder.issue(barrier.warp_sync)
 
 
 cuda_meaning(source.declare)(nb.no_code)
 
 
 @cuda_meaning(source.copy_out)
-def _copy_out(_context: Any, ref: GmemType, batch: Any, start: Any) -> Any:
+def _copy_out(ref: GmemType, batch: Any, start: Any) -> Any:
     yield from _copy(ref, batch, start, ())
 
 
 @cuda_meaning(source.copy_slot)
-def _copy_slot(_context: Any, ref: GmemType, batch: Any, start: Any, slot: Any) -> Any:
+def _copy_slot(ref: GmemType, batch: Any, start: Any, slot: Any) -> Any:
     yield from _copy(ref, batch, start, (I32,))
 
 
@@ -97,27 +98,26 @@ def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
     for plan in plans:
         ref.unit.map_slot(plan.request)
     place = nb.types.UniTuple(I32, len(start))
-    context, builder, args = yield nb.types.void(ref, batch, place, *slot)
-    table = gmem_value(context, builder, ref, args[0]).table
+    builder, args = yield nb.types.void(ref, batch, place, *slot)
+    table = builder.fields(ref, args[0]).table
     address = args[3] if slot else own_part(builder, ref.unit, ref.unit.staging)
     for plan in plans:
         Copy(
-            context,
             builder,
             ref.unit,
             plan,
             table,
-            nb.cgutils.unpack_tuple(builder, args[2]),
+            builder.unpack_tuple(args[2]),
             address,
         ).store()
-    nb.call(context, builder, cp_async_bulk.commit_group, (), ())
+    builder.issue(cp_async_bulk.commit_group)
 
 
 @cuda_meaning(source.drain_stores)
-def _drain_stores(_context: Any, np_: Any) -> Any:
-    context, builder, _ = yield nb.types.void
+def _drain_stores(np_: Any) -> Any:
+    builder, _ = yield
     if np_.unit.stores:
         none, value = nb.immediate(0)
         alone = nb.const(1, nb.i1) if np_.role.lanes == "one" else elected(builder)
         with builder.if_then(alone):
-            nb.call(context, builder, cp_async_bulk.wait_group, (none,), (value,))
+            builder.apply(cp_async_bulk.wait_group, (none,), (value,))

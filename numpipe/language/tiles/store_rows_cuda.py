@@ -30,7 +30,7 @@ def store_rows(builder: Any, tile: TileType, value: Any, to: Block, inner: int) 
                 for way, nbytes in zip(ways, (4, 2), strict=True):
                     with way:
                         _Rows(builder, tile, to, inner, nbytes).store(value)
-    nb.join(builder)
+    builder.join()
 
 
 def _pairs(builder: Any, to: Block, inner: int) -> Any:
@@ -51,10 +51,10 @@ class _Rows:
     def __init__(self, builder: Any, tile: TileType, to: Block, inner: int, nbytes: int) -> None:
         self.builder, self.tile, self.to, self.inner, self.nbytes = builder, tile, to, inner, nbytes
         self.size, self.step = tile.dtype.itemsize, (32 if inner else 128) * nbytes
-        thread = nb.lane_index(builder)
+        thread = builder.lane_index()
         self.warp = builder.lshr(thread, 5) if inner else nb.const(0)
         self.own = builder.mul(builder.and_(thread, 31) if inner else thread, nbytes)
-        self.base = nb.external(builder, EXCHANGE, nb.i32)
+        self.base = builder.external(EXCHANGE, nb.i32)
 
     def store(self, value: Any) -> None:
         builder, inner = self.builder, self.inner

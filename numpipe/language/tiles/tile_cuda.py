@@ -88,7 +88,7 @@ for _type in (TileType, InFlightType):
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 for _number in (nb.types.Float, nb.types.Integer, InertType):
     nb.method(_number, "astype", source.astype)
-nb.lower_cast(TileType, InFlightType)(lambda context, builder, fromty, toty, value: value)
+nb.lower_cast(TileType, InFlightType)(lambda builder, fromty, toty, value: value)
 
 
 @source.dtype_of.register(nb.types.Type)
@@ -144,10 +144,10 @@ def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
 
 
 @cuda_meaning(source.zeros)
-def _zeros(_context: Any, shape: Any, dtype: Any) -> Any:
+def _zeros(shape: Any, dtype: Any) -> Any:
     tile = TileType(source.zeros_form(shape, dtype))
     nothing = nb.ir.Constant(tile.machine, [0.0 if tile.dtype.kind == "f" else 0] * tile.registers)
-    return tile(shape, dtype), lambda context, builder, sig, args: nothing
+    return tile(shape, dtype), lambda builder, args: nothing
 
 
 # ---- conversions
@@ -157,11 +157,9 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
     if dtype == np.uint8:  # LLVM instructions, from which LLVM derives that an index is below 256
         return [builder.and_(word, 255) for part in parts for word in (part, builder.lshr(part, 8))]
-    machine, register = (nb.f32, "=f,r") if packing(dtype).wide == FLOAT32 else (nb.i32, "=r,r")
+    machine = nb.f32 if packing(dtype).wide == FLOAT32 else nb.i32
     return [
-        builder.call(nb.pure_asm(machine, [nb.i32], text, register), [part])
-        for part in parts
-        for text in packing(dtype).widen
+        builder.pure_asm(machine, [part], text) for part in parts for text in packing(dtype).widen
     ]
 
 
@@ -179,10 +177,7 @@ def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
 def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     """Return two elements, in the wider type used for conversions, packed into one register of a
     smaller type."""
-    registers = "=r,f,f" if packing(dtype).wide == FLOAT32 else "=r,r,r"
-    return builder.call(
-        nb.pure_asm(nb.i32, [low.type, high.type], packing(dtype).narrow, registers), [low, high]
-    )
+    return builder.pure_asm(nb.i32, [low, high], packing(dtype).narrow)
 
 
 def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any]:
@@ -200,17 +195,17 @@ def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any
 
 
 @cuda_meaning(source.astype)
-def _astype(_context: Any, tile: Any, dtype: Any) -> Any:
+def _astype(tile: Any, dtype: Any) -> Any:
     if isinstance(tile, InertType):
         yield tile
         return None
     if not isinstance(tile, TileLike):
         number, to = nb.unliteral(tile), nb.types.literal(source.number_form(tile, dtype).name)
-        context, builder, args = yield nb.returns(_context, cast, (number, to))(number, dtype)
-        return nb.call(context, builder, cast, (number, to), (args[0], nb.nothing(context)))[1]
+        builder, args = yield nb.returns(cast, (number, to))(number, dtype)
+        return builder.apply(cast, (number, to), (args[0], nb.nothing))
     have = tile.settled("astype")
     result = TileType(source.astype_form(have.form, dtype))
-    _, builder, args = yield result
+    builder, args = yield result
     return converted(builder, have, args[0], result)
 
 
@@ -232,10 +227,8 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
         builder, have.dtype, registers(builder, have, value)
     )
     if kind in INTEGERS:
-        function = nb.pure_asm(
-            nb.i32, [nb.f32], f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;", "=r,f"
-        )
-        found = [builder.call(function, [x]) for x in found]
+        text = f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;"
+        found = [builder.pure_asm(nb.i32, [x], text) for x in found]
     if kind == FLOAT64:
         found = [builder.fpext(x, nb.f64) for x in found]
     if packing(kind).narrow:
@@ -273,10 +266,10 @@ def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
 
 
 @cuda_meaning(source.bitcast)
-def _bitcast(_context: Any, tile: Any, dtype: Any) -> Any:
+def _bitcast(tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
     result = TileType(source.bitcast_form(have, dtype))
-    _, builder, args = yield result
+    builder, args = yield result
     if have.machine == result.machine:
         return args[0]
     return assembled(

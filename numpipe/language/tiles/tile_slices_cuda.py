@@ -22,10 +22,10 @@ def _part(tile: Any, index: Any) -> Any:
     result = TileType(form)
     if not slices:
         have = TileType(source.source_form(have.form, form))
-        _, builder, args = yield result(have, index)
+        builder, args = yield result(have, index)
         return assembled(builder, result, part_of_either(builder, have, args[0], result))
     have = TileType(have.form.settled())
-    _, builder, args = yield result(have, index)
+    builder, args = yield result(have, index)
     parts, each = registers(builder, have, args[0]), packing(form.dtype).per_register
     return assembled(
         builder,
@@ -34,16 +34,16 @@ def _part(tile: Any, index: Any) -> Any:
     )
 
 
-nb.binary(operator.getitem, _part)
+nb.overload(operator.getitem, _part)
 
 
 @cuda_meaning(source.reshape)
-def _reshape(_context: Any, tile: Any, *shape: Any) -> Any:
+def _reshape(tile: Any, *shape: Any) -> Any:
     source.check_tile(tile)
     have = tile.settled("reshape")
     result = TileType(source.reshaped_form(have, shape))
     have = TileType(source.source_form(have.form, result.form))
-    _, builder, args = yield result(have, *shape)
+    builder, args = yield result(have, *shape)
     return assembled(builder, result, part_of_either(builder, have, args[0], result))
 
 
@@ -55,4 +55,4 @@ def _turned(ty: TileType) -> TileType:
     return ty
 
 
-nb.attribute(TileType, "T", _turned, lambda _context, _builder, _ty, value: value)
+nb.attribute(TileType, "T", _turned, lambda _builder, _ty, value: value)

@@ -8,12 +8,12 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.formula_cuda import Value
+from ...core.numba import I32, I64
 from ...intrinsics import cp_async_bulk
 from ...plan.cluster_ranks import Sharing, first_of, mask_of, share_of
 from ...plan.context_cuda import cluster_place
 from ...plan.copy_plans import CopyPlan
 from ...plan.unit import Unit
-from .refs_cuda import I32
 
 
 class Copy:
@@ -22,7 +22,6 @@ class Copy:
 
     def __init__(
         self,
-        context: Any,
         builder: Any,
         unit: Unit,
         plan: CopyPlan,
@@ -31,7 +30,6 @@ class Copy:
         address: Any,
         arrival: Any = None,
     ) -> None:
-        self.context = context
         self.builder = builder
         self.plan = plan
         self.start = list(start)
@@ -61,14 +59,14 @@ class Copy:
         *start, address, offset = (
             Value(self.builder, value) for value in (*self.start, self.address, self.offset)
         )
-        nothing, place = nb.nothing(self.context), nb.types.UniTuple(I32, len(start))
+        nothing, place = nb.nothing, nb.types.UniTuple(I32, len(start))
         policy = nb.types.none if self.plan.policy is None else nb.types.literal(self.plan.policy)
         for at, there in self.plan.boxes(start, address, offset):
-            coords = self.context.make_tuple(self.builder, place, [part.value for part in at])
+            coords = self.builder.make_tuple(place, [part.value for part in at])
             operands = {
                 "dst": (I32, there.value),
                 "src": (I32, there.value),
-                "tensor_map": (nb.types.int64, self.tensor),
+                "tensor_map": (I64, self.tensor),
                 "coords": (place, coords),
                 "mbar": (I32, self.arrival),
                 "ctas": (I32, self.ctas),
@@ -78,4 +76,4 @@ class Copy:
             kinds, values = zip(
                 *(operands[name] for name in inspect.signature(operation).parameters), strict=True
             )
-            nb.call(self.context, self.builder, operation, kinds, values)
+            self.builder.apply(operation, kinds, values)

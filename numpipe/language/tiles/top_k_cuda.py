@@ -18,13 +18,13 @@ LEAST, LAST = -0x80000000, 0x7FFFFFFF
 
 
 @cuda_meaning(source.top_k)
-def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
+def _top_k(np_: Any, tile: Any, k: Any) -> Any:
     *forms, count = source.top_forms(tile, k)
     tile, values, columns = map(TileType, forms)
     pair = nb.types.Tuple([values, columns])
-    context, builder, args = yield pair(np_, tile, k)
+    builder, args = yield pair(np_, tile, k)
     if not np_.computes:
-        return context.make_tuple(builder, pair, [undefined(values), undefined(columns)])
+        return builder.make_tuple(pair, [undefined(values), undefined(columns)])
     half, kind = tile.dtype in HALVES, INT32 if tile.dtype == INT32 else FLOAT32
     elements = registers(builder, tile, args[1])
     elements = floats(builder, tile.dtype, elements) if half else elements
@@ -101,8 +101,8 @@ def _top_k(_context: Any, np_: Any, tile: Any, k: Any) -> Any:
         found = [
             packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)
         ]
-    return context.make_tuple(
-        builder, pair, [assembled(builder, values, found), assembled(builder, columns, indexed)]
+    return builder.make_tuple(
+        pair, [assembled(builder, values, found), assembled(builder, columns, indexed)]
     )
 
 
@@ -132,12 +132,11 @@ def _next(
         column = builder.select(better, builder.add(own, at), column)
     for distance in distances:
         other, place = (
-            nb.emit_asm(
-                builder,
+            builder.emit_asm(
                 nb.i32,
                 [value],
                 f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;",
-                "=r,r",
+                memory=False,
             )
             for value in (rank, column)
         )

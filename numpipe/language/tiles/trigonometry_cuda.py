@@ -52,7 +52,7 @@ def _f(value: float) -> Any:
 
 
 def _fma(builder: Any, x: Any, y: Any, z: Any) -> Any:
-    return nb.external(builder, "llvm.fma.f32", nb.f32, (x, y, z))
+    return builder.external("llvm.fma.f32", nb.f32, (x, y, z))
 
 
 def _polynomial(builder: Any, x: Any, coefficients: tuple[float, ...]) -> Any:

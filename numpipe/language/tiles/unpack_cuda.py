@@ -16,21 +16,21 @@ from .words_cuda import load_words
 
 
 @cuda_meaning(source.unpack)
-def _unpack(_context: Any, tile: Any, element: Any, dtype: Any) -> Any:
+def _unpack(tile: Any, element: Any, dtype: Any) -> Any:
     packed, form = source.plan(tile, element, dtype)
     result = TileType(form)
-    context, builder, args = yield result
+    builder, args = yield result
     if not tile.role.computes:
         return undefined(result)
-    nb.call(context, builder, before_access, (tile,), (args[0],))
-    lane: Any = Value(builder, nb.lane_index(builder))
+    builder.apply(before_access, (tile,), (args[0],))
+    lane: Any = Value(builder, builder.lane_index())
     start = builder.add(args[0], source.lane_start(tile.layout, lane).value)
     selector = ((lane & 3) * 0x1111).value
-    convert = nb.pure_asm(nb.i32, [nb.i32] * 2, packed.unpack[form.dtype.name], "=r,r,r")
+    text = packed.unpack[form.dtype.name]
     found: list[Any] = [None] * result.registers
     for access in source.accesses(tile.layout):
         at = builder.add(builder.xor(start, access.xor), access.add)
         for n, word in enumerate(load_words(builder, nb.i32, "b32", at, access.count)):
-            found[access.first + 2 * n] = builder.call(convert, [word, selector])
+            found[access.first + 2 * n] = builder.pure_asm(nb.i32, [word, selector], text)
     converge(builder)
     return assembled(builder, result, found)

@@ -10,9 +10,9 @@ from .tile_cuda import TileType, assembled, registers
 
 
 @cuda_meaning(source.with_rows)
-def _with_rows(_context: Any, tile: Any, rows: Any) -> Any:
+def _with_rows(tile: Any, rows: Any) -> Any:
     have, result = map(TileType, source.forms(tile, rows))
-    context, builder, args = yield result(tile, rows)
-    parts = registers(builder, have, context.cast(builder, args[0], tile, have))
+    builder, args = yield result(tile, rows)
+    parts = registers(builder, have, builder.cast(args[0], tile, have))
     # a tile may have registers for rows that it has not
     return assembled(builder, result, (2 * parts)[: result.registers])

@@ -7,37 +7,23 @@ from typing import Any
 
 from ...core import numba as nb
 
-REGISTERS = {
-    str(nb.f32): "f",
-    str(nb.f64): "d",
-    str(nb.i32): "r",
-    str(nb.i64): "l",
-    str(nb.i16): "h",
-}
-"""register constraints by type"""
-
 
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
     """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
     `machine`, `kind` in PTX."""
-    register = REGISTERS[str(machine)]
     if count == 1:
         return [
-            nb.emit_asm(
-                builder,
+            builder.emit_asm(
                 machine,
                 [address],
                 f"ld.shared.{kind} $0, [$1];",
-                f"={register},r,~{{memory}}",
             )
         ]
     names = ", ".join(f"${i}" for i in range(count))
-    found = nb.emit_asm(
-        builder,
+    found = builder.emit_asm(
         nb.ir.LiteralStructType([machine] * count),
         [address],
         f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];",
-        f"={register}," * count + "r,~{memory}",
     )
     return [builder.extract_value(found, i) for i in range(count)]
 
@@ -58,5 +44,4 @@ def store_words(
     text = f"st.{space}{vector}.{kind} [$0], {names};"
     if chosen is not None:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
-    constraints = ",".join(REGISTERS[str(value.type)] for value in (*where, *values))
-    nb.emit_asm(builder, nb.void, [*where, *values], text, f"{constraints},~{{memory}}")
+    builder.emit_asm(nb.void, [*where, *values], text)

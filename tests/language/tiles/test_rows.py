@@ -123,9 +123,10 @@ def test_a_softmax_by_a_warp_a_row() -> None:
 )
 @pytest.mark.parametrize("inner", [0, 1])
 def test_addresses_in_shared_memory_match_the_elements(
-    shape: tuple[int, int], layout: str, inner: int, monkeypatch: pytest.MonkeyPatch
+    shape: tuple[int, int], layout: str, inner: int
 ) -> None:
-    monkeypatch.setattr(nb, "lane_index", lambda builder: LANES.view(LaneInts))
+    builder = LaneBuilder()
+    builder.lane_index = lambda: LANES.view(LaneInts)  # type: ignore[attr-defined]
     for dtype in (F32, np.dtype(np.float16), np.dtype(np.int8)):
         width = min(128, 128 * dtype.itemsize)
         whole = Layout((128, 128), dtype.itemsize, inner, width, 128 * width)
@@ -133,7 +134,7 @@ def test_addresses_in_shared_memory_match_the_elements(
         row, column = tile.form.record.own(LANES)
         for start in ((0, 0), (13, 29), (64, 64)):
             address = scattered_shared_cuda.addresses(
-                LaneBuilder(), whole, nb.const(4096), tile, tuple(map(nb.const, start))
+                builder, whole, nb.const(4096), tile, tuple(map(nb.const, start))
             )
             for number, (down, right) in enumerate(places(shape, layout)):
                 right_place = whole.offset(row + down + start[0], column + right + start[1])

@@ -46,6 +46,15 @@ class Builder:
     """The builder methods that the generators use."""
 
     @staticmethod
+    def thread_index() -> Lanes:
+        return Lanes(THREADS)
+
+    @staticmethod
+    def emit_asm(_type: Any, values: list[Lanes], text: str, _registers: str) -> Lanes:
+        assert text.startswith("shfl.sync.bfly.b32 ")
+        return Lanes(values[0].value[THREADS ^ int(text.split(",")[2])], values[0].type)
+
+    @staticmethod
     def icmp_signed(symbol: str, a: Any, b: Any) -> Lanes:
         return Lanes(COMPARE[symbol](number(a), number(b)))
 
@@ -91,16 +100,9 @@ def of_warps(_builder: Any, values: list[Lanes], lanes: int) -> Iterator[list[La
         yield [Lanes(each.value.reshape(4, 32)[warp][THREADS % lanes]) for warp in range(4)]
 
 
-def shuffle(_builder: Any, _type: Any, values: list[Lanes], text: str, _registers: str) -> Lanes:
-    assert text.startswith("shfl.sync.bfly.b32 ")
-    return Lanes(values[0].value[THREADS ^ int(text.split(",")[2])], values[0].type)
-
-
 @pytest.fixture(autouse=True)
 def _lanes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(nb, "thread_index", lambda _builder: Lanes(THREADS))
     monkeypatch.setattr(nb, "const", lambda value, *_: Lanes(np.full(128, value)))
-    monkeypatch.setattr(nb, "emit_asm", shuffle)
     for name, function in (("of_before", before), ("of_last", last), ("of_warps", of_warps)):
         monkeypatch.setattr(scan_cuda, name, function)
 

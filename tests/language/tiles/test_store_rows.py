@@ -174,8 +174,8 @@ class Lanes(LaneBuilder):
 
     i16, i32, i64, void = 16, 32, 64, None
     const = staticmethod(lambda value, bits=32: np.int64(value))
-    external = staticmethod(lambda builder, name, result: np.int64(0))
-    lane_index = staticmethod(lambda builder: np.arange(128))
+    external = staticmethod(lambda name, result: np.int64(0))
+    lane_index = staticmethod(lambda: np.arange(128))
     zext = staticmethod(lambda value, bits: value)
     trunc = staticmethod(lambda value, bits: value)
 
