@@ -14,13 +14,8 @@ from . import ldmatrix
 def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
     """Emit one load, and return its `count` registers."""
     results = ", ".join(f"${i}" for i in range(count))
-    kind = nb.i32 if count == 1 else nb.ir.LiteralStructType([nb.i32] * count)
-    found = builder.emit_asm(
-        kind,
-        [address],
-        ldmatrix.statement(count, transposed, results, f"${count}"),
-    )
-    return [found] if count == 1 else [builder.extract_value(found, i) for i in range(count)]
+    text = ldmatrix.statement(count, transposed, results, f"${count}")
+    return builder.emit_asm([nb.i32] * count, [address], text)  # type: ignore[no-any-return]
 
 
 def _meaning(operation: Any, count: int, transposed: bool) -> None:

@@ -25,22 +25,15 @@ def _n_of(operation: str, acc: Any) -> int:
     return n
 
 
-def _through(
-    builder: Any, acc: Any, text: str, inputs: Sequence[Any] = (), constraints: Sequence[str] = ()
-) -> Any:
+def _through(builder: Any, acc: Any, text: str, inputs: Sequence[Any] = ()) -> Any:
     """Emit `text` on the registers of `acc`, which are its outputs $0, $1, … and inputs tied to
     them."""
     count = acc.type.count
     registers = [builder.extract_value(acc, i) for i in range(count)]
-    result = builder.emit_asm(
-        nb.ir.LiteralStructType([nb.f32] * count),
-        [*registers, *inputs],
-        text,
-        ",".join([*["=f"] * count, *map(str, range(count)), *constraints, "~{memory}"]),
-    )
+    result = builder.emit_asm([nb.f32] * count, [*registers, *inputs], text, tied=0)
     updated = nb.ir.Constant(acc.type, nb.ir.Undefined)
-    for i in range(count):
-        updated = builder.insert_value(updated, builder.extract_value(result, i), i)
+    for i, register in enumerate(result):
+        updated = builder.insert_value(updated, register, i)
     return updated
 
 
@@ -73,7 +66,7 @@ def _mma_async(acc: Any, a_desc: Any, b_desc: Any, dtype: Any, a_major: Any, b_m
     )
 
     builder, args = yield acc(acc, I64, I64, dtype, a_major, b_major)
-    return _through(builder, args[0], text, args[1:3], ("l", "l"))
+    return _through(builder, args[0], text, args[1:3])
 
 
 @cuda_meaning(wgmma.wait)

@@ -100,17 +100,16 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
         lane = builder.and_(thread, 31)
         first = builder.and_(records, builder.icmp_unsigned("==", lane, 0))
     part = builder.add(builder.mul(cta, len(unit.parts)), number)
-    three = nb.ir.LiteralStructType([nb.i32] * 3)
     found = builder.emit_asm(
-        three,
+        [nb.i32] * 3,
         [control, cta, part, builder.zext(records, nb.i32), builder.zext(first, nb.i32)],
         _BEGIN,
-        "=&r,=&r,=&r,l,r,r,r,r,~{memory}",
+        early=True,
     )
     used, room, low, high = _words(builder, state)
     builder.store(0, used)
-    for number, pointer in enumerate((room, low, high)):
-        builder.store(builder.extract_value(found, number), pointer)
+    for value, pointer in zip(found, (room, low, high), strict=True):
+        builder.store(value, pointer)
 
 
 def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:

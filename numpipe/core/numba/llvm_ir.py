@@ -133,19 +133,31 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         result: Any,
         args: Sequence[Any],
         text: str,
-        constraints: str | None = None,
+        *,
+        tied: int | None = None,
+        early: bool = False,
         memory: bool = True,
     ) -> Any:
-        """Emit one PTX statement, with results $0, $1, … and operands behind them. `convergent`
-        keeps LLVM from moving it across divergent control flow; `memory` keeps memory accesses from
-        moving across it. `constraints` are given if registers are shared.
+        """Emit one PTX statement, with results $0, $1, … and operands behind them.
+
+        `result` may be a list of types, for a list of values. `tied`: from this operand on,
+        operands have the registers of the results. `early`: results are written before all
+        operands are read. `memory` keeps memory accesses from moving across the statement;
+        `convergent` keeps LLVM from moving it across divergent control flow.
 
         With `CompilerParams.jitter`, a random sleep precedes arrivals, waits and copies.
         """
         seed = INSTRUMENTATION.get().jitter
         if seed is not None and _TRANSITION.search(text):
             text = _SLEEP.replace("SEED", str((seed * 0x9E3779B1 + 0x85EBCA6B) & 0xFFFFFFFF)) + text
-        return self._asm(result, args, text, constraints, memory, ("convergent",))
+        several = isinstance(result, list)
+        results = result if several else [] if result == void else [result]
+        kind = ir.LiteralStructType(results) if len(results) > 1 else (*results, void)[0]
+        constraints = _constraints(results, args, tied, early, memory)
+        found = self._asm(kind, args, text, constraints, ("convergent",))
+        if several and len(results) > 1:
+            return [self.extract_value(found, i) for i in range(len(results))]
+        return [found] if several else found
 
     def emit_where(self, chosen: Any, text: str, address: Any, value: Any) -> None:
         """Emit a statement on an address $0 and a value $1 in the lanes that are `chosen`."""
@@ -156,25 +168,19 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         self, result: Any, args: Sequence[Any], text: str, attributes: tuple[str, ...] = ()
     ) -> Any:
         """Emit PTX without side effects, which LLVM may move, merge or drop."""
-        return self._asm(result, args, text, None, False, attributes, side_effect=False)
+        constraints = _constraints([result], args, None, False, False)
+        return self._asm(result, args, text, constraints, attributes, side_effect=False)
 
     def _asm(
         self,
         result: Any,
         args: Sequence[Any],
         text: str,
-        constraints: str | None,
-        memory: bool,
+        constraints: str,
         attributes: tuple[str, ...],
         side_effect: bool = True,
     ) -> Any:
         fnty = ir.FunctionType(result, [a.type for a in args])
-        if constraints is None:
-            results = () if result == void else getattr(result, "elements", (result,))
-            classes = [f"={_REGISTERS[ty]}" for ty in results] + [
-                _REGISTERS[ty] for ty in fnty.args
-            ]
-            constraints = ",".join([*classes, *["~{memory}"] * memory])
         statement = ir.InlineAsm(fnty, text, constraints, side_effect=side_effect)
         return self.call(statement, list(args), attrs=attributes)
 
@@ -307,6 +313,17 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
     def smem(self, offset: int) -> Any:
         """Return the shared-space address of an offset in dynamic shared memory."""
         return self.add(self.shared_base(), offset)
+
+
+def _constraints(
+    results: Sequence[Any], args: Sequence[Any], tied: int | None, early: bool, memory: bool
+) -> str:
+    """Return LLVM's constraints of inline assembly; for the parameters see `Builder.emit_asm`."""
+    classes = [f"={'&' * early}{_REGISTERS[ty]}" for ty in results]
+    operands = [_REGISTERS[a.type] for a in args]
+    if tied is not None:
+        operands[tied : tied + len(results)] = map(str, range(len(results)))
+    return ",".join([*classes, *operands, *["~{memory}"] * memory])
 
 
 def signature_of(fnty: Any, argtypes: Sequence[Any]) -> Any:

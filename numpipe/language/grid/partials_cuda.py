@@ -3,6 +3,7 @@ memory."""
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -97,18 +98,17 @@ def add_pieces(
 ) -> None:
     """Add the float4s at `offset` bytes from `first` to a lane's registers, with `batch` loads in
     flight."""
-    pieces, four = len(total) // 4, nb.ir.LiteralStructType([nb.f32] * 4)
+    pieces = len(total) // 4
     for start in range(0, pieces, batch):
         loaded = [
             builder.emit_asm(
-                four,
+                [nb.f32] * 4,
                 [first],
                 f"ld.{space}.v4.f32 {{$0, $1, $2, $3}}, [$4+{offset + PIECE * piece}];",
             )
             for piece in range(start, min(start + batch, pieces))
         ]
-        for register in range(4 * start, 4 * (start + len(loaded))):
-            value = builder.extract_value(loaded[register // 4 - start], register % 4)
+        for register, value in enumerate(itertools.chain(*loaded), 4 * start):
             total[register] = builder.fadd(total[register], value)
 
 
@@ -167,16 +167,15 @@ def _add_partials(work: Any, slot: Any, last: Any, tile: Any) -> Any:
 
 def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]:
     """Return the four floats at an address, or zeros."""
-    four = builder.emit_asm(
-        nb.ir.LiteralStructType([nb.f32] * 4),
+    return builder.emit_asm(  # type: ignore[no-any-return]
+        [nb.f32] * 4,
         [there, address],
         "{ .reg .pred there; setp.ne.b32 there, $4, 0; mov.f32 $0, 0f00000000; mov.f32 $1, "
         "0f00000000; "
         "mov.f32 $2, 0f00000000; mov.f32 $3, 0f00000000; "
         f"@there ld.global.v4.f32 {{$0, $1, $2, $3}}, [$5+{offset}]; }}",
-        "=&f,=&f,=&f,=&f,r,l,~{memory}",
+        early=True,
     )
-    return [builder.extract_value(four, i) for i in range(4)]
 
 
 @cuda_meaning(source.signal)

@@ -46,6 +46,5 @@ def _await_words(work: Any, *others: Any) -> Any:
     result = TileType(source.FORM)
     builder, args = yield result(work, I32, I32, I32)
     at = builder.fields(work, args[0]).pointer
-    pair, constraints = nb.ir.LiteralStructType([nb.f32] * 2), "=&f,=&f,l,r,r,r,~{memory}"
-    found = builder.emit_asm(pair, [at, *args[1:]], AWAIT, constraints)
-    return assembled(builder, result, [builder.extract_value(found, i) for i in range(2)])
+    found = builder.emit_asm([nb.f32] * 2, [at, *args[1:]], AWAIT, early=True)
+    return assembled(builder, result, found)

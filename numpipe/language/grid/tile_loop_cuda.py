@@ -34,5 +34,7 @@ def _table_entry(table: Any, t: Any, end: Any, columns: Any) -> Any:
     for column in range(count):
         element = builder.add(row, builder.mul(strides[1], column))
         address = builder.add(ref.pointer, builder.shl(element, 2))
-        found.append(builder.emit_asm(nb.i32, [address, args[1], args[2]], _ENTRY, "=&r,l,r,r"))
+        found.append(
+            builder.emit_asm(nb.i32, [address, args[1], args[2]], _ENTRY, early=True, memory=False)
+        )
     return builder.make_tuple(result, found)

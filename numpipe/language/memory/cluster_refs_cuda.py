@@ -83,13 +83,13 @@ def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
     if nbytes == 4:
         return builder.emit_asm(nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];")
     pair = builder.emit_asm(
-        nb.ir.LiteralStructType([nb.i32, nb.i32]),
+        [nb.i32] * 2,
         [address],
         "ld.shared::cluster.v2.u32 {$0, $1}, [$2];",
     )
     both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
-    for i in range(2):
-        both = builder.insert_element(both, builder.extract_value(pair, i), i)
+    for i, word in enumerate(pair):
+        both = builder.insert_element(both, word, i)
     return both
 
 

@@ -178,7 +178,7 @@ def _await_launches(np_: Any) -> Any:
         own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))
         semaphores = address(builder, own, len(np_.unit.arrays) - 1)
         text = statement(_GATE, GO=4 * GO - _BEFORE, LOST=4 * LOST - _BEFORE)
-        builder.store(builder.emit_asm(nb.i32, [semaphores], text, "=&r,l,~{memory}"), met)
+        builder.store(builder.emit_asm(nb.i32, [semaphores], text, early=True), met)
 
 
 def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:

@@ -71,7 +71,7 @@ def multiplied(
     left = _Loads(builder, product, "a", a.layout, values[0]) if isinstance(a, SmemType) else None
     held = registers(builder, a, values[0]) if isinstance(a, TileType) else []
     kind = result.machine.element
-    text, constraints = _statement(product, a, b)
+    text = _statement(product, a, b)
 
     def loads() -> Iterator[tuple[int, list[list[Any]], list[Any]]]:
         for step in range(steps):
@@ -88,13 +88,10 @@ def multiplied(
         each = len(own[0]) // 2
         for n, block in itertools.product(range(0, len(words), each), range(blocks)):
             at = (block * columns + first) // 2 + 4 * (n // each)
-            found = builder.emit_asm(
-                nb.ir.LiteralStructType([kind] * 4),
-                [*own[block], *words[n : n + each], *sums[at : at + 4]],
-                text,
-                constraints,
+            operands = [*own[block], *words[n : n + each]]
+            sums[at : at + 4] = builder.emit_asm(
+                [kind] * 4, [*operands, *sums[at : at + 4]], text, tied=len(operands)
             )
-            sums[at : at + 4] = [builder.extract_value(found, i) for i in range(4)]
 
     waiting: list[tuple[int, list[list[Any]], list[Any]]] = []
     for loaded in loads():
@@ -106,22 +103,19 @@ def multiplied(
     return sums
 
 
-def _statement(product: Product, a: Any, b: Any) -> tuple[str, str]:
-    """Return (the instruction for two operand types, the constraints of its registers: sums, A, B,
-    and the sums as inputs)."""
+def _statement(product: Product, a: Any, b: Any) -> str:
+    """Return the instruction for two operand types; its registers are sums, A, B, and the sums as
+    inputs."""
     left, right = product.operand(a.dtype), product.operand(b.dtype)
     assert left is not None and right is not None and product.tile is not None
-    sums, register, operand, count = {
-        "float32": ("f32", "=f", "r", 4),
-        "float64": ("f64", "=d", "d", 8),
-        "int32": ("s32", "=r", "r", 4),
-    }[left.sums.name]
+    sums, count = {"float32": ("f32", 4), "float64": ("f64", 8), "int32": ("s32", 4)}[
+        left.sums.name
+    ]
     names = [f"${i}" for i in range(4 + count + count // 2)]
     parts = names[:4], names[4 : 4 + count], names[4 + count :], names[:4]
     shape = "m{}n{}k{}".format(*product.tile, product.k(a.dtype))
     return (
         f"{product.statement}.{shape}{product.order}.{sums}.{left.name}.{right.name}.{sums} "
         + ", ".join("{" + ", ".join(part) + "}" for part in parts)
-        + ";",
-        ",".join([register] * 4 + [operand] * (count + count // 2) + list("0123")),
+        + ";"
     )

@@ -4,9 +4,9 @@ inputs and outputs are the accumulator's registers."""
 from __future__ import annotations
 
 import functools
+from collections.abc import Sequence
 from typing import Any
 
-from ...arch.dtypes import FLOAT32
 from ...arch.products import WGMMA
 from ...arch.register_layouts import LANES
 from ...core import numba as nb
@@ -24,23 +24,17 @@ from .refs_cuda import SmemType
 from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 
 
-def through(
-    builder: Any, tile: TileType, value: Any, text: str, extra: list[Any], constraints: str
-) -> Any:
+def through(builder: Any, tile: TileType, value: Any, text: str, extra: Sequence[Any] = ()) -> Any:
     """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs. If
     `value` is None, they are outputs only."""
-    machine, registers = tile.machine, tile.registers
-    parts = [] if value is None else [builder.extract_value(value, i) for i in range(registers)]
-    outputs = ",".join(
-        ["=f" if tile.dtype == FLOAT32 else "=r"] * registers + [str(i) for i in range(len(parts))]
-    )
-    struct = builder.emit_asm(
-        nb.ir.LiteralStructType([machine.element] * registers),
-        parts + extra,
+    parts = [] if value is None else registers(builder, tile, value)
+    found = builder.emit_asm(
+        [tile.machine.element] * tile.registers,
+        [*parts, *extra],
         text,
-        f"{outputs}{constraints},~{{memory}}",
+        tied=None if value is None else 0,
     )
-    return assembled(builder, tile, [builder.extract_value(struct, i) for i in range(registers)])
+    return assembled(builder, tile, found)
 
 
 def _batch(form: Form, a: SmemType | TileType, b: SmemType, fresh: bool) -> str:
@@ -118,7 +112,7 @@ def _wgmma(acc: Any, a: Any, b: Any) -> Any:
         else [_low_half(builder, args[1], operand(a.layout, 1))]
     )
     extra.append(_low_half(builder, args[2], operand(b.layout, 0)))
-    return through(builder, product, None if fresh else args[0], text, extra, ",r" * len(extra))
+    return through(builder, product, None if fresh else args[0], text, extra)
 
 
 @cuda_meaning(source.mma)
@@ -159,7 +153,7 @@ def _wait(newer: bool, acc: Any, pending: Any) -> Any:
     values = [
         value
         if not isinstance(part, InFlightType) or not part.role.computes
-        else through(builder, part.tile, value, text, [], "")
+        else through(builder, part.tile, value, text)
         for part, value in zip(parts, trees.leaf_values(builder, plain, args[0]), strict=True)
     ]
     return trees.build_value(builder, result, iter(values))

@@ -11,21 +11,10 @@ from ...core import numba as nb
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
     """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
     `machine`, `kind` in PTX."""
-    if count == 1:
-        return [
-            builder.emit_asm(
-                machine,
-                [address],
-                f"ld.shared.{kind} $0, [$1];",
-            )
-        ]
     names = ", ".join(f"${i}" for i in range(count))
-    found = builder.emit_asm(
-        nb.ir.LiteralStructType([machine] * count),
-        [address],
-        f"ld.shared.v{count}.{kind} {{{names}}}, [${count}];",
-    )
-    return [builder.extract_value(found, i) for i in range(count)]
+    vector, names = (f".v{count}", f"{{{names}}}") if count > 1 else ("", names)
+    text = f"ld.shared{vector}.{kind} {names}, [${count}];"
+    return builder.emit_asm([machine] * count, [address], text)  # type: ignore[no-any-return]
 
 
 def store_words(

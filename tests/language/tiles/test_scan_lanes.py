@@ -50,8 +50,8 @@ class Builder:
         return Lanes(THREADS)
 
     @staticmethod
-    def emit_asm(_type: Any, values: list[Lanes], text: str, _registers: str) -> Lanes:
-        assert text.startswith("shfl.sync.bfly.b32 ")
+    def emit_asm(_type: Any, values: list[Lanes], text: str, memory: bool) -> Lanes:
+        assert text.startswith("shfl.sync.bfly.b32 ") and not memory
         return Lanes(values[0].value[THREADS ^ int(text.split(",")[2])], values[0].type)
 
     @staticmethod
