@@ -121,10 +121,10 @@ def of_rows(*present: str) -> RowKernel:
     return norm_gradient
 
 
-SHARED = 231424
-"""bytes of shared memory of an SM for rows"""
-PART, WARPGROUPS = 2048, 4
-"""columns of a warpgroup up to which a CTA has fewer than all WARPGROUPS"""
+SHARED, OTHER = 233472, 4096
+"""bytes of shared memory of an SM, and those that a CTA has no rows in, except for sums"""
+PART, WARPGROUPS = 5120, 4
+"""bytes of a warpgroup's part of a row up to which a CTA has fewer than all WARPGROUPS"""
 LONGEST = 26624
 """most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
 and registers for the sums of their columns"""
@@ -146,7 +146,7 @@ def shares(n: int, itemsize: int) -> tuple[int, int]:
     ((1, 2), (4, 4))
     """
     ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
-    return ctas, min(WARPGROUPS, 1 << ((n - 1) // (PART * ctas)).bit_length())
+    return ctas, min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
 
 
 @functools.cache
@@ -160,9 +160,8 @@ def in_ring(
     and the exchange of the sums of a row overlaps the next row::
 
         step k    add up the part of row k, send its sums to all warpgroups
-                  add the sums of row k - 1
-                  load a next row in place of row k - 3, which all warpgroups have stored
-                  store the part of row k - 1
+                  load a next row in place of row k - 2, which all warpgroups have stored
+                  add the sums of row k - 1, store its part
 
     If x and grad are `flat`, rows follow each other, and begin anywhere.
     """
@@ -178,7 +177,7 @@ def in_ring(
     least, whole = shifts * STEP, min(own, n - last * own) // STEP * STEP
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
-    slots = min(8, (SHARED // of_sm - 4 * AHEAD * shared) // (2 * span * itemsize))
+    slots = min(8, (SHARED // of_sm - OTHER - 4 * AHEAD * shared) // (2 * span * itemsize))
 
     @kernel(
         grid=lambda dweight: (dweight.shape[0] * ctas,),
@@ -201,6 +200,7 @@ def in_ring(
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
         sums = scratch(SMEM((AHEAD * shared,), np.float32))
         added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
+        stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
@@ -293,10 +293,10 @@ def in_ring(
             if k > 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
                 scale, mean_of = before
+                if k > 1 and k - 2 + slots < count and k % wgs == wg:
+                    barrier_wait(stored.at[(k - 2) % AHEAD])
+                    fetch(k - 2 + slots)
                 along, total = sums_of(k - 1)
-                # all warpgroups of this CTA have stored row k - 3
-                if k > 2 and k % wgs == wg:
-                    fetch(k - 3 + slots)
                 slope = along * scale * scale
                 offset = slope * mean_of - total * scale
                 made = held(grads, k - 1) * gain.astype(np.float32)
@@ -309,6 +309,8 @@ def in_ring(
                 if whole < width:
                     rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
                     dx[i, rest] = made[:, whole:width]
+                if k - 1 + slots < count:
+                    barrier_arrive(stored.at[(k - 1) % AHEAD])
             before, now = now, after
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
