@@ -97,6 +97,7 @@ def of_rows(*present: str) -> RowKernel:
                 of_weight = of_weight + grads(row.columns()) * tile(row.columns())
                 of_bias = of_bias + grads(row.columns())
             along, total = row.sums(lambda j: own(j) * tile(j), own)
+
             def made(j):
                 slope = own(j) - tile(j) * (along / n)
                 if statistics.shape[1] == 2:
