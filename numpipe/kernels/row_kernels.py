@@ -100,8 +100,7 @@ class RowKernel:
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = self.operands == 1 or all(info.dtype == infos[0].dtype for info in infos)
-            aligned = same and all(map(_aligned, infos))
-            flat = same and all(map(_flat, infos))
+            aligned, flat = (same and fits for fits in loadable(*infos))
             # programs that loop over rows read them from L2
             how = infos[0].dtype, aligned, flat, self.once or self.programs != ""
             rows = choose(rows.n, self.operands, *how, self.held, self.unit)
@@ -112,14 +111,21 @@ class RowKernel:
         return self.kernel(x, *args, **named)(x, *args, **named)
 
 
-def _aligned(info: ArrayInfo) -> bool:
-    """Return whether TMA can load the rows of a matrix."""
-    return major_order(info) == "row" and not tma_addressable(info)
+def loadable(*infos: ArrayInfo | None) -> tuple[bool, bool]:
+    """Return whether TMA can load the rows of all of these matrices, and whether it can load parts
+    of them as flat arrays."""
+    return all(map(_aligned, infos)), all(map(_flat, infos))
 
 
-def _flat(info: ArrayInfo) -> bool:
-    """Return whether TMA can load parts of a matrix as a flat array with int32 indices. Rows of
-    host arrays are padded on the GPU."""
+def _aligned(info: ArrayInfo | None) -> bool:
+    return info is not None and major_order(info) == "row" and not tma_addressable(info)
+
+
+def _flat(info: ArrayInfo | None) -> bool:
+    """Return whether TMA's int32 indices reach all elements. Rows of host arrays are padded on the
+    GPU."""
+    if info is None:
+        return False
     size = info.dtype.itemsize
     dense = info.strides == dense_strides(info.shape, size) and info.kind != "host"
     return dense and info.ptr % 16 == 0 and math.prod(info.shape) < 2**31 - 16

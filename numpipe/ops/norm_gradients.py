@@ -21,7 +21,7 @@ from ..core.functions import function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import RowKernel, choose, rows
+from ..kernels.row_kernels import RowKernel, choose, loadable, rows
 from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -29,15 +29,17 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
+from ..language.tiles.row_layouts import lanes_for
 from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
-from ..launch.array_info import ArrayInfo, tma_addressable
+from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import allocated
-from .over_rows import COLUMNS, ELEMENTS, MATRIX, flat, launch_over_rows
+from .over_rows import COLUMNS, MATRIX, launch_over_rows
 from .reduce_axis import launch_reduction
+from .tiled import rows_of
 
 
 @function
@@ -49,20 +51,15 @@ def numbers(statistics, i):
     return inverse, 0.0
 
 
-@function
-def normed(tile, statistics):
-    """Return a tile of x, normed, float32, given the `numbers` of its rows."""
-    inverse, mean = statistics
-    return tile.astype(np.float32) * inverse - mean * inverse
-
-
 @functools.cache
 def of_rows(*present: str) -> RowKernel:
-    """Return the kernel of the gradient dx, with the arrays that are `present`. With dresidual,
-    which is the gradient of the total, dx is that of x before elements were dropped."""
-    absent = [n for n in ("weight", "grad_total", "dresidual") if n not in present]
+    """Return the kernel of the gradients that are `present`. With dresidual, which is the gradient
+    of the total, dx is that of x before elements were dropped. With dweight, each program computes
+    many blocks of rows that registers have room for, and stores a row of sums."""
+    names = "weight", "grad_total", "dresidual", "dweight", "dbias"
+    programs, absent = "dweight" * ("dweight" in present), [n for n in names if n not in present]
 
-    @rows(operands=2, without=absent)
+    @rows(operands=2, programs=programs, without=absent)
     def norm_gradient(
         x,
         grad,
@@ -71,19 +68,24 @@ def of_rows(*present: str) -> RowKernel:
         grad_total,
         dx,
         dresidual,
+        dweight,
+        dbias,
         *,
         dropout,
         scale,
         seed,
         row: Static,
     ):
+        at = ds(program_id(0), 1)
+        if dweight is not None:
+            of_weight = of_bias = row.zeros()
         for k in row.blocks(x):
             value, grads, block = row.load(k, x, grad)
             i, n = ds(k * row.height, row.height), x.shape[1]
             inverse, mean = numbers(statistics, i)
 
             def tile(j):
-                return (value(j) - mean) * inverse
+                return value(j) * inverse - mean * inverse
 
             def own(j):
                 if weight is not None:
@@ -91,6 +93,9 @@ def of_rows(*present: str) -> RowKernel:
                 else:
                     return grads(j)
 
+            if dweight is not None:
+                of_weight = of_weight + grads(row.columns()) * tile(row.columns())
+                of_bias = of_bias + grads(row.columns())
             along, total = row.sums(lambda j: own(j) * tile(j), own)
 
             def made(j):
@@ -109,73 +114,18 @@ def of_rows(*present: str) -> RowKernel:
                 row.store(block, dx, made)
             else:
                 row.store(block, dx, dropped, dresidual, made)
+        if dweight is not None:
+            dweight[at, row.columns()] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[at, row.columns()] = of_bias.sum(axis=0)[None, :]
 
     return norm_gradient
 
 
-@functools.cache
-def of_short_rows(*present: str) -> RowKernel:
-    """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
-    many blocks of rows, and stores a row of sums."""
-    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
-
-    @rows(operands=2, programs="dweight", without=absent)
-    def norm_gradient_of_short_rows(
-        x,
-        grad,
-        statistics,
-        weight,
-        grad_total,
-        dx,
-        dresidual,
-        dweight,
-        dbias,
-        *,
-        dropout,
-        scale,
-        seed,
-        row: Static,
-    ):
-        n, j, step = x.shape[1], row.columns(), num_programs(0)
-        at = ds(program_id(0), 1)
-        i = ds(program_id(0) * row.height, row.height)
-        next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
-        of_weight = of_bias = row.zeros()
-        for k in row.blocks(x):
-            i, after = ds(k * row.height, row.height), ds((k + step) * row.height, row.height)
-            own, inverse = next_own.astype(np.float32), next_numbers[0]
-            tile = normed(next_tile, next_numbers)
-            # the loads of the next block overlap the arithmetic of this one
-            next_tile, next_own = x[after, j], grad[after, j]
-            next_numbers = numbers(statistics, after)
-            of_weight = of_weight + own * tile
-            of_bias = of_bias + own
-            # not kept, so that an SM has registers for more CTAs
-            factor = 1.0 if weight is None else weight[j].astype(np.float32)
-            weighted = own * factor
-            slope = weighted * tile
-            along, total = row.sums(lambda j: slope, lambda j: weighted)
-            made = weighted - tile * (along / n)
-            if statistics.shape[1] == 2:
-                made = made - total / n
-            made = made * inverse
-            if grad_total is not None:
-                made = made + grad_total[i, j].astype(np.float32)
-            if dresidual is not None:
-                dresidual[i, j] = made
-                made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
-            dx[i, j] = made
-        dweight[at, j] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[at, j] = of_bias.sum(axis=0)[None, :]
-
-    return norm_gradient_of_short_rows
-
-
-SHARED = 231424
-"""bytes of shared memory of an SM for rows"""
-PART, WARPGROUPS = 2048, 4
-"""columns of a warpgroup, 16 elements a lane, up to which a CTA has fewer than all WARPGROUPS"""
+SHARED, OTHER = 233472, 4096
+"""bytes of shared memory of an SM, and those that a CTA has no rows in, except for sums"""
+PART, WARPGROUPS = 5120, 4
+"""bytes of a warpgroup's part of a row up to which a CTA has fewer than all WARPGROUPS"""
 LONGEST = 26624
 """most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
 and registers for the sums of their columns"""
@@ -185,9 +135,9 @@ PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
 """clusters that an H100 or H200 runs at the same time (`choice.gpu`), by their number of CTAs, for
 each CTA that an SM has room for"""
 AHEAD = 4
-"""rows whose sums the warps of a cluster may exchange at the same time"""
-SENT = 64
-"""numbers that all lanes of a warp have two of"""
+"""rows whose sums warps may exchange at the same time, a power of two"""
+BOX = 256
+"""columns of which one TMA copy loads a multiple"""
 
 
 def shares(n: int, itemsize: int) -> tuple[int, int]:
@@ -197,45 +147,38 @@ def shares(n: int, itemsize: int) -> tuple[int, int]:
     ((1, 2), (4, 4))
     """
     ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
-    return ctas, min(WARPGROUPS, 1 << ((n - 1) // (PART * ctas)).bit_length())
+    return ctas, min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
 
 
 @functools.cache
 def in_ring(
-    centered: bool, n: int, itemsize: int, kind: str, ctas: int, wgs: int, *present: str
+    centered: bool, n: int, itemsize: int, flat: bool, ctas: int, wgs: int, *present: str
 ) -> tuple[Kernel, int]:
     """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
     its programs.
 
     Each warpgroup has `own` columns of each row. Its parts of several rows wait in shared memory,
-    and the exchange of the sums of a row overlaps the next rows::
+    and the exchange of the sums of a row overlaps the next row::
 
-        step k    load a next row in place of row k - 3, which all warpgroups have stored
-                  add the sums of row k - 2, store its part
-                  add up the part of row k, send its sums to all warpgroups
+        step k    add up the part of row k, send its sums to all warpgroups
+                  load a next row in place of row k - 2, which all warpgroups have stored
+                  add the sums of row k - 1, store its part
 
-    Where one or two CTAs share a row, a warpgroup adds up the sums of row k - 1 for the others.
-
-    x and grad are matrices, or if `kind` is ELEMENTS vectors, whose rows begin anywhere.
+    If x and grad are `flat`, rows follow each other, and begin anywhere.
     """
     of_sm = WARPGROUPS // wgs
-    unit, elements = 16 // itemsize, kind == ELEMENTS
-    # a lane's four columns are aligned in memory if rows begin up to three columns early
-    shifts = 3 if elements and n % 4 else 0
+    unit = 16 // itemsize
+    # a lane's pairs of columns are aligned in memory if each second row begins one column early
+    shifts = n % 2 if flat else 0
     own = -(-(n + shifts) // (ctas * wgs * unit)) * unit
-    width = -(-own // STEP) * STEP
-    # columns that a CTA loads, and their room in shared memory
-    span = -(-((wgs - 1) * own + width) // STEP) * STEP
-    room = span + elements * 128 // itemsize
-    adds = ctas <= 2
-    shared = wgs * PARTS if adds else ctas * wgs * PARTS
-    size = min(shared, SENT)
-    slots = min(
-        8, (SHARED // of_sm - 4 * AHEAD * (shared + adds * ctas * SENT)) // (2 * room * itemsize)
-    )
-    last = (n + shifts - 1) // own
-    # columns that are inside in all warpgroups
-    whole = min(own, n - last * own) // STEP * STEP
+    width, last = -(-own // STEP) * STEP, (n + shifts - 1) // own
+    # columns that a CTA loads, from a multiple of 16 bytes on
+    span = -(-((wgs - 1) * own + width + (unit if n % unit else 0)) // BOX) * BOX
+    # columns between these are inside the row in all warpgroups
+    least, whole = shifts * STEP, min(own, n - last * own) // STEP * STEP
+    shared = ctas * wgs * PARTS
+    vector = f"row {lanes_for(shared)}"
+    slots = min(8, (SHARED // of_sm - OTHER - 4 * AHEAD * shared) // (2 * span * itemsize))
 
     @kernel(
         grid=lambda dweight: (dweight.shape[0] * ctas,),
@@ -253,53 +196,53 @@ def in_ring(
         wg, rank = axis_index("wg"), axis_index("cluster")
         at, step = program_id(0) // ctas, num_programs(0) // ctas
         count = cdiv(statistics.shape[0] - at, step)
-        xs = scratch(SMEM((slots * room,), x.dtype))
-        grads = scratch(SMEM((slots * room,), x.dtype))
-        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2 << elements))
+        xs = scratch(SMEM((slots * span,), x.dtype))
+        grads = scratch(SMEM((slots * span,), x.dtype))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
         sums = scratch(SMEM((AHEAD * shared,), np.float32))
-        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs if adds else ctas * wgs))
-        if adds:
-            totals = scratch(SMEM((AHEAD * ctas * SENT,), np.float32))
-            known = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas))
-        else:
-            stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
-        # the same for all rows of a program, because the number of programs is a multiple of four
-        shift = at * n % 4 if shifts else 0
+        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
+        stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
+        # the same for all rows of a program, because the number of programs is even
+        shift = at & 1 if shifts else 0
         number = rank * wgs + wg
-        start, first = number * own - shift, rank * wgs * own - shift
-        stop = min(start + own, n)
+        start, stop = number * own - shift, min(number * own - shift + own, n)
         j = ds(start, width, stop=stop, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
         gain = weight[ds(start, width, most=last * own, least=-shifts)]
 
-        def load(array, ring, slot, row):
-            part = ring.at[ds(slot * room, span)]
-            if elements:
-                # from a multiple of 16 bytes on, and 16 bytes more
-                begin = (row * n + first) // unit * unit
-                rest = ring.at[ds(slot * room + span, unit)]
-                copy_gmem_to_smem(array.at[ds(begin, span)], part, landed.at[slot])
-                copy_gmem_to_smem(array.at[ds(begin + span, unit)], rest, landed.at[slot])
+        def load(array, ring, k):
+            i, first = at + k * step, rank * wgs * own - shift
+            if flat:
+                view = array.flat.at[ds((i * n + first) // unit * unit, span)]
             else:
-                copy_gmem_to_smem(array.at[row, ds(first, span)], part, landed.at[slot])
+                view = array.at[i, ds(first, span)]
+            copy_gmem_to_smem(view, ring.at[ds(k % slots * span, span)], landed.at[k % slots])
 
         def fetch(k):
             if k < count:
-                load(x, xs, k % slots, at + k * step)
-                load(grad, grads, k % slots, at + k * step)
+                load(x, xs, k)
+                load(grad, grads, k)
 
         def held(ring, k):
-            begin = ((at + k * step) * n + first) % unit if elements else 0
-            part = ring.at[ds(k % slots * room + begin + wg * own, width)]
+            begin = ((at + k * step) * n - shift) % unit if flat and n % unit else 0
+            part = ring.at[ds(k % slots * span + wg * own + begin, width)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
         def inside(tile):
             """The tile, with 0 for what is not a column of this warpgroup."""
-            if own == width and not elements:
+            if whole == width and not shifts:
                 return tile
             column, begin = iota((1, width), 1), shift if number == 0 else 0
             end = own if number < last else n - last * own + shift
-            return np.where((column >= begin) & (column < end), tile, 0.0)
+            kept = np.where((column >= begin) & (column < end), tile, 0.0)
+            if whole <= least:
+                return kept
+            tile = tile[:, least:whole]
+            if shifts:
+                tile = np.concatenate((kept[:, :least], tile), 1)
+            if whole < width:
+                tile = np.concatenate((tile, kept[:, whole:]), 1)
+            return tile
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -308,64 +251,58 @@ def in_ring(
                 total = total + tile[:, c : c + STEP]
             return total
 
-        def added_up(k):
-            """The two sums of row k that warpgroups have sent to this CTA."""
-            barrier_wait(added.at[k % AHEAD])
-            part = sums[ds(k % AHEAD * shared, size)]
-            for c in static_range(size, shared, size):
-                part = part + sums[ds(k % AHEAD * shared + c, size)]
-            half = iota((size,), 0) & 4
-            return np.where(half == 0, part, 0.0).sum(), np.where(half == 4, part, 0.0).sum()
-
-        def send(values, buffer, place, barrier):
+        def send(k, parts):
+            """Send the sums of this warpgroup's parts of row k to all warpgroups."""
+            place = sums.at[ds(k % AHEAD * shared + number * PARTS, PARTS)]
             if ctas > 1:
                 async_store_smem(
-                    values, buffer.at[place], barrier, cluster_idx=None, cluster_dim="cluster"
+                    parts, place, added.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
                 )
             else:
-                buffer[place] = values
-                barrier_arrive(barrier)
+                place[...] = parts
+                barrier_arrive(added.at[k % AHEAD])
 
         def sums_of(k):
-            """The two sums of row k."""
-            if adds:
-                barrier_wait(known.at[k % AHEAD])
-                along = total = full((1, 1), 0.0, np.float32)
-                for cta in static_range(ctas):
-                    sent = (k % AHEAD * ctas + cta) * SENT
-                    along = along + totals[ds(sent, 1)][None, :]
-                    total = total + totals[ds(sent + 1, 1)][None, :]
-                return along, total
-            return added_up(k)
+            """The means over row k of gradient * weight * normed x, and of gradient * weight."""
+            barrier_wait(added.at[k % AHEAD])
+            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector)
+            part = part * (1.0 / n)
+            if not centered:
+                return part.sum(), 0.0
+            first = (iota((shared,), 0) & 4) == 0
+            return np.where(first, part, 0.0).sum(), np.where(first, 0.0, part).sum()
 
         if wg == 0:
             for k in range(slots):
                 fetch(k)
-        earlier = before = now = after = numbers(statistics, ds(at, 1))
-        for k in range(count + 2):
-            if adds:
-                if 0 < k <= count and (k - 1) % wgs == wg:
-                    first_sum, second_sum = added_up(k - 1)
-                    # all warpgroups of this CTA have stored row k - 3
-                    if k > 2:
-                        fetch(k - 3 + slots)
-                    pair = np.where(iota((SENT,), 0) < 1, first_sum, second_sum)
-                    place = ds(((k - 1) % AHEAD * ctas + rank) * SENT, SENT)
-                    send(pair, totals, place, known.at[(k - 1) % AHEAD])
-            elif k > 2 and k - 3 + slots < count and k % wgs == wg:
-                barrier_wait(stored.at[(k - 3) % AHEAD])
-                fetch(k - 3 + slots)
-            if k > 1:
-                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                scale, mean_of = earlier
-                along, total = sums_of(k - 2)
-                slope = along * (1.0 / n) * scale * scale
-                offset = slope * mean_of
+        before = now = after = numbers(statistics, ds(at, 1))
+        for k in range(count + 1):
+            if k < count:
+                barrier_wait(landed.at[k % slots])
+                after = numbers(statistics, ds(at + (k + 1) * step, 1))
+                inverse, mean = now
+                weighted = inside(held(grads, k))
+                tile = inside(held(xs, k) * inverse - mean * inverse)
+                of_weight = of_weight + weighted * tile
+                if dbias is not None:
+                    of_bias = of_bias + weighted
+                weighted = weighted * gain.astype(np.float32)
+                both = folded(weighted * tile)
                 if centered:
-                    offset = offset - total * (1.0 / n) * scale
-                made = held(grads, k - 2) * gain.astype(np.float32)
-                made = made * scale + (offset - held(xs, k - 2) * slope)
-                i = ds(at + (k - 2) * step, 1)
+                    both = np.concatenate((both, folded(weighted)), 1)
+                send(k, split_row(both).sum(axis=1))
+            if k > 0:
+                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
+                scale, mean_of = before
+                if k > 1 and k - 2 + slots < count and k % wgs == wg:
+                    barrier_wait(stored.at[(k - 2) % AHEAD])
+                    fetch(k - 2 + slots)
+                along, total = sums_of(k - 1)
+                slope = along * scale * scale
+                offset = slope * mean_of - total * scale
+                made = held(grads, k - 1) * gain.astype(np.float32)
+                made = made * scale + (offset - held(xs, k - 1) * slope)
+                i = ds(at + (k - 1) * step, 1)
                 if grad_total is not None:
                     made = made + grad_total[i, j].astype(np.float32)
                 if whole > 0:
@@ -373,28 +310,9 @@ def in_ring(
                 if whole < width:
                     rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
                     dx[i, rest] = made[:, whole:width]
-                if not adds and k - 2 + slots < count:
-                    barrier_arrive(stored.at[(k - 2) % AHEAD])
-            if k < count:
-                inverse, mean = now
-                barrier_wait(landed.at[k % slots])
-                # the latency of these loads is hidden here
-                after = numbers(statistics, ds(at + (k + 1) * step, 1))
-                weighted = inside(held(grads, k))
-                tile = inside(held(xs, k) * inverse - mean * inverse)
-                of_weight = of_weight + weighted * tile
-                if dbias is not None:
-                    of_bias = of_bias + weighted
-                weighted = weighted * gain.astype(np.float32)
-                both = np.concatenate((folded(weighted * tile), folded(weighted)), 1)
-                parts = split_row(both).sum(axis=1)
-                if adds:
-                    sums[ds(k % AHEAD * shared + wg * PARTS, PARTS)] = parts
-                    barrier_arrive(added.at[k % AHEAD])
-                else:
-                    place = ds(k % AHEAD * shared + number * PARTS, PARTS)
-                    send(parts, sums, place, added.at[k % AHEAD])
-            earlier, before, now = before, now, after
+                if k - 1 + slots < count:
+                    barrier_arrive(stored.at[(k - 1) % AHEAD])
+            before, now = now, after
         dweight[ds(at, 1), j] = of_weight
         if dbias is not None:
             dbias[ds(at, 1), j] = of_bias
@@ -408,6 +326,8 @@ SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
+FEW = 128
+"""rows up to which one program adds up those of a column: partial sums take a launch to add up"""
 
 
 @functools.cache
@@ -426,9 +346,10 @@ def of_columns(*present: str) -> Kernel:
         of_weight = of_bias = full((HEIGHT, WIDTH), 0.0, np.float32)
         for k in range(program_id(0), cdiv(x.shape[0], HEIGHT), parts):
             i = ds(k * HEIGHT, HEIGHT)
+            inverse, mean = numbers(statistics, i)
             own = grad[i, j].astype(np.float32)
             of_bias = of_bias + own
-            of_weight = of_weight + own * normed(x[i, j], numbers(statistics, i))
+            of_weight = of_weight + own * (x[i, j].astype(np.float32) - mean) * inverse
         at = ds(program_id(0), 1)
         if dweight is not None:
             dweight[at, j] = of_weight.sum(axis=0)[None, :]
@@ -468,33 +389,33 @@ def launch_gradient(
     inputs = read | given(MATRIX, grad_total=grad_total) | given(COLUMNS, weight=weight)
     results = given(MATRIX, dx=dx, dresidual=dresidual)
     totals = given(MATRIX, dweight=dweight, dbias=dbias)
-    names = *inputs, *results, *totals
-    place, options = (target, stream), scaling(dropout, seed)
+    names, options = (*inputs, *results, *totals), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
-    run, height, most = None, HEIGHT, int(SMS * 8 * WIDTH / n)
+    many, place = dweight is not None and count > FEW, (target, stream)
+    aligned, flat = loadable(rows_of(x), rows_of(grad))
 
-    if dweight is not None and n <= SHORT:
-        row, ctas = choose(n), 3
-        height, most = 4 if n > SHORT // 2 else row.height, SMS * ctas
+    if many and n <= SHORT:
+        row = choose(n)
+        height = 4 if n > SHORT // 2 else row.height
+        ctas = 512 // (4 * height * row.width // 128 + 36)
         row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
-        run = of_short_rows(*names).scheduled(row)
-    elif dweight is not None and dresidual is None and shares(n, size)[0] <= CLUSTER and count > 0:
-        for kind in (MATRIX, ELEMENTS)[: 1 + (count * n < 1 << 31)]:
-            views = [flat(kind, info) for info in (x, grad)]
-            if all(view is not None and tma_addressable(view) is None for view in views):
-                how = statistics.shape[-1] > 1, n, size, kind, *shares(n, size)
-                run, most = in_ring(*how, *names)
-                height, options, inputs = 1, {}, inputs | given(kind, x=x, grad=grad)
-                break
-    programs = max(1, min(-(-count // (4 * height)) * 4, most))
-    like = x._replace(dtype=np.dtype(np.float32))
-    sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
-    if run is not None:
-        launch_over_rows("norm", run, inputs, results | sums, *place, **options)
+        run, programs = of_rows(*names).scheduled(row), max(min(cdiv(count, height), SMS * ctas), 1)
+    elif many and dresidual is None and shares(n, size)[0] <= CLUSTER and (aligned or flat):
+        how = statistics.shape[-1] > 1, n, size, flat, *shares(n, size)
+        run, most = in_ring(*how, *names)
+        programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
-        simple = of_rows(*inputs, *results)
-        launch_over_rows("norm", simple, inputs, results, *place, **options)
-        if sums:
-            launch_over_rows("norm", of_columns(*sums), read, sums, *place, parts=programs)
-    for name, (_, total) in totals.items():
-        launch_reduction("norm", "sum", sums[name][1], 0, total, *place)
+        launch_over_rows("norm", of_rows(*inputs, *results), inputs, results, *place, **options)
+        run, inputs, results = of_columns(*totals), read, {}
+        programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
+        options = {"parts": programs}
+        if not totals:
+            return
+    sums = totals
+    if programs > 1:
+        like = x._replace(dtype=np.dtype(np.float32))
+        sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
+    launch_over_rows("norm", run, inputs, results | sums, *place, **options)
+    if programs > 1:
+        for name, (_, total) in totals.items():
+            launch_reduction("norm", "sum", sums[name][1], 0, total, *place)

@@ -12,9 +12,9 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from .tiled import TYPES, rows_of, with_fitting
 
-__all__ = ["COLUMNS", "ELEMENTS", "MATRIX", "ROWS", "TYPES", "flat", "launch_over_rows"]
+__all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "launch_over_rows"]
 
-MATRIX, COLUMNS, ROWS, ELEMENTS = "matrix", "columns", "rows", "elements"
+MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 
 
 def launch_over_rows(
@@ -30,7 +30,7 @@ def launch_over_rows(
 
     inputs, results  (kind, array) of each parameter of the kernel. The kinds: "matrix", (…, n): the
                      rows of a matrix; "columns", (n,): an element for each column; "rows", (…): an
-                     element for each row; "elements": those of a matrix, row after row, as a vector
+                     element for each row
     scalars          further arguments of the kernel
 
     Arrays that have no such view are copied (`with_fitting`).
@@ -60,9 +60,5 @@ def flat(kind: str, info: ArrayInfo) -> Any:
     if kind == COLUMNS:
         return info if info.strides[-1] == size or info.shape[-1] == 1 else None
     count = math.prod(info.shape)
-    if kind == ELEMENTS:
-        rows = rows_of(info)
-        dense = rows is not None and rows.strides[0] == rows.shape[1] * size
-        return strided(rows, (count,), (size,)) if dense else None
     view = merged(strided(info, (*info.shape, 1), (*info.strides, size)), 1)
     return None if view is None else strided(view, (count,), view.strides[:1])

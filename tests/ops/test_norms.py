@@ -72,13 +72,15 @@ def test_weight_bias_and_residual_are_optional(name: str, given: tuple[bool, ...
 
 
 @pytest.mark.variants(4)
+@pytest.mark.parametrize("few", [1, 128])
 @pytest.mark.parametrize("columns", [1, 33, 700, 1040, 3001, 4100, 9000])
 @pytest.mark.parametrize("name", NAMES)
 def test_the_gradient_kernels_agree_with_numpy(
-    name: str, columns: int, monkeypatch: pytest.MonkeyPatch
+    name: str, columns: int, few: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # one program computes all rows
     monkeypatch.setattr(norm_gradients, "SMS", 0)
+    monkeypatch.setattr(norm_gradients, "FEW", few)
     x, grad, weight = numbers(11, columns), numbers(11, columns)[::-1], numbers(columns)
     found = backward(name, x, grad, weight)
     for got, wanted in zip(found, gradient(name, x, grad, weight), strict=False):
@@ -95,28 +97,27 @@ def test_gradients_of_no_rows_are_0(columns: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "ctas", "wgs", "rows", "columns"),
-    [("matrix", 1, 2, 7, 1032), ("matrix", 2, 1, 7, 512), ("elements", 2, 2, 21, 1031)],
+    ("flat", "ctas", "wgs", "rows", "columns"),
+    [(False, 1, 2, 7, 1032), (False, 2, 1, 7, 512), (True, 2, 2, 21, 1031)],
 )
 def test_warpgroups_wait_for_the_sums_of_rows(
-    kind: str, ctas: int, wgs: int, rows: int, columns: int
+    flat: bool, ctas: int, wgs: int, rows: int, columns: int
 ) -> None:
-    kernel, _ = norm_gradients.in_ring(True, columns, 4, kind, ctas, wgs, "dbias")
+    kernel, _ = norm_gradients.in_ring(True, columns, 4, flat, ctas, wgs, "dbias")
     x, grad, weight = numbers(rows, columns), numbers(rows, columns)[::-1].copy(), numbers(columns)
     exact = gradient("layer_norm", x, grad, weight)
     statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
     # row 4 may be loaded with row 3, but is not part of it
     x[4, 0] = grad[4, 0] = np.inf
-    flat = [array.reshape(-1) if kind == "elements" else array for array in (x, grad)]
     sums = np.zeros((2, 4, columns), np.float32)
     outs = {"dx": np.zeros_like(x), "dweight": sums[0], "dbias": sums[1]}
     named = {"statistics": statistics, "weight": weight, **outs}
-    kernel.simulate(*flat, **named)
+    kernel.simulate(x, grad, **named)
     found = np.delete(outs["dx"], 4, 0), *sums.sum(1)[:, 1:]
     wanted = np.delete(exact[0], 4, 0), exact[1][1:], exact[2][1:]
     for got, right in zip(found, wanted, strict=True):
         np.testing.assert_allclose(got, right, rtol=1e-4, atol=2e-5)
-    made = numpipe.verify(kernel, *flat, **named, schedules=3)
+    made = numpipe.verify(kernel, x, grad, **named, schedules=3)
     assert made.ok, str(made)
 
 
@@ -156,6 +157,7 @@ def test_dropout_has_the_same_bits_in_every_schedule(
 ) -> None:
     # one program of the gradient kernel loops over all blocks of rows
     monkeypatch.setattr(norm_gradients, "SMS", 0)
+    monkeypatch.setattr(norm_gradients, "FEW", 1)
     x, residual, grad = (numbers(rows, columns)[::step] for step in (1, -1, 1))
     weight = numbers(columns)
     options: dict[str, Any] = {"dropout": 0.25, "seed": -7, "eps": EPS}

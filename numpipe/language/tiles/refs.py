@@ -294,8 +294,9 @@ def check_start(
 
 
 def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
-    """Raise SpecError unless a view of a tile starts where the swizzle pattern repeats."""
-    unit = layout.per_panel if axis == layout.inner else 8
+    """Raise SpecError unless a view of a tile starts where the swizzle pattern repeats, or where
+    lanes load two elements."""
+    unit = 2 if layout.flat else layout.per_panel if axis == layout.inner else 8
     if start % unit:
         named = (
             f"along axis {axis} of a tile {layout.shape}"
