@@ -51,8 +51,19 @@ FOLDED = 1 << 20
 """bytes from which on rows at no multiple of 16 bytes are read several at a time"""
 SHORT = 80
 """elements of rows of which a tile has all"""
+CTAS = 6
+"""CTAs of an SM"""
 BEYOND = 2**31 - 1
 """larger than every index"""
+
+
+TILE, WIDE, COUNTS2, COUNTS4, ROOMY, NARROW, WHOLE = 2048, 256, (1, 3, 5), (1, 3), 16, 0, 792
+
+
+def across_for(rows, n, dot, others):
+    least = 16 * ENOUGH if n > 4096 and not dot else 0
+    across = next((h for h in (16, 8) if rows >= max(h * WHOLE, least)), 1)
+    return max(across, 8 if n <= 512 or (dot and others > 4) else 1)
 
 
 @functools.cache
@@ -63,6 +74,7 @@ def reducer(
     across: int,
     length: int,
     fold: int = 1,
+    short: bool = False,
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
@@ -74,6 +86,7 @@ def reducer(
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
     fold    rows of the original array in each row of x
+    short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, applied before it is stored
@@ -82,17 +95,17 @@ def reducer(
     `scale`, a factor of the result.
     """
     shape, axis = ((step, across), 0) if down else ((across, step), 1)
-    index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
+    whole = (length, across) if down else (across, length)
+    index, sums = kind == "argmax", kind in ("sum", "dot")
+    lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    masked, sums = lowest < 0 or each > 1, kind in ("sum", "dot")
-    ctas = 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=ctas),
+        compiler_params=CompilerParams(ctas_per_sm=CTAS),
         static_dims=(-1,),
     )
     def reduce_axis(x, weights, places, y, found, parts, first, scale):
@@ -106,12 +119,15 @@ def reducer(
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
-            return of[batch, own, ds(begin + start, length)]
+            if sums or short:
+                return of[batch, own, ds(begin + start, length)]
+            return of[batch, own, ds(begin + start, length, most=x.shape[2] - length)]
 
-        def piece(of, along):
+        def piece(of, k):
+            along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
-        def combined(total, at, start, ends):
+        def combined(total, at, start, masked):
             # one load for all pieces
             tiles = loaded(x, start)
             if again:
@@ -122,22 +138,26 @@ def reducer(
                 tiles = tiles.astype(np.float32) * factors
             if sums:
                 # sums of few elements lose fewer digits
-                carried, total = total, full(shape, 0.0, np.float32)
+                carried, total = total, piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
                 place = start + k
-                tile = piece(tiles, ds(k, step)).astype(np.float32)
-                if kind == "top":
-                    tile = np.abs(tile)
-                if ends:
-                    number = (iota(shape, axis) + (place - before)).astype(np.uint32)
-                    tile = np.where(number < np.uint32(n), tile, lowest)
+                tile = piece(tiles, k)
                 if index:
                     tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
+                tile = tile.astype(np.float32)
+                if kind == "top":
+                    tile = np.abs(tile)
+                if masked or (each > 1 and not sums and (k == 0 or k == length - step)):
+                    number = (piece(iota(whole, axis), k) + (start - before)).astype(np.uint32)
+                    tile = np.where(number < np.uint32(n), tile, lowest)
+                if index:
                     higher = np.maximum(total, tile)
                     changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
                     if again:
-                        # all results of a row are in one step, so that steps are in order
-                        place = piece(indices, ds(k, step))
+                        # results of a row are in no order
+                        place = piece(indices, k)
+                        same = bitcast(tile, np.int32) == bitcast(total, np.int32)
+                        at = np.where(same, np.minimum(at, place), at)
                     at = np.where(changed, place, at)
                 total = total + tile if sums else np.maximum(total, tile)
             if sums:
@@ -145,21 +165,27 @@ def reducer(
             return total, at
 
         # pieces of a tile, whose lanes keep its rows
-        whole = (length, across) if down else (across, length)
-        total = piece(full(whole, lowest, np.float32), ds(0, step))
-        at = piece(full(whole, 0, np.int32), ds(0, step))
+        total = piece(full(whole, lowest, np.float32), 0)
+        at = piece(full(whole, 0, np.int32), 0)
         share = cdiv(cdiv(n, length), parts) * length
         for start in range(part * share, min(part * share + share, n), length):
-            if masked and (start + length > n or (each > 1 and start == 0)):
+            if sums and each > 1 and (start == 0 or start + length > n):
                 total, at = combined(total, at, start, True)
+            elif sums or short:
+                total, at = combined(total, at, start, short and not sums)
             else:
-                total, at = combined(total, at, start, False)
+                # maxima may see elements twice: the last tile ends where the axis does
+                last_start = before + n - length
+                if each > 1:
+                    last_start = (last_start + 1) & -2
+                total, at = combined(total, at, min(start, last_start), False)
         result = total.sum(axis=axis) if sums else total.max(axis=axis)
         if index:
+            lanes = piece(iota(whole, axis), 0)
             if not again:
-                at = np.maximum(at + iota(shape, axis) - before, 0)
+                at = np.maximum(at + lanes - before, 0)
             if down and fold > 1:
-                at = at * fold + (iota(shape, 1) + own.start) // (x.shape[2] // fold)
+                at = at * fold + (piece(iota(whole, 1), 0) + own.start) // (x.shape[2] // fold)
             at = at + first
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
@@ -211,6 +237,8 @@ def _folded(view: ArrayInfo, down: bool) -> int:
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     fold, better = 16 // math.gcd(row, 16), row % 4 > 0 or (columns > SHORT and not down)
+    if down and columns < NARROW:
+        fold, better = 64 // math.gcd(columns, 64), True
     large = rows >= fold and rows * row >= FOLDED
     return fold if better and large and view.strides[1] == row else 1
 
@@ -235,28 +263,29 @@ def schedule(
     ceil = lambda n, size: -(-n // size)
     n = max(n, 1)
     if down:
-        across = 64 * ceil(others, 64 * ceil(others, 256))
+        across = 64 * ceil(others, 64 * ceil(others, WIDE))
         across = 16 if again else across if others > 32 else 32
-        step = (512 if again else 2048) // across // 8 * 8
+        step = (512 if again else TILE) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        counts = (1, 3) if itemsize > 2 and not again else (1, 3, 5)
+        counts = COUNTS4 if itemsize > 2 and not again else COUNTS2
         length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
         # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
         # several rows share weights; few lanes share a short row
         rows, dot, n = shape[0] * others, kind == "dot", n + (fold > 1)
-        least = 16 * ENOUGH if n > 4096 and not dot else 0
-        across = next((h for h in (16, 8) if rows >= max(h * ENOUGH // 2, least)), 1)
-        across = max(across, 8 if n <= 512 or (dot and others > 4) else 1)
-        unit, count = 1024 if across == 1 else 64, 1
+        across = across_for(rows, n, dot, others)
+        unit = 512 if across == 1 else 64
         if n <= SHORT:
-            across, unit = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+            across, step = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+            length = step
         else:
             # as many steps at once as leave few for the end of the axis
-            most = ceil(n, unit)
-            at_once = range(min(16 // itemsize, most), min(10 // itemsize, most) - 1, -1)
-            count = min(at_once, key=lambda count: ceil(most, count) * count)
-        step, length = 128 if unit * count == 128 else unit, unit * count
+            step = unit
+            most = ceil(n, unit) if kind in ("sum", "dot") else max(n // unit, 1)
+            scale = 2 if across == 1 else 1
+            at_once = range(min(scale * ROOMY // itemsize, most), min(scale * 10 // itemsize, most) - 1, -1)
+            count = min(at_once, key=lambda count: ceil(ceil(n, unit), count) * count)
+            length = unit * count
     tiles = max(shape[0] * ceil(others, across), 1)
     # columns are walked faster by more CTAs than run at a time; rows need no second launch
     most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
@@ -338,8 +367,10 @@ def launch_on_view(
                 own, sizes = _part(info, 2, begin, end), (slots, shape[1], each)
                 strides = far, near, each * one, one
             more[name] = strided(own, (batch, *sizes), strides)
+        short = length > (shape[1] if down else columns)
+        combining = again and index
         kernel = reducer(
-            kind, down, step, across, length, each, again and index, last, finish if last else None
+            kind, down, step, across, length, each, short, combining, last, finish if last else None
         )
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
         kernel(part, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
