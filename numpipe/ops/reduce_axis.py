@@ -144,7 +144,8 @@ def reducer(
                 tile = piece(tiles, k)
                 if index:
                     tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-                tile = tile.astype(np.float32)
+                if sums or index:
+                    tile = tile.astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
                 if masked or (each > 1 and not sums and (k == 0 or k == length - step)):
@@ -165,7 +166,7 @@ def reducer(
             return total, at
 
         # pieces of a tile, whose lanes keep its rows
-        total = piece(full(whole, lowest, np.float32), 0)
+        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
         at = piece(full(whole, 0, np.int32), 0)
         share = cdiv(cdiv(n, length), parts) * length
         for start in range(part * share, min(part * share + share, n), length):
@@ -179,7 +180,7 @@ def reducer(
                 if each > 1:
                     last_start = (last_start + 1) & -2
                 total, at = combined(total, at, min(start, last_start), False)
-        result = total.sum(axis=axis) if sums else total.max(axis=axis)
+        result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
         if index:
             lanes = piece(iota(whole, axis), 0)
             if not again:
