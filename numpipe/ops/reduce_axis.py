@@ -222,16 +222,6 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _part(info: ArrayInfo, axis: int, start: int, stop: int) -> ArrayInfo:
-    """Return elements start … stop - 1 along an axis."""
-    where = (slice(None),) * axis + (slice(start, stop),)
-    return info._replace(
-        ptr=info.ptr and info.ptr + start * info.strides[axis],
-        shape=(*info.shape[:axis], stop - start, *info.shape[axis + 1 :]),
-        array=None if info.array is None else info.array[where],
-    )
-
-
 def _folded(view: ArrayInfo, down: bool) -> int:
     """Return how many rows of a view are read as one: several where that is faster, of odd length
     and 16 bits, or long and reduced."""
@@ -284,7 +274,9 @@ def schedule(
             step = unit
             most = ceil(n, unit) if kind in ("sum", "dot") else max(n // unit, 1)
             scale = 2 if across == 1 else 1
-            at_once = range(min(scale * ROOMY // itemsize, most), min(scale * 10 // itemsize, most) - 1, -1)
+            at_once = range(
+                min(scale * ROOMY // itemsize, most), min(scale * 10 // itemsize, most) - 1, -1
+            )
             count = min(at_once, key=lambda count: ceil(ceil(n, unit), count) * count)
             length = unit * count
     tiles = max(shape[0] * ceil(others, across), 1)
@@ -335,17 +327,16 @@ def launch_on_view(
     weights        for "dot": (batch, elements along the axis)
     again, places  whether x has partial results, and their indices
     """
-    index, (batch, rows, columns) = kind == "argmax", view.shape
-    size, slots = view.dtype.itemsize, 0
+    (batch, rows, columns), (far, near, size) = view.shape, view.strides
     fold = 1 if down and kind == "dot" else _folded(view, down)
-    whole, pieces = rows // fold * fold, list[Any]()
+    whole, slots, plans = rows // fold * fold, 0, list[Any]()
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
-        plan = schedule(shape, down, size, each, kind, again)
-        pieces.append((begin, end, each, shape, plan, slots))
+        step, across, length, parts = schedule(shape, down, size, each, kind, again)
+        plans.append((begin, each, shape, step, across, length, parts, slots))
         # all rows are shared by as many CTAs
-        slots = slots + plan[-1] * each if down else pieces[0][4][-1]
-    last, others = slots == 1, columns if down else rows
+        slots = slots + parts * each if down else plans[0][-2]
+    last, others, index = slots == 1, columns if down else rows, kind == "argmax"
     new = lambda dtype: allocated(
         op, y._replace(dtype=np.dtype(dtype)), (batch, slots, others), stream
     )
@@ -355,26 +346,25 @@ def launch_on_view(
     inputs = {} if weights is None else {"weights": weights}
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    for begin, end, each, shape, (step, across, length, parts), slot in pieces:
-        part = _part(view, 1, begin, end)
-        part = strided(part, shape, (part.strides[0], each * part.strides[1], size))
+    for begin, each, shape, step, across, length, parts, slot in plans:
+        x = strided(view, shape, (far, each * near, size), (0, begin))
         more = {}
         for name, info in made.items():
-            far, near, one = info.strides
+            outer, inner, one = info.strides
             if down:
-                own, sizes = _part(info, 1, slot, slot + parts * each), (parts, shape[2], 1)
-                strides = far, each * near, one, one
+                sizes, steps, start = (parts, shape[2], 1), (each * inner, one, one), (0, slot)
             else:
-                own, sizes = _part(info, 2, begin, end), (slots, shape[1], each)
-                strides = far, near, each * one, one
-            more[name] = strided(own, (batch, *sizes), strides)
-        short = length > (shape[1] if down else columns)
-        combining = again and index
-        kernel = reducer(
-            kind, down, step, across, length, each, short, combining, last, finish if last else None
-        )
+                sizes, steps, start = (
+                    (slots, shape[1], each),
+                    (inner, each * one, one),
+                    (0, 0, begin),
+                )
+            more[name] = strided(info, (batch, *sizes), (outer, *steps), start)
+        short, combining = length > (shape[1] if down else columns), again and index
+        own = (finish if last else None,)
+        kernel = reducer(kind, down, step, across, length, each, short, combining, last, *own)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
-        kernel(part, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
+        kernel(x, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
