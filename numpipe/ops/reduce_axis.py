@@ -58,12 +58,22 @@ BEYOND = 2**31 - 1
 
 
 TILE, WIDE, COUNTS2, COUNTS4, ROOMY, NARROW, WHOLE = 2048, 256, (1, 3, 5), (1, 3), 16, 0, 792
+AGAIN = (1, 3, 5)
+UNIT, NLONG, DOT_ACROSS = 16, 4096, 8
 
 
 def across_for(rows, n, dot, others):
-    least = 16 * ENOUGH if n > 4096 and not dot else 0
-    across = next((h for h in (16, 8) if rows >= max(h * WHOLE, least)), 1)
-    return max(across, 8 if n <= 512 or (dot and others > 4) else 1)
+    across = next(
+        (
+            h
+            for h, enough in ((16, 1584 if n > 4096 else 792), (8, WHOLE if n < NLONG else 1 << 30))
+            if rows >= h * enough
+        ),
+        1,
+    )
+    if dot and others > 4:
+        return max(across, DOT_ACROSS)
+    return max(across, 8 if n <= 512 else 1)
 
 
 @functools.cache
@@ -119,6 +129,8 @@ def reducer(
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
+            if sums and each > 1:
+                return of[batch, own, ds(begin + start, length, stop=begin + before + n)]
             if sums or short:
                 return of[batch, own, ds(begin + start, length)]
             return of[batch, own, ds(begin + start, length, most=x.shape[2] - length)]
@@ -127,9 +139,16 @@ def reducer(
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
-        def combined(total, at, start, masked):
-            # one load for all pieces
-            tiles = loaded(x, start)
+        # pieces of a tile, whose lanes keep its rows
+        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
+        at = piece(full(whole, 0, np.int32), 0)
+        share = cdiv(cdiv(n, length), parts) * length
+        for start in range(part * share, min(part * share + share, n), length):
+            if not (sums or short):
+                # maxima may see elements twice: the last tile ends where the axis does
+                final = before + n - length
+                start = min(start, final + (final & 1) if each > 1 else final)
+            tiles = loaded(x, start)  # one load for all pieces
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
@@ -140,17 +159,16 @@ def reducer(
                 # sums of few elements lose fewer digits
                 carried, total = total, piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
-                place = start + k
-                tile = piece(tiles, k)
+                place, tile = start + k, piece(tiles, k)
                 if index:
                     tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
                 if sums or index:
                     tile = tile.astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
-                if masked or (each > 1 and not sums and (k == 0 or k == length - step)):
-                    number = (piece(iota(whole, axis), k) + (start - before)).astype(np.uint32)
-                    tile = np.where(number < np.uint32(n), tile, lowest)
+                if short or (each > 1 and (k == 0 or k == length - step)):
+                    inside = (piece(iota(whole, axis), k) + (start - before)).astype(np.uint32)
+                    tile = np.where(inside < np.uint32(n), tile, lowest)
                 if index:
                     higher = np.maximum(total, tile)
                     changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
@@ -163,23 +181,6 @@ def reducer(
                 total = total + tile if sums else np.maximum(total, tile)
             if sums:
                 total = carried + total
-            return total, at
-
-        # pieces of a tile, whose lanes keep its rows
-        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
-        at = piece(full(whole, 0, np.int32), 0)
-        share = cdiv(cdiv(n, length), parts) * length
-        for start in range(part * share, min(part * share + share, n), length):
-            if sums and each > 1 and (start == 0 or start + length > n):
-                total, at = combined(total, at, start, True)
-            elif sums or short:
-                total, at = combined(total, at, start, short and not sums)
-            else:
-                # maxima may see elements twice: the last tile ends where the axis does
-                last_start = before + n - length
-                if each > 1:
-                    last_start = (last_start + 1) & -2
-                total, at = combined(total, at, min(start, last_start), False)
         result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
         if index:
             lanes = piece(iota(whole, axis), 0)
@@ -227,7 +228,7 @@ def _folded(view: ArrayInfo, down: bool) -> int:
     and 16 bits, or long and reduced."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    fold, better = 16 // math.gcd(row, 16), row % 4 > 0 or (columns > SHORT and not down)
+    fold, better = UNIT // math.gcd(row, UNIT), row % 4 > 0 or (columns > SHORT and not down)
     if down and columns < NARROW:
         fold, better = 64 // math.gcd(columns, 64), True
     large = rows >= fold and rows * row >= FOLDED
@@ -258,7 +259,7 @@ def schedule(
         across = 16 if again else across if others > 32 else 32
         step = (512 if again else TILE) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        counts = COUNTS4 if itemsize > 2 and not again else COUNTS2
+        counts = AGAIN if again else COUNTS4 if itemsize > 2 else COUNTS2
         length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
         # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
@@ -360,7 +361,8 @@ def launch_on_view(
                     (0, 0, begin),
                 )
             more[name] = strided(info, (batch, *sizes), (outer, *steps), start)
-        short, combining = length > (shape[1] if down else columns), again and index
+        short = kind not in ("sum", "dot") and length > (shape[1] if down else columns)
+        combining = again and index
         own = (finish if last else None,)
         kernel = reducer(kind, down, step, across, length, each, short, combining, last, *own)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
