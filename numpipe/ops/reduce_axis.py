@@ -40,7 +40,11 @@ from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
-from ..plan.context import program_id
+from ..language.memory.scratch import scratch
+from ..language.memory.remote import async_store_smem
+from ..language.pipeline.operand_barriers import barrier_wait
+from ..plan.allocations import SMEM, Barrier
+from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from .op_outputs import allocated
 from .tiled import dense, reshaped, with_fitting
@@ -59,7 +63,7 @@ BEYOND = 2**31 - 1
 
 TILE, WIDE, COUNTS2, COUNTS4, ROOMY, NARROW, WHOLE = 2048, 256, (1, 3, 5), (1, 3), 16, 0, 792
 AGAIN = (1, 3, 5)
-UNIT, NLONG, DOT_ACROSS = 16, 4096, 8
+UNIT, NLONG, DOT_ACROSS, CLUSTER, CLUSTERED = 16, 4096, 8, 1, 200
 
 
 def across_for(rows, n, dot, others):
@@ -88,6 +92,7 @@ def reducer(
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
+    ctas: int = 1,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
     maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
@@ -110,23 +115,29 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
+    cluster: dict[str, Any] = {} if ctas == 1 else {"cluster": ctas, "cluster_names": "cluster"}
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each * ctas, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
         compiler_params=CompilerParams(ctas_per_sm=CTAS),
         static_dims=(-1,),
+        **cluster,
     )
     def reduce_axis(x, weights, places, y, found, parts, first, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+        place, part = program_id(0) // ctas, program_id(1)
+        rank = axis_index("cluster") if ctas > 1 else 0
+        block, number = place // each, place % each
         batch, own = block // blocks, ds(block % blocks * across, across)
         # an even column, so that elements are loaded in pairs
         begin = number * n & -2 if each > 1 else 0
         before = number * n - begin
 
-        def loaded(of, start):
+        def loaded(of, start, end):
+            if down and sums:
+                return of[batch, ds(start, length, stop=end), own]
             if down:
                 return of[batch, ds(start, length), own]
             if sums and each > 1:
@@ -142,15 +153,18 @@ def reducer(
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
         at = piece(full(whole, 0, np.int32), 0)
-        share = cdiv(cdiv(n, length), parts) * length
-        for start in range(part * share, min(part * share + share, n), length):
+        unit = step if down else length
+        share = cdiv(cdiv(n, unit), parts * ctas) * unit
+        first_place = (part * ctas + rank) * share
+        end = min(first_place + share, n)
+        for start in range(first_place, end, length):
             if not (sums or short):
-                # maxima may see elements twice: the last tile ends where the axis does
-                final = before + n - length
-                start = min(start, final + (final & 1) if each > 1 else final)
-            tiles = loaded(x, start)  # one load for all pieces
+                # maxima may see elements twice: the last tile ends where the part does
+                final = before + end - length if not down else end - length
+                start = max(min(start, final + (final & 1) if each > 1 else final), 0)
+            tiles = loaded(x, start, end)  # one load for all pieces
             if again:
-                indices = loaded(places, start)
+                indices = loaded(places, start, end)
             if kind == "dot":
                 factors = weights[batch, ds(start - before, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
@@ -192,16 +206,36 @@ def reducer(
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
             at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
-        if index and last:
-            y[batch, part, own, number] = at
-        else:
+        if ctas > 1:
+            # all CTAs of a cluster send their results to the first
+            mine = ds(rank * across, across)
+            tops = scratch(SMEM((ctas * across,), np.float32))
+            landed = scratch(Barrier(num_arrivals=ctas * (1 + index)))
+            async_store_smem(result, tops.at[mine], landed, cluster_idx=None, cluster_dim="cluster")
             if index:
-                found[batch, part, own, number] = at
-            if last:
-                result = result * scale
-            if finish is not None:
-                result = finish(result)
-            y[batch, part, own, number] = result
+                spots = scratch(SMEM((ctas * across,), np.int32))
+                async_store_smem(at, spots.at[mine], landed, cluster_idx=None, cluster_dim="cluster")
+            barrier_wait(landed)
+            result = tops[ds(0, across)]
+            if index:
+                at = spots[ds(0, across)]
+            for cta in static_range(1, ctas):
+                other = tops[ds(cta * across, across)]
+                if index:
+                    changed = bitcast(np.maximum(result, other), np.int32) != bitcast(result, np.int32)
+                    at = np.where(changed, spots[ds(cta * across, across)], at)
+                result = result + other if sums else np.maximum(result, other)
+        if rank == 0:
+            if index and last:
+                y[batch, part, own, number] = at
+            else:
+                if index:
+                    found[batch, part, own, number] = at
+                if last:
+                    result = result * scale
+                if finish is not None:
+                    result = finish(result)
+                y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -330,10 +364,16 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     fold = 1 if down and kind == "dot" else _folded(view, down)
-    whole, slots, plans = rows // fold * fold, 0, list[Any]()
+    whole, slots, plans, ctas = rows // fold * fold, 0, list[Any](), 1
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
         step, across, length, parts = schedule(shape, down, size, each, kind, again)
+        if CLUSTER > 1 and down and not again and each == 1 and whole == rows and kind != "dot":
+            for width in (256, 128, 64):
+                if batch * -(-columns // width) * CLUSTER >= CLUSTERED and rows >= 64 * CLUSTER:
+                    across, step, parts, ctas = width, TILE // width, 1, CLUSTER
+                    length = step * COUNTS2[-1]
+                    break
         plans.append((begin, each, shape, step, across, length, parts, slots))
         # all rows are shared by as many CTAs
         slots = slots + parts * each if down else plans[0][-2]
@@ -363,7 +403,7 @@ def launch_on_view(
             more[name] = strided(info, (batch, *sizes), (outer, *steps), start)
         short = kind not in ("sum", "dot") and length > (shape[1] if down else columns)
         combining = again and index
-        own = (finish if last else None,)
+        own = (finish if last else None, ctas)
         kernel = reducer(kind, down, step, across, length, each, short, combining, last, *own)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
         kernel(x, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
