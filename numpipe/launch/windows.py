@@ -7,6 +7,7 @@ without a copy, such as JAX. A kernel takes a description as an argument in plac
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 from typing import Any
 
@@ -42,12 +43,19 @@ def memory(
     return np.asarray(_Memory(owner, interface))
 
 
-def strided(info: ArrayInfo, shape: Sequence[int], strides: Sequence[int]) -> ArrayInfo:
-    """Return the elements that are `strides` bytes apart, starting with the first one of `info`."""
+def strided(
+    info: ArrayInfo, shape: Sequence[int], strides: Sequence[int], first: Sequence[int] = ()
+) -> ArrayInfo:
+    """Return the elements that are `strides` bytes apart, starting with the one at the index
+    `first`: by default, the first one of `info`."""
     shape, strides, array = tuple(shape), tuple(strides), info.array
     if array is not None:
+        array = array[(*(slice(start, None) for start in first), ...)]
         array = np.lib.stride_tricks.as_strided(array, shape, strides, writeable=info.writable)
-    return info._replace(shape=shape, strides=strides, array=array)
+    offset = sum(map(operator.mul, first, info.strides))
+    return info._replace(
+        ptr=info.ptr and info.ptr + offset, shape=shape, strides=strides, array=array
+    )
 
 
 def transposed(info: ArrayInfo) -> ArrayInfo:

@@ -293,12 +293,10 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
 def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
     """Return the parts of the rows of a matrix, and the columns after them."""
     (rows, columns), (down, size), end = info.shape, info.strides, count * length
-    array = None if info.array is None else info.array[:, end:]
-    after = info._replace(ptr=info.ptr + end * size, array=array)
     down = down if rows > 1 else end * size  # a single row of odd length is aligned, too
     return (
         strided(info, (rows, count, length), (down, length * size, size)),
-        strided(after, (rows, columns - end), (down, size)),
+        strided(info, (rows, columns - end), (down, size), (0, end)),
     )
 
 

@@ -67,11 +67,7 @@ def chunk(rows: int) -> int:
 
 def part(info: ArrayInfo, first: int, last: int) -> ArrayInfo:
     """Return rows of an array."""
-    return info._replace(
-        ptr=info.ptr + first * info.strides[0],
-        shape=(last - first, *info.shape[1:]),
-        array=None if info.array is None else info.array[first:last],
-    )
+    return strided(info, (last - first, *info.shape[1:]), info.strides, (first,))
 
 
 def _launch(

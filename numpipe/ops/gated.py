@@ -82,10 +82,8 @@ def halves(x: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
 
 def part_of(x: ArrayInfo, first: int, step: int) -> ArrayInfo:
     """Return half as many elements of the last dimension, `step` apart."""
-    *outer, last = x.strides
-    array = None if x.array is None else x.array[..., first:]
-    moved = x._replace(ptr=x.ptr + first * last, array=array)
-    return strided(moved, (*x.shape[:-1], x.shape[-1] // 2), (*outer, step * last))
+    (*outer, last), start = x.strides, (*[0] * (len(x.shape) - 1), first)
+    return strided(x, (*x.shape[:-1], x.shape[-1] // 2), (*outer, step * last), start)
 
 
 def _shape(name: str, gate: Any, up: Any) -> tuple[Any, ...]:

@@ -40,7 +40,11 @@ from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
-from ..plan.context import program_id
+from ..language.memory.scratch import scratch
+from ..language.memory.remote import async_store_smem
+from ..language.pipeline.operand_barriers import barrier_wait
+from ..plan.allocations import SMEM, Barrier
+from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from .op_outputs import allocated
 from .tiled import dense, reshaped, with_fitting
@@ -51,8 +55,29 @@ FOLDED = 1 << 20
 """bytes from which on rows at no multiple of 16 bytes are read several at a time"""
 SHORT = 80
 """elements of rows of which a tile has all"""
+CTAS = 6
+"""CTAs of an SM"""
 BEYOND = 2**31 - 1
 """larger than every index"""
+
+
+TILE, WIDE, COUNTS2, COUNTS4, ROOMY, NARROW, WHOLE = 2048, 256, (1, 3, 5), (1, 3), 16, 0, 792
+AGAIN = (1, 3, 5)
+UNIT, NLONG, DOT_ACROSS, CLUSTER, CLUSTERED = 16, 4096, 8, 1, 200
+
+
+def across_for(rows, n, dot, others):
+    across = next(
+        (
+            h
+            for h, enough in ((16, 1584 if n > 4096 else 792), (8, WHOLE if n < NLONG else 1 << 30))
+            if rows >= h * enough
+        ),
+        1,
+    )
+    if dot and others > 4:
+        return max(across, DOT_ACROSS)
+    return max(across, 8 if n <= 512 else 1)
 
 
 @functools.cache
@@ -63,9 +88,11 @@ def reducer(
     across: int,
     length: int,
     fold: int = 1,
+    short: bool = False,
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
+    ctas: int = 1,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
     maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
@@ -74,6 +101,7 @@ def reducer(
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
     fold    rows of the original array in each row of x
+    short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, applied before it is stored
@@ -82,98 +110,132 @@ def reducer(
     `scale`, a factor of the result.
     """
     shape, axis = ((step, across), 0) if down else ((across, step), 1)
-    index, lowest = kind == "argmax", -np.inf if "max" in kind else 0.0
+    whole = (length, across) if down else (across, length)
+    index, sums = kind == "argmax", kind in ("sum", "dot")
+    lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    masked, sums = lowest < 0 or each > 1, kind in ("sum", "dot")
-    ctas = 5 if index and down else 6  # without spills
+    cluster: dict[str, Any] = {} if ctas == 1 else {"cluster": ctas, "cluster_names": "cluster"}
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each * ctas, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=ctas),
+        compiler_params=CompilerParams(ctas_per_sm=CTAS),
         static_dims=(-1,),
+        **cluster,
     )
     def reduce_axis(x, weights, places, y, found, parts, first, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+        place, part = program_id(0) // ctas, program_id(1)
+        rank = axis_index("cluster") if ctas > 1 else 0
+        block, number = place // each, place % each
         batch, own = block // blocks, ds(block % blocks * across, across)
         # an even column, so that elements are loaded in pairs
         begin = number * n & -2 if each > 1 else 0
         before = number * n - begin
 
-        def loaded(of, start):
+        def loaded(of, start, end):
+            if down and sums:
+                return of[batch, ds(start, length, stop=end), own]
             if down:
                 return of[batch, ds(start, length), own]
-            return of[batch, own, ds(begin + start, length)]
+            if sums and each > 1:
+                return of[batch, own, ds(begin + start, length, stop=begin + before + n)]
+            if sums or short:
+                return of[batch, own, ds(begin + start, length)]
+            return of[batch, own, ds(begin + start, length, most=x.shape[2] - length)]
 
-        def piece(of, along):
+        def piece(of, k):
+            along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
-        def combined(total, at, start, ends):
-            # one load for all pieces
-            tiles = loaded(x, start)
+        # pieces of a tile, whose lanes keep its rows
+        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
+        at = piece(full(whole, 0, np.int32), 0)
+        unit = step if down else length
+        share = cdiv(cdiv(n, unit), parts * ctas) * unit
+        first_place = (part * ctas + rank) * share
+        end = min(first_place + share, n)
+        for start in range(first_place, end, length):
+            if not (sums or short):
+                # maxima may see elements twice: the last tile ends where the part does
+                final = before + end - length if not down else end - length
+                start = max(min(start, final + (final & 1) if each > 1 else final), 0)
+            tiles = loaded(x, start, end)  # one load for all pieces
             if again:
-                indices = loaded(places, start)
+                indices = loaded(places, start, end)
             if kind == "dot":
                 factors = weights[batch, ds(start - before, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
             if sums:
                 # sums of few elements lose fewer digits
-                carried, total = total, full(shape, 0.0, np.float32)
+                carried, total = total, piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
-                place = start + k
-                tile = piece(tiles, ds(k, step)).astype(np.float32)
-                if kind == "top":
-                    tile = np.abs(tile)
-                if ends:
-                    number = (iota(shape, axis) + (place - before)).astype(np.uint32)
-                    tile = np.where(number < np.uint32(n), tile, lowest)
+                place, tile = start + k, piece(tiles, k)
                 if index:
                     tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
+                if sums or index:
+                    tile = tile.astype(np.float32)
+                if kind == "top":
+                    tile = np.abs(tile)
+                if short or (each > 1 and (k == 0 or k == length - step)):
+                    inside = (piece(iota(whole, axis), k) + (start - before)).astype(np.uint32)
+                    tile = np.where(inside < np.uint32(n), tile, lowest)
+                if index:
                     higher = np.maximum(total, tile)
                     changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
                     if again:
-                        # all results of a row are in one step, so that steps are in order
-                        place = piece(indices, ds(k, step))
+                        # results of a row are in no order
+                        place = piece(indices, k)
+                        same = bitcast(tile, np.int32) == bitcast(total, np.int32)
+                        at = np.where(same, np.minimum(at, place), at)
                     at = np.where(changed, place, at)
                 total = total + tile if sums else np.maximum(total, tile)
             if sums:
                 total = carried + total
-            return total, at
-
-        # pieces of a tile, whose lanes keep its rows
-        whole = (length, across) if down else (across, length)
-        total = piece(full(whole, lowest, np.float32), ds(0, step))
-        at = piece(full(whole, 0, np.int32), ds(0, step))
-        share = cdiv(cdiv(n, length), parts) * length
-        for start in range(part * share, min(part * share + share, n), length):
-            if masked and (start + length > n or (each > 1 and start == 0)):
-                total, at = combined(total, at, start, True)
-            else:
-                total, at = combined(total, at, start, False)
-        result = total.sum(axis=axis) if sums else total.max(axis=axis)
+        result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
         if index:
+            lanes = piece(iota(whole, axis), 0)
             if not again:
-                at = np.maximum(at + iota(shape, axis) - before, 0)
+                at = np.maximum(at + lanes - before, 0)
             if down and fold > 1:
-                at = at * fold + (iota(shape, 1) + own.start) // (x.shape[2] // fold)
+                at = at * fold + (piece(iota(whole, 1), 0) + own.start) // (x.shape[2] // fold)
             at = at + first
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
             at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
-        if index and last:
-            y[batch, part, own, number] = at
-        else:
+        if ctas > 1:
+            # all CTAs of a cluster send their results to the first
+            mine = ds(rank * across, across)
+            tops = scratch(SMEM((ctas * across,), np.float32))
+            landed = scratch(Barrier(num_arrivals=ctas * (1 + index)))
+            async_store_smem(result, tops.at[mine], landed, cluster_idx=None, cluster_dim="cluster")
             if index:
-                found[batch, part, own, number] = at
-            if last:
-                result = result * scale
-            if finish is not None:
-                result = finish(result)
-            y[batch, part, own, number] = result
+                spots = scratch(SMEM((ctas * across,), np.int32))
+                async_store_smem(at, spots.at[mine], landed, cluster_idx=None, cluster_dim="cluster")
+            barrier_wait(landed)
+            result = tops[ds(0, across)]
+            if index:
+                at = spots[ds(0, across)]
+            for cta in static_range(1, ctas):
+                other = tops[ds(cta * across, across)]
+                if index:
+                    changed = bitcast(np.maximum(result, other), np.int32) != bitcast(result, np.int32)
+                    at = np.where(changed, spots[ds(cta * across, across)], at)
+                result = result + other if sums else np.maximum(result, other)
+        if rank == 0:
+            if index and last:
+                y[batch, part, own, number] = at
+            else:
+                if index:
+                    found[batch, part, own, number] = at
+                if last:
+                    result = result * scale
+                if finish is not None:
+                    result = finish(result)
+                y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -195,22 +257,14 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _part(info: ArrayInfo, axis: int, start: int, stop: int) -> ArrayInfo:
-    """Return elements start … stop - 1 along an axis."""
-    where = (slice(None),) * axis + (slice(start, stop),)
-    return info._replace(
-        ptr=info.ptr and info.ptr + start * info.strides[axis],
-        shape=(*info.shape[:axis], stop - start, *info.shape[axis + 1 :]),
-        array=None if info.array is None else info.array[where],
-    )
-
-
 def _folded(view: ArrayInfo, down: bool) -> int:
     """Return how many rows of a view are read as one: several where that is faster, of odd length
     and 16 bits, or long and reduced."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    fold, better = 16 // math.gcd(row, 16), row % 4 > 0 or (columns > SHORT and not down)
+    fold, better = UNIT // math.gcd(row, UNIT), row % 4 > 0 or (columns > SHORT and not down)
+    if down and columns < NARROW:
+        fold, better = 64 // math.gcd(columns, 64), True
     large = rows >= fold and rows * row >= FOLDED
     return fold if better and large and view.strides[1] == row else 1
 
@@ -235,28 +289,31 @@ def schedule(
     ceil = lambda n, size: -(-n // size)
     n = max(n, 1)
     if down:
-        across = 64 * ceil(others, 64 * ceil(others, 256))
+        across = 64 * ceil(others, 64 * ceil(others, WIDE))
         across = 16 if again else across if others > 32 else 32
-        step = (512 if again else 2048) // across // 8 * 8
+        step = (512 if again else TILE) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        counts = (1, 3) if itemsize > 2 and not again else (1, 3, 5)
+        counts = AGAIN if again else COUNTS4 if itemsize > 2 else COUNTS2
         length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
         # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
         # several rows share weights; few lanes share a short row
         rows, dot, n = shape[0] * others, kind == "dot", n + (fold > 1)
-        least = 16 * ENOUGH if n > 4096 and not dot else 0
-        across = next((h for h in (16, 8) if rows >= max(h * ENOUGH // 2, least)), 1)
-        across = max(across, 8 if n <= 512 or (dot and others > 4) else 1)
-        unit, count = 1024 if across == 1 else 64, 1
+        across = across_for(rows, n, dot, others)
+        unit = 512 if across == 1 else 64
         if n <= SHORT:
-            across, unit = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+            across, step = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+            length = step
         else:
             # as many steps at once as leave few for the end of the axis
-            most = ceil(n, unit)
-            at_once = range(min(16 // itemsize, most), min(10 // itemsize, most) - 1, -1)
-            count = min(at_once, key=lambda count: ceil(most, count) * count)
-        step, length = 128 if unit * count == 128 else unit, unit * count
+            step = unit
+            most = ceil(n, unit) if kind in ("sum", "dot") else max(n // unit, 1)
+            scale = 2 if across == 1 else 1
+            at_once = range(
+                min(scale * ROOMY // itemsize, most), min(scale * 10 // itemsize, most) - 1, -1
+            )
+            count = min(at_once, key=lambda count: ceil(ceil(n, unit), count) * count)
+            length = unit * count
     tiles = max(shape[0] * ceil(others, across), 1)
     # columns are walked faster by more CTAs than run at a time; rows need no second launch
     most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
@@ -305,17 +362,22 @@ def launch_on_view(
     weights        for "dot": (batch, elements along the axis)
     again, places  whether x has partial results, and their indices
     """
-    index, (batch, rows, columns) = kind == "argmax", view.shape
-    size, slots = view.dtype.itemsize, 0
+    (batch, rows, columns), (far, near, size) = view.shape, view.strides
     fold = 1 if down and kind == "dot" else _folded(view, down)
-    whole, pieces = rows // fold * fold, list[Any]()
+    whole, slots, plans, ctas = rows // fold * fold, 0, list[Any](), 1
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
-        plan = schedule(shape, down, size, each, kind, again)
-        pieces.append((begin, end, each, shape, plan, slots))
+        step, across, length, parts = schedule(shape, down, size, each, kind, again)
+        if CLUSTER > 1 and down and not again and each == 1 and whole == rows and kind != "dot":
+            for width in (256, 128, 64):
+                if batch * -(-columns // width) * CLUSTER >= CLUSTERED and rows >= 64 * CLUSTER:
+                    across, step, parts, ctas = width, TILE // width, 1, CLUSTER
+                    length = step * COUNTS2[-1]
+                    break
+        plans.append((begin, each, shape, step, across, length, parts, slots))
         # all rows are shared by as many CTAs
-        slots = slots + plan[-1] * each if down else pieces[0][4][-1]
-    last, others = slots == 1, columns if down else rows
+        slots = slots + parts * each if down else plans[0][-2]
+    last, others, index = slots == 1, columns if down else rows, kind == "argmax"
     new = lambda dtype: allocated(
         op, y._replace(dtype=np.dtype(dtype)), (batch, slots, others), stream
     )
@@ -325,24 +387,26 @@ def launch_on_view(
     inputs = {} if weights is None else {"weights": weights}
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    for begin, end, each, shape, (step, across, length, parts), slot in pieces:
-        part = _part(view, 1, begin, end)
-        part = strided(part, shape, (part.strides[0], each * part.strides[1], size))
+    for begin, each, shape, step, across, length, parts, slot in plans:
+        x = strided(view, shape, (far, each * near, size), (0, begin))
         more = {}
         for name, info in made.items():
-            far, near, one = info.strides
+            outer, inner, one = info.strides
             if down:
-                own, sizes = _part(info, 1, slot, slot + parts * each), (parts, shape[2], 1)
-                strides = far, each * near, one, one
+                sizes, steps, start = (parts, shape[2], 1), (each * inner, one, one), (0, slot)
             else:
-                own, sizes = _part(info, 2, begin, end), (slots, shape[1], each)
-                strides = far, near, each * one, one
-            more[name] = strided(own, (batch, *sizes), strides)
-        kernel = reducer(
-            kind, down, step, across, length, each, again and index, last, finish if last else None
-        )
+                sizes, steps, start = (
+                    (slots, shape[1], each),
+                    (inner, each * one, one),
+                    (0, 0, begin),
+                )
+            more[name] = strided(info, (batch, *sizes), (outer, *steps), start)
+        short = kind not in ("sum", "dot") and length > (shape[1] if down else columns)
+        combining = again and index
+        own = (finish if last else None, ctas)
+        kernel = reducer(kind, down, step, across, length, each, short, combining, last, *own)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
-        kernel(part, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
+        kernel(x, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}

@@ -88,8 +88,8 @@ def _launch(
         order = (3 - rows - same, same, rows, 3)
         given = []
         for name in ("x", "cos", "sin", "y"):
-            shape, strides = views[name].shape, views[name].strides
-            view = strided(views[name], [shape[k] for k in order], [strides[k] for k in order])
+            of = views[name]
+            view = strided(of, *([each[k] for k in order] for each in (of.shape, of.strides)))
             split, step = (sizes[3] // 2, 1) if not interleaved else (1, 2)
             pair = name in "xy"
             given += [part_of(view, k, step) for k in (0, split)] if pair else [view]

@@ -11,9 +11,12 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
+from numpipe.compile.build import toolchain
+from numpipe.kernels.noted_calls import imagined, noting
 from numpipe.ops import reduce_axis
 
 NAMES = ["sum", "mean", "max", "argmax"]
+PLACE = "target", "stream"
 
 
 @pytest.fixture(autouse=True)
@@ -70,6 +73,17 @@ def test_an_axis_is_shared_by_several_ctas(
     check(name, x, axis, 1e-2)
     x[:] = -np.inf if "max" in name else 1
     check(name, x, axis, 1e-2)
+
+
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
+    with noting() as notes:
+        ops.argmax(imagined((8, 512), ml_dtypes.bfloat16), 1)  # pieces of 64 columns, of 32 lanes
+        ops.argmax(imagined((30000, 12), np.float16), 0)  # and parts, with their indices
+    for call in notes.calls:
+        arrays = {name: value for name, value in call.named.items() if name not in PLACE}
+        report = call.kernel.inspect("resources", *call.args, **arrays)
+        assert not report.layout_casts and not report.spill_bytes
 
 
 def test_nan_and_ties_are_as_in_torch() -> None:
