@@ -326,24 +326,28 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
 
 
 @functools.cache
-def turned(height: int) -> Kernel:
-    """Return the kernel that transposes blocks of `height` rows in shared memory."""
+def turned(height: int, width: int, PIECE: int = 32, ctas: int = 8, GROUP: int = 32) -> Kernel:
+    """Return the kernel that transposes blocks of `height` x `width` in shared memory."""
 
     @numpipe_kernel(
-        grid=lambda a: (math.prod(a.shape[:2]) * cdiv(a.shape[2], height) * cdiv(a.shape[3], 64),),
+        grid=lambda a: (
+            math.prod(a.shape[:2]) * cdiv(a.shape[2], height) * cdiv(a.shape[3], width),
+        ),
         warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=8),
+        compiler_params=CompilerParams(ctas_per_sm=ctas),
     )
     def copy_turned(a, o):  # type: ignore[no-untyped-def]
         """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
-        block = scratch(SMEM((height, 64), a.dtype))
-        wide, high = cdiv(a.shape[3], 64), cdiv(a.shape[2], height)
+        block = scratch(SMEM((height, width), a.dtype))
+        wide, high = cdiv(a.shape[3], width), cdiv(a.shape[2], height)
         matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
         above, below = matrix // a.shape[1], matrix % a.shape[1]
         row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
-        i, j = ds(row * height, height), ds(column * 64, 64)
-        block[...] = load_tile(a.at[above, below, i, j], "rows")  # warps load whole rows
-        o[above, below, j, i] = block.T[...]
+        row, column = row * height, column * width
+        for i in range(0, height, PIECE):  # warps load whole rows
+            block[ds(i, PIECE), :] = a[above, below, ds(row + i, PIECE), ds(column, width)]
+        for j in range(0, width, 64):
+            o[above, below, ds(column + j, 64), ds(row, height)] = block.at[:, ds(j, 64)].T[...]
 
     return copy_turned  # type: ignore[no-any-return]
 

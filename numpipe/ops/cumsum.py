@@ -35,13 +35,12 @@ from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
-from ..language.grid.round_totals import CTAS, end_launch, launch_number, publish, totals, workspace
+from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
-from ..language.tiles.scan import scan
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -66,8 +65,6 @@ FAR = LONG + (1 << 24)
 """The distance from the beginning of a single row is not counted beyond this one."""
 RING = 4
 """rounds whose sums are in shared memory"""
-LEAD = 4
-"""zeros before the sums of parts"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
 
@@ -121,7 +118,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups, of which shared memory has `slots`."""
     parts, chunk = wgs * height, height * length
-    size, line = parts * length, LEAD + parts
+    size = parts * length
 
     @numpipe_kernel(
         grid=persistent(),
@@ -143,14 +140,13 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             (SMEM((wgs * slots, height, length), x.dtype), Barrier(num_barriers=wgs * slots))
         )
         sums, added = scratch(
-            (SMEM((RING * line,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
+            (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
         )
-        starts, known = scratch((SMEM((RING * line,), np.float32), Barrier(num_barriers=RING)))
+        starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * chunk) % columns
-        number = iota(line) - LEAD
-        places = np.maximum(number, 0) * length % columns
+        number = iota(parts)
 
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
@@ -195,7 +191,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                     if rows_meet(offset):
                         before, end = inside(offset, i)
                         tile = np.where(before & (end[:, None] < length), 0.0, tile)
-                    at = ds(k % RING * line + LEAD + wg * height + i * ROWS, ROWS)
+                    at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
@@ -208,7 +204,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             barrier_wait(known.at[k % RING])
             for i in range(height // ROWS):
                 at = wg * height + i * ROWS
-                start = starts[ds(k % RING * line + LEAD - 1 + at, ROWS)][:, None]
+                start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
                 if rows_meet(offset):
@@ -217,64 +213,63 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 else:
                     y[0, to, ds(0, length)] = np.cumsum(tile, axis=1) + start
 
-        def following(one, other):
-            """Combine sums of parts, each (1.0 if a row ends there, the sum after its last end)."""
-            return np.maximum(one[0], other[0]), np.where(other[0] > 0, 0.0, one[1]) + other[1]
+        def in_row(each, count, number, offset):
+            """Sums of `count` elements each, with 0 for those from `number` on, and for those
+            before the beginning of the row, which is at a distance of `offset` from `number`."""
+            gap = (number - 1 - iota(each.shape[0])) * count
+            return np.where((gap >= 0) & (gap < offset), each, 0.0)
 
         def before(number, offset, others, total):
             """The sum of the elements before tile `number` of the round, from the beginning of the
             row, which is at a distance of `offset`. Those before the round have a sum of
             `total`."""
-            gap = (number - 1 - iota(CTAS)) * size
-            found = np.where((gap >= 0) & (gap < offset), others, 0.0).sum()
+            found = in_row(others, size, number, offset).sum()
             if number * size < offset:
                 found = found + total
             return found
 
         def begin(k, offset, launch):
-            """Scan the sums of parts of tile k, and publish its total. Return whether rows have
-            ended before each part, and the sum since then."""
-            left = moved(moved(offset, first), places) + length - columns
-            ends = np.where((left >= 0) & (number >= 0), 1.0, 0.0)
-            barrier_wait(added.at[k % RING])
-            each = np.where(left == 0, 0.0, sums[ds(k % RING * line, line)])
-            ends, start = scan(following, (ends, each), axis=0)
-            publish(work, k, np.where(number == parts - 1, start, 0.0).sum(), launch)
-            return ends, start
+            """Publish the total of tile k. Return the sums before its parts, from the beginning of
+            the row or of the tile."""
+            start = full(parts, 0.0, np.float32)
+            if k < rounds:
+                barrier_wait(added.at[k % RING])
+                begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
+                end = moved(begun, size % columns)
+                publish(work, k, in_row(each, length, parts, end).sum(), launch)
+                distance = moved(begun, number * length % columns)
+                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
+            return start
 
-        def finish(k, offset, total, ends, start, launch):
+        def finish(k, offset, total, start, launch):
             """Determine the sums that parts start from, given the sum `total` before the round.
             Return the sum before the next one."""
             others = totals(work, k, min(programs, tiles - k * programs), launch)
-            earlier = before(own, moved(offset, first), others, total)
-            start = start + np.where(ends > 0, 0.0, earlier)
-            starts[ds(k % RING * line, line)] = start
+            begun = moved(offset, first)
+            earlier = before(own, begun, others, total)
+            same_row = moved(begun, number * length % columns) > number * length
+            start = start + np.where(same_row, earlier, 0.0)
+            starts[ds(k % RING * parts, parts)] = start
             barrier_arrive(known.at[k % RING])
             if (k == 0) & (own == 0):
                 end_launch(work, launch)
             at = x.shape[1] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
                 every = ds(0, 1), ds(0, length)
-                begun = np.where(number == at - 1, start, 0.0).sum()
-                end = columns - (moved(offset, first) + at * length) % columns
-                here = scanned(rest[every].astype(np.float32), begun, iota((1, length), 1) < end)
-                rest_of_y[every] = here
+                end = columns - (begun + at * length) % columns
+                of_row = iota((1, length), 1) < end
+                here = np.where(number == at, start, 0.0).sum()
+                rest_of_y[every] = scanned(rest[every].astype(np.float32), here, of_row)
             return before(programs, after(offset), others, total)
 
         offset = 0
         if wg == wgs:
             launch, total = launch_number(work), 0.0
-            for slot in range(RING):
-                sums[ds(slot * line, LEAD)] = full(LEAD, 0.0, np.float32)
-            meet()
-            if rounds > 0:
-                ends, start = begin(0, offset, launch)
-                for k in range(rounds):
-                    next_ends, next_start = ends, start
-                    if k + 1 < rounds:
-                        next_ends, next_start = begin(k + 1, after(offset), launch)
-                    total = finish(k, offset, total, ends, start, launch)
-                    ends, start, offset = next_ends, next_start, after(offset)
+            start = begin(0, offset, launch)
+            for k in range(rounds):
+                next_start = begin(k + 1, after(offset), launch)
+                total = finish(k, offset, total, start, launch)
+                start, offset = next_start, after(offset)
         else:
             for k in range(slots):
                 load(k)

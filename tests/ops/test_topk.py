@@ -74,6 +74,20 @@ def test_the_last_columns_of_a_row_belong_to_no_group(few: None) -> None:
     check(x, 8)
 
 
+def test_the_bound_of_64_maxima_is_not_used_for_more_elements(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    # each maximum is of 8 elements: 7 of all elements are less than the least maximum
+    x = np.random.default_rng(0).permutation(512).astype(np.float32)[None]
+    check(x, 512)
+    monkeypatch.setattr(OP, "MAXIMA", 512)
+    OP.selector.cache_clear()
+    with pytest.raises((AssertionError, numpipe.NumpipeError)):
+        check(x, 512)
+    OP.selector.cache_clear()
+
+
 def test_arrays_may_have_any_strides() -> None:
     x = np.random.default_rng(0).permutation(280).reshape(70, 4).astype(np.float32)
     out = np.zeros((40, 4), np.float32), np.zeros((40, 4), np.int32)
