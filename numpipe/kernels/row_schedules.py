@@ -191,16 +191,20 @@ def choose(
 
 def _short(n: int, operands: int, held: int, unit: int) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
-    height = 8
+    height, group = 8, 64
     while height * n < 2048 and height < 32:
         height *= 2
     # Lanes have pairs of columns; all pairs but those of the last group of lanes are inside. 8
-    # lanes share a row whose columns are an odd multiple of 16, which suits narrow rows.
-    group = 16 if n <= 80 and unit == 1 else 64
-    wide = n + n % 2 if n > 80 else 16 * (-(-n // 16) | 1)
+    # lanes share a row whose columns are an odd multiple of 16, 4 lanes one of an odd multiple of
+    # 8, which suits narrow rows.
+    wide = n + n % 2
+    if n <= 80 and unit == 1:
+        wide, group = min((size * (-(-n // size) | 1), size) for size in (16, 8) if n <= 5 * size)
+        height = 512 // group
     if unit > 1 or 80 < n < wide:
         wide = -(-n // max(group, unit)) * max(group, unit)
-    whole = n if wide == n else n // group * group
+    # one mask for all columns, so that no lane has it of other columns; the compiler drops most
+    whole = n if wide == n else 0
     live = height * wide * held // 128
     return Rows(
         n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands, unit=unit
