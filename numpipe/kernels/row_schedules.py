@@ -145,7 +145,7 @@ def choose(
     aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
     flat      whether TMA can load parts of them as flat arrays: they are contiguous
     once      whether the kernel has one pass over a row: one reduction or one store
-    held      matrices that a kernel has in registers at the same time; 0: all that it loads
+    held      float32 matrices that a kernel has in registers; 0: only what it loads
     unit      tiles begin and end at multiples of so many columns: 1 or 128
 
     >>> choose(1024)
@@ -153,10 +153,12 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 4)
     """
-    held = held or operands
-    if n <= 2048 // max(held, operands, 2):
-        return _short(n, operands, max(held, operands), unit)
-    part, wgs = PART // held, 1
+    values = max(held, operands)
+    if n <= 2048 // max(values, 2):
+        return _short(n, operands, values, unit)
+    # bytes of a column in registers
+    nbytes = max(4 * held, operands * dtype.itemsize)
+    part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
     flat = flat and not aligned and unit == 1
@@ -165,7 +167,8 @@ def choose(
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // STEP * STEP
-        ctas = max(1, 512 // (width * held // 128 + 24 + 16 * held) // wgs)
+        live = width * nbytes // 512 + 28 + 16 * values
+        ctas = max(1, 512 // live // wgs)
         return Rows(n, 1, width, wgs, whole, ctas, operands=operands, unit=unit)
     itemsize = dtype.itemsize
     if once or not (aligned or flat):
@@ -180,7 +183,7 @@ def choose(
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
-    width = max(STEP, width >> max(0, held - operands))
+    width = max(STEP, width >> max(0, held - 1))
     steps, step = -(-n // (cluster * wgs * width)), width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part

@@ -49,7 +49,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     *_, quantized_ = quantizer(kind, block_of)
 
     # the draw takes registers: without this, ptxas spills
-    held = 2 if drops else 1
+    held = 2 if drops else adds
 
     @rows(operands=1 + adds, held=held, unit=UNITS[block_of], without=absent)
     def norm(

@@ -21,7 +21,7 @@ from .over_rows import MATRIX, launch_over_rows
 def forward(log: bool) -> RowKernel:
     """Return the kernel ``(x, y)`` of y = softmax(x), or log_softmax(x)."""
 
-    @rows()
+    @rows(held=1)
     def softmax_rows(x, y, *, row: Static):
         for k in row.blocks(x):
             value, block = row.load(k, x)
