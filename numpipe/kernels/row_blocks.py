@@ -12,7 +12,6 @@ passes find them in L2.
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,6 @@ from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full
 from ..language.tiles.load import load_tile
-from ..language.tiles.mathematics import fma
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
@@ -33,7 +31,6 @@ from ..plan.context import axis_index, program_id
 from . import row_registers
 from .row_registers import LOWEST
 
-LOG2E = math.log2(math.e)
 LINE = 128
 """bytes of a line of memory"""
 
@@ -56,7 +53,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
     sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
     softmax_of_lanes, moments_of_lanes = lanes["softmax_of"], lanes["moments_of"]
-    number, column = lanes["number"], lanes["column"]
+    number, column, over_n = lanes["number"], lanes["column"], lanes["over_n"]
+    exp, normal = lanes["exp"], lanes["normal"]
 
     @function
     def shift():
@@ -252,6 +250,10 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return sum_of_lanes(lambda j: totals)
 
     @function
+    def mean(f):
+        return over_n(sum_of(f))
+
+    @function
     def sums(f, g):
         def pair(j):
             return f(j), g(j)
@@ -268,10 +270,9 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def softmax(f, off=0.0):
         tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
         top, total = softmax_of_lanes(tops, totals)
-        power = -np.log2(total)
 
         def p(j):
-            return np.exp2(fma(f(j) - top, LOG2E, power))
+            return normal(exp(f(j) - top), total)
 
         return p, top - off + np.log(total)
 
@@ -296,6 +297,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         "load": load,
         "store": store,
         "sum": sum_of,
+        "mean": mean,
         "sums": sums,
         "max": largest,
         "moments": moments,

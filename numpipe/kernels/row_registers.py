@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
 from ..language.tiles.load import load_tile
+from ..language.tiles.mathematics import fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import GROUP, PARTS, join_row, split_row, with_rows
@@ -27,13 +29,40 @@ from ..plan.context import axis_index, num_programs, program_id
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
 rather than NaN"""
+LOG2E, LN2 = math.log2(math.e), float(np.float32(math.log(2)))
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def common(height: int, n: int, flat: bool) -> dict[str, Function[..., Any]]:
+def common(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
-    across = cdiv(n, GROUP)
+    height, n, flat = rows.height, rows.n, rows.flat
+    across, inverse = cdiv(n, GROUP), float(np.float32(1 / n))
+    precise, low = rows.dtype.itemsize == 4, math.log(2) - LN2
+
+    @function
+    def over_n(total):
+        """The quotient total / n, rounded once."""
+        return fma(total, inverse, total * (1 / n - inverse))
+
+    @function
+    def exp(x):
+        if not precise:
+            return np.exp(x)
+        # the product is rounded, so the power is a little off
+        x = np.maximum(x, -128.0)
+        power = x * LOG2E
+        off = fma(power, -low, fma(power, -LN2, x))
+        made = np.exp2(power)
+        return fma(made, off, made)
+
+    @function
+    def normal(e, total):
+        """The quotient of a tile and its sum."""
+        inverse = 1.0 / total
+        if not precise:
+            return e * inverse
+        return fma(e, inverse, e * (fma(-total, inverse, 1.0) * inverse))
 
     @function
     def column(j):
@@ -78,6 +107,9 @@ def common(height: int, n: int, flat: bool) -> dict[str, Function[..., Any]]:
         return with_rows(tile, height)
 
     return {
+        "over_n": over_n,
+        "exp": exp,
+        "normal": normal,
         "column": column,
         "random": random,
         "get": get,
@@ -91,6 +123,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
+    shared_functions = common(rows)
+    over_n, exp, normal = (shared_functions[name] for name in ("over_n", "exp", "normal"))
 
     @function
     def blocks(x):
@@ -227,22 +261,12 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return each(got(at, 0).sum()), each(got(at, 1).sum())
 
     @function
-    def together(tops, totals):
-        """Return the maximum and the sum of exp(x - maximum) of a row from those of its parts."""
-        at = half()
-        give(at, 0, tops)
-        give(at, 1, totals)
-        tops = got(at, 0)
-        top = tops.max()
-        return top, (got(at, 1) * np.exp(tops - top)).sum()
-
-    @function
     def spread(means, squares, sizes):
         """Return the mean and the variance of a row, given the means of parts, the sums of the
         squares of (x - mean) and the numbers of elements."""
-        mean = (means * sizes).sum() / n
+        mean = over_n((means * sizes).sum())
         off = means - mean
-        return each(mean), each((squares + sizes * off * off).sum() / n)
+        return each(mean), each(over_n((squares + sizes * off * off).sum()))
 
     @function
     def sums(f, g):
@@ -269,27 +293,20 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return each(got(at, 0).max())
 
     @function
+    def mean(f):
+        return over_n(sum_of(f))
+
+    @function
     def softmax(f, off=0.0):
-        tile = kept(f(columns()), -np.inf)
-        if not shared:
-            top = tile.max(axis=1)[:, None]
-            e = np.exp(tile - top)
-            total = e.sum(axis=1)[:, None]
-            made = e * (1.0 / total)
-            lse = top - off + np.log(total)
-        else:
-            tile = split_row(tile)
-            own = np.maximum(tile.max(axis=1), LOWEST)
-            e = np.exp(tile - own[:, None])
-            top, total = together(own, e.sum(axis=1))
-            scale = np.exp(own - top) * (1.0 / total)
-            made = join_row(e * scale[:, None])
-            lse = each(top) - off + np.log(each(total))
+        top = largest(f)
+        e = exp(f(columns()) - top)
+        total = sum_of(lambda j: e)
+        made = normal(e, total)
 
         def p(j):
             return made
 
-        return p, lse
+        return p, top - off + np.log(total)
 
     @function
     def counts():
@@ -306,9 +323,9 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def moments(f):
         tile = f(columns())
         if not shared:
-            mean = kept(tile, 0.0).sum(axis=1)[:, None] / n
+            mean = over_n(kept(tile, 0.0).sum(axis=1)[:, None])
             own = kept(tile - mean, 0.0)
-            return mean, (own * own).sum(axis=1)[:, None] / n
+            return mean, over_n((own * own).sum(axis=1)[:, None])
         sizes = counts()
         own = split_row(kept(tile, 0.0)).sum(axis=1) / np.maximum(sizes, 1.0)
         near = split_row(tile) - own[:, None]
@@ -327,8 +344,12 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         """Return the maximum and the sum of exp(x - maximum) of a row, given those of lanes."""
         tops, totals = split_row(tops), split_row(totals)
         own = tops.max(axis=1)
-        top, total = together(own, (totals * np.exp(tops - own[:, None])).sum(axis=1))
-        return each(top), each(total)
+        at = half()
+        give(at, 0, own)
+        give(at, 1, (totals * np.exp(tops - own[:, None])).sum(axis=1))
+        tops = got(at, 0)
+        top = tops.max()
+        return each(top), each((got(at, 1) * np.exp(tops - top)).sum())
 
     @function
     def moments_of(means, squares, sizes):
@@ -343,7 +364,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         give(at, 2, count)
         return spread(got(at, 0), got(at, 1), got(at, 2))
 
-    return common(height, n, rows.flat) | {
+    return shared_functions | {
         "blocks": blocks,
         "number": number,
         "put": put,
@@ -354,6 +375,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         "store": store,
         "zeros": zeros,
         "sum": sum_of,
+        "mean": mean,
         "sums": sums,
         "max": largest,
         "moments": moments,

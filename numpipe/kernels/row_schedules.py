@@ -74,7 +74,8 @@ class Rows:
     ``x_, block = row.load(k, x)``,      the rows of block k of up to three matrices, as values, and
     ``x_, y_, block = row.load(k, x,     what `store` needs
     y)``
-    ``row.sum(f)``, ``row.max(f)``       the sum or the maximum of each row of a value, (rows, 1)
+    ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
+    ``row.max(f)``                       (rows, 1)
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
@@ -155,7 +156,7 @@ def choose(
     """
     values = max(held, operands)
     if n <= 2048 // max(values, 2):
-        return _short(n, operands, values, unit)
+        return _short(n, operands, dtype, values, unit)
     # bytes of a column in registers
     nbytes = max(4 * held, operands * dtype.itemsize)
     part, wgs = PART * 4 // max(nbytes, 4), 1
@@ -169,7 +170,7 @@ def choose(
         whole = inside if inside >= width else inside // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
         ctas = max(1, 512 // live // wgs)
-        return Rows(n, 1, width, wgs, whole, ctas, operands=operands, unit=unit)
+        return Rows(n, 1, width, wgs, whole, ctas, operands=operands, dtype=dtype, unit=unit)
     itemsize = dtype.itemsize
     if once or not (aligned or flat):
         # smaller chunks leave registers for elements that are loaded one by one
@@ -192,7 +193,7 @@ def choose(
     return Rows(n, 1, width, wgs, 0, *of, unit=unit, cluster=cluster)
 
 
-def _short(n: int, operands: int, held: int, unit: int) -> Rows:
+def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     height, group = 8, 64
     while height * n < 2048 and height < 32:
@@ -209,6 +210,5 @@ def _short(n: int, operands: int, held: int, unit: int) -> Rows:
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     live = height * wide * held // 128
-    return Rows(
-        n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands, unit=unit
-    )
+    of = max(1, 512 // (live + 40)), 0, 0, operands, dtype
+    return Rows(n, height, wide, 1, whole, *of, unit=unit)

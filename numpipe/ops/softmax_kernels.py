@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.row_kernels import RowKernel, rows
+from ..language.tiles.mathematics import fma
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import Static
 from .over_rows import MATRIX, launch_over_rows
@@ -45,7 +46,8 @@ def backward(log: bool) -> RowKernel:
             def result(j):
                 if log:
                     return grad(j) - np.exp(value(j)) * total
-                return (grad(j) - total) * value(j)
+                # rounded once, unless the terms cancel out
+                return fma(grad(j), value(j), -total * value(j))
 
             row.store(block, dx, result)
 
