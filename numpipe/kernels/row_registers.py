@@ -22,7 +22,7 @@ from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import GROUP, PARTS, join_row, split_row, with_rows
+from ..language.tiles.warp_parts import GROUP, PARTS, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
@@ -261,14 +261,6 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return each(got(at, 0).sum()), each(got(at, 1).sum())
 
     @function
-    def spread(means, squares, sizes):
-        """Return the mean and the variance of a row, given the means of parts, the sums of the
-        squares of (x - mean) and the numbers of elements."""
-        mean = over_n((means * sizes).sum())
-        off = means - mean
-        return each(mean), each(over_n((squares + sizes * off * off).sum()))
-
-    @function
     def sums(f, g):
         j = columns()
         return added(kept(f(j), 0.0), kept(g(j), 0.0))
@@ -309,35 +301,14 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return p, top - off + np.log(total)
 
     @function
-    def counts():
-        """Return how many elements of the row this warpgroup's parts have, as float32."""
-        if whole == width:
-            return width / PARTS
-        size, part = width // PARTS, iota(PARTS)
-        left = np.clip(n - axis_index("wg") * width, 0, width)
-        # a warp has 128 of every 512 columns
-        own = (left >> 9) * 128 + np.clip((left & 511) - (part & 3) * 128, 0, 128)
-        return np.clip(own - (part >> 2) * size, 0, size).astype(np.float32)
-
-    @function
     def moments(f):
-        tile = f(columns())
-        if not shared:
-            mean = over_n(kept(tile, 0.0).sum(axis=1)[:, None])
-            own = kept(tile - mean, 0.0)
-            return mean, over_n((own * own).sum(axis=1)[:, None])
-        sizes = counts()
-        own = split_row(kept(tile, 0.0)).sum(axis=1) / np.maximum(sizes, 1.0)
-        near = split_row(tile) - own[:, None]
-        if whole < width:
-            near = split_row(kept(join_row(near), 0.0))
-        at = half()
-        give(at, 0, own)
-        give(at, 1, (near * near).sum(axis=1))
-        if whole < width:
-            give(at, 2, sizes)
-        means, squares = got(at, 0), got(at, 1)
-        return spread(means, squares, got(at, 2) if whole < width else sizes)
+        average = mean(f)
+
+        def square(j):
+            off = f(j) - average
+            return off * off
+
+        return average, mean(square)
 
     @function
     def softmax_of(tops, totals):
@@ -353,7 +324,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def moments_of(means, squares, sizes):
-        """Return the mean and the variance of a row, given those of lanes, as in `spread`."""
+        """Return the mean and the variance of a row, given those of lanes: their means, their sums
+        of the squares of (x - mean), and their numbers of elements."""
         means, squares, sizes = split_row(means), split_row(squares), split_row(sizes)
         count = sizes.sum(axis=1)
         own = (means * sizes).sum(axis=1) / np.maximum(count, 1.0)
@@ -362,7 +334,10 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         give(at, 0, own)
         give(at, 1, (squares + sizes * off * off).sum(axis=1))
         give(at, 2, count)
-        return spread(got(at, 0), got(at, 1), got(at, 2))
+        means, counts = got(at, 0), got(at, 2)
+        mean = over_n((means * counts).sum())
+        off = means - mean
+        return each(mean), each(over_n((got(at, 1) + counts * off * off).sum()))
 
     return shared_functions | {
         "blocks": blocks,
