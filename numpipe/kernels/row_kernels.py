@@ -95,7 +95,8 @@ class RowKernel:
     def kernel(self, x: Any, *others: Any, **named: Any) -> Kernel:
         """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
         ``inspect`` and others."""
-        rows = choose(int(x.shape[1]), self.operands, held=self.held, unit=self.unit)
+        dtype = _info(x).dtype
+        rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
         if rows.steps or (rows.n > ODD and rows.n % 2):
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
@@ -160,8 +161,8 @@ def rows(
         y = layer_norm(x, gamma, beta)
 
     operands  matrices whose rows the kernel loads, 1 to 3
-    held      matrices that it has in registers at the same time; 0: all that it loads. A row is in
-              registers if they have room for so many
+    held      float32 matrices that it computes and has in registers at the same time; 0: only those
+              that it loads. A row is in registers if they have room for so many
     once      whether it has one pass over a row: a single reduction, or a single store
     programs  "": as many programs as there are blocks of rows, or SMs. Or the name of an array with
               a row for each program: for sums along the columns

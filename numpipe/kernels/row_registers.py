@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -18,22 +19,50 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
 from ..language.tiles.load import load_tile
+from ..language.tiles.mathematics import fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import GROUP, PARTS, join_row, split_row, with_rows
+from ..language.tiles.tile import bitcast
+from ..language.tiles.warp_parts import GROUP, PARTS, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
-LOWEST = float(np.finfo(np.float32).min)
-"""lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
-rather than NaN"""
+LOG2E = float(np.float32(math.log2(math.e)))
+ONE = 1.5 * 2**23 + 127
+"""a float32 number whose lowest bits are the exponent of 1.0"""
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def common(height: int, n: int, flat: bool) -> dict[str, Function[..., Any]]:
+def common(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
+    height, n, flat = rows.height, rows.n, rows.flat
     across = cdiv(n, GROUP)
+    precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
+
+    @function
+    def exp(x):
+        """exp(x) of numbers of at most 0, within 1 ulp of float32 rows."""
+        if not precise:
+            return np.exp(x)
+        # 2^whole, whose bits are known, times 2^rest, whose small exponent is exact
+        whole = np.maximum(fma(x, LOG2E, ONE), ONE - 126)
+        rest = fma(x, low, fma(x, LOG2E, ONE - whole))
+        return np.exp2(rest) * bitcast(bitcast(whole, np.uint32) << 23, np.float32)
+
+    @function
+    def log(x):
+        """log(x) of numbers of at least 1."""
+        made = np.log(x)
+        return made + fma(x, exp(-made), -1.0) if precise else made
+
+    @function
+    def normal(e, total):
+        """The quotient of a tile and its sum."""
+        inverse = 1.0 / total
+        if not precise:
+            return e * inverse
+        return fma(e, inverse, e * (fma(-total, inverse, 1.0) * inverse))
 
     @function
     def column(j):
@@ -78,6 +107,9 @@ def common(height: int, n: int, flat: bool) -> dict[str, Function[..., Any]]:
         return with_rows(tile, height)
 
     return {
+        "exp": exp,
+        "log": log,
+        "normal": normal,
         "column": column,
         "random": random,
         "get": get,
@@ -87,10 +119,35 @@ def common(height: int, n: int, flat: bool) -> dict[str, Function[..., Any]]:
     }
 
 
+def averages(n: int, sum_of: Function[..., Any]) -> dict[str, Function[..., Any]]:
+    """Return the functions that add up rows and divide by n."""
+    inverse = float(np.float32(1 / n))
+
+    @function
+    def mean(f):
+        total = sum_of(f)
+        # total / n, rounded once
+        return fma(total, inverse, total * (1 / n - inverse))
+
+    @function
+    def moments(f):
+        average = mean(f)
+
+        def square(j):
+            off = f(j) - average
+            return off * off
+
+        return average, mean(square)
+
+    return {"mean": mean, "moments": moments}
+
+
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
+    shared_functions = common(rows)
+    exp, log, normal = (shared_functions[name] for name in ("exp", "log", "normal"))
 
     @function
     def blocks(x):
@@ -110,26 +167,22 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return full((height, width), 0.0, np.float32)
 
     @function
+    def value(x, i, j):
+        tile = x[i, j]
+
+        def of(j):
+            return tile.astype(np.float32)
+
+        return of
+
+    @function
     def load(k, x, y=None, z=None):
         i, j = ds(k * height, height), columns()
-        first = x[i, j]
-
-        def one(j):
-            return first.astype(np.float32)
-
+        one = value(x, i, j)
         if y is not None:
-            second = y[i, j]
-
-            def two(j):
-                return second.astype(np.float32)
-
+            two = value(y, i, j)
             if z is not None:
-                third = z[i, j]
-
-                def three(j):
-                    return third.astype(np.float32)
-
-                return one, two, three, k
+                return one, two, value(z, i, j), k
             return one, two, k
         return one, k
 
@@ -168,11 +221,11 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def memory():
-        """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 3)."""
+        """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 2)."""
         return scratch(
             (
-                SMEM((6 * parts,), np.float32),
-                Barrier(num_arrivals=wgs * ctas, num_barriers=(2, 3)),
+                SMEM((4 * parts,), np.float32),
+                Barrier(num_arrivals=wgs * ctas, num_barriers=(2, 2)),
             )
         )
 
@@ -191,7 +244,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         """Give all warpgroups that share a row a vector (PARTS,), of which each warp has two
         elements."""
         numbers, landed = memory()
-        to = ds((half * 3 + place) * parts + number() * PARTS, PARTS)
+        to = ds((half * 2 + place) * parts + number() * PARTS, PARTS)
         if ctas > 1:
             async_store_smem(
                 own,
@@ -211,43 +264,22 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             barrier_arrive(landed.at[half, 0])
         if ctas > 1 or place == 0:
             barrier_wait(landed.at[half, place])
-        return load_tile(numbers.at[ds((half * 3 + place) * parts, parts)], "row 16")
+        return load_tile(numbers.at[ds((half * 2 + place) * parts, parts)], "row 16")
 
     @function
     def each(value):
         return full((1, 1), value, np.float32)
 
     @function
-    def added(first, second):
+    def sums(f, g):
+        j = columns()
+        first, second = kept(f(j), 0.0), kept(g(j), 0.0)
         if not shared:
             return first.sum(axis=1)[:, None], second.sum(axis=1)[:, None]
         at = half()
         give(at, 0, split_row(first).sum(axis=1))
         give(at, 1, split_row(second).sum(axis=1))
         return each(got(at, 0).sum()), each(got(at, 1).sum())
-
-    @function
-    def together(tops, totals):
-        """Return the maximum and the sum of exp(x - maximum) of a row from those of its parts."""
-        at = half()
-        give(at, 0, tops)
-        give(at, 1, totals)
-        tops = got(at, 0)
-        top = tops.max()
-        return top, (got(at, 1) * np.exp(tops - top)).sum()
-
-    @function
-    def spread(means, squares, sizes):
-        """Return the mean and the variance of a row, given the means of parts, the sums of the
-        squares of (x - mean) and the numbers of elements."""
-        mean = (means * sizes).sum() / n
-        off = means - mean
-        return each(mean), each((squares + sizes * off * off).sum() / n)
-
-    @function
-    def sums(f, g):
-        j = columns()
-        return added(kept(f(j), 0.0), kept(g(j), 0.0))
 
     @function
     def sum_of(f):
@@ -270,92 +302,30 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def softmax(f, off=0.0):
-        tile = kept(f(columns()), -np.inf)
-        if not shared:
-            top = tile.max(axis=1)[:, None]
-            e = np.exp(tile - top)
-            total = e.sum(axis=1)[:, None]
-            made = e * (1.0 / total)
-            lse = top - off + np.log(total)
-        else:
-            tile = split_row(tile)
-            own = np.maximum(tile.max(axis=1), LOWEST)
-            e = np.exp(tile - own[:, None])
-            top, total = together(own, e.sum(axis=1))
-            scale = np.exp(own - top) * (1.0 / total)
-            made = join_row(e * scale[:, None])
-            lse = each(top) - off + np.log(each(total))
+        top = largest(f)
+        e = exp(f(columns()) - top)
+        total = sum_of(lambda j: e)
+        made = normal(e, total)
 
         def p(j):
             return made
 
-        return p, lse
+        return p, top - off + log(total)
 
-    @function
-    def counts():
-        """Return how many elements of the row this warpgroup's parts have, as float32."""
-        if whole == width:
-            return width / PARTS
-        size, part = width // PARTS, iota(PARTS)
-        left = np.clip(n - axis_index("wg") * width, 0, width)
-        # a warp has 128 of every 512 columns
-        own = (left >> 9) * 128 + np.clip((left & 511) - (part & 3) * 128, 0, 128)
-        return np.clip(own - (part >> 2) * size, 0, size).astype(np.float32)
-
-    @function
-    def moments(f):
-        tile = f(columns())
-        if not shared:
-            mean = kept(tile, 0.0).sum(axis=1)[:, None] / n
-            own = kept(tile - mean, 0.0)
-            return mean, (own * own).sum(axis=1)[:, None] / n
-        sizes = counts()
-        own = split_row(kept(tile, 0.0)).sum(axis=1) / np.maximum(sizes, 1.0)
-        near = split_row(tile) - own[:, None]
-        if whole < width:
-            near = split_row(kept(join_row(near), 0.0))
-        at = half()
-        give(at, 0, own)
-        give(at, 1, (near * near).sum(axis=1))
-        if whole < width:
-            give(at, 2, sizes)
-        means, squares = got(at, 0), got(at, 1)
-        return spread(means, squares, got(at, 2) if whole < width else sizes)
-
-    @function
-    def softmax_of(tops, totals):
-        """Return the maximum and the sum of exp(x - maximum) of a row, given those of lanes."""
-        tops, totals = split_row(tops), split_row(totals)
-        own = tops.max(axis=1)
-        top, total = together(own, (totals * np.exp(tops - own[:, None])).sum(axis=1))
-        return each(top), each(total)
-
-    @function
-    def moments_of(means, squares, sizes):
-        """Return the mean and the variance of a row, given those of lanes, as in `spread`."""
-        means, squares, sizes = split_row(means), split_row(squares), split_row(sizes)
-        count = sizes.sum(axis=1)
-        own = (means * sizes).sum(axis=1) / np.maximum(count, 1.0)
-        off = means - own[:, None]
-        at = half()
-        give(at, 0, own)
-        give(at, 1, (squares + sizes * off * off).sum(axis=1))
-        give(at, 2, count)
-        return spread(got(at, 0), got(at, 1), got(at, 2))
-
-    return common(height, n, rows.flat) | {
-        "blocks": blocks,
-        "number": number,
-        "put": put,
-        "softmax_of": softmax_of,
-        "moments_of": moments_of,
-        "columns": columns,
-        "load": load,
-        "store": store,
-        "zeros": zeros,
-        "sum": sum_of,
-        "sums": sums,
-        "max": largest,
-        "moments": moments,
-        "softmax": softmax,
-    }
+    return (
+        shared_functions
+        | averages(n, sum_of)
+        | {
+            "blocks": blocks,
+            "number": number,
+            "put": put,
+            "columns": columns,
+            "load": load,
+            "store": store,
+            "zeros": zeros,
+            "sum": sum_of,
+            "sums": sums,
+            "max": largest,
+            "softmax": softmax,
+        }
+    )

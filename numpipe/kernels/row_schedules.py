@@ -74,7 +74,8 @@ class Rows:
     ``x_, block = row.load(k, x)``,      the rows of block k of up to three matrices, as values, and
     ``x_, y_, block = row.load(k, x,     what `store` needs
     y)``
-    ``row.sum(f)``, ``row.max(f)``       the sum or the maximum of each row of a value, (rows, 1)
+    ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
+    ``row.max(f)``                       (rows, 1)
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
@@ -145,7 +146,7 @@ def choose(
     aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
     flat      whether TMA can load parts of them as flat arrays: they are contiguous
     once      whether the kernel has one pass over a row: one reduction or one store
-    held      matrices that a kernel has in registers at the same time; 0: all that it loads
+    held      float32 matrices that a kernel has in registers; 0: only what it loads
     unit      tiles begin and end at multiples of so many columns: 1 or 128
 
     >>> choose(1024)
@@ -153,10 +154,12 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 4)
     """
-    held = held or operands
-    if n <= 2048 // max(held, operands, 2):
-        return _short(n, operands, max(held, operands), unit)
-    part, wgs = PART // held, 1
+    values = max(held, operands)
+    if n <= 2048 // max(values, 2):
+        return _short(n, operands, dtype, values, unit)
+    # bytes of a column in registers
+    nbytes = max(4 * held, operands * dtype.itemsize)
+    part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
     flat = flat and not aligned and unit == 1
@@ -165,8 +168,9 @@ def choose(
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // STEP * STEP
-        ctas = max(1, 512 // (width * held // 128 + 24 + 16 * held) // wgs)
-        return Rows(n, 1, width, wgs, whole, ctas, operands=operands, unit=unit)
+        live = width * nbytes // 512 + 28 + 16 * values
+        ctas = max(1, 512 // live // wgs)
+        return Rows(n, 1, width, wgs, whole, ctas, operands=operands, dtype=dtype, unit=unit)
     itemsize = dtype.itemsize
     if once or not (aligned or flat):
         # smaller chunks leave registers for elements that are loaded one by one
@@ -180,7 +184,7 @@ def choose(
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
-    width = max(STEP, width >> max(0, held - operands))
+    width = max(STEP, width >> max(0, held - 1))
     steps, step = -(-n // (cluster * wgs * width)), width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
@@ -189,19 +193,22 @@ def choose(
     return Rows(n, 1, width, wgs, 0, *of, unit=unit, cluster=cluster)
 
 
-def _short(n: int, operands: int, held: int, unit: int) -> Rows:
+def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
-    height = 8
+    height, group = 8, 64
     while height * n < 2048 and height < 32:
         height *= 2
     # Lanes have pairs of columns; all pairs but those of the last group of lanes are inside. 8
-    # lanes share a row whose columns are an odd multiple of 16, which suits narrow rows.
-    group = 16 if n <= 80 and unit == 1 else 64
-    wide = n + n % 2 if n > 80 else 16 * (-(-n // 16) | 1)
+    # lanes share a row whose columns are an odd multiple of 16, 4 lanes one of an odd multiple of
+    # 8, which suits narrow rows.
+    wide = n + n % 2
+    if n <= 80 and unit == 1:
+        wide, group = min((size * (-(-n // size) | 1), size) for size in (16, 8) if n <= 5 * size)
+        height = 512 // group
     if unit > 1 or 80 < n < wide:
         wide = -(-n // max(group, unit)) * max(group, unit)
-    whole = n if wide == n else n // group * group
+    # one mask for all columns, so that no lane has it of other columns; the compiler drops most
+    whole = n if wide == n else 0
     live = height * wide * held // 128
-    return Rows(
-        n, height, wide, whole=whole, ctas=max(1, 512 // (live + 40)), operands=operands, unit=unit
-    )
+    of = max(1, 512 // (live + 40)), 0, 0, operands, dtype
+    return Rows(n, height, wide, 1, whole, *of, unit=unit)

@@ -13,6 +13,7 @@ from ..core.functions import Function, function
 from ..diagnostics.argument_checks import NONE, word
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
+from ..language.tiles.mathematics import fma
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
@@ -21,6 +22,9 @@ from .quantize import TOP, launch_quantized, scales_type
 from .tiled import TYPES, Tile, launch_over_tiles
 
 __all__ = ["geglu", "swiglu"]
+
+
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def unit(gelu: bool) -> Function[..., Any]:
@@ -32,10 +36,13 @@ def unit(gelu: bool) -> Function[..., Any]:
         square = x * x
         z = x * (1.5957691216 + 0.0713548163 * square) if gelu else x
         slope = 1.5957691216 + 0.2140644488 * square if gelu else 1.0
-        inverse = 1.0 + np.exp(-z)
-        # one rounding less than x * s
-        y, s = x / inverse, 1.0 / inverse
-        return y, s + y * (1.0 - s) * slope
+        power = np.exp(-abs(z))
+        rest = power / (1.0 + power)
+        # x or 0, minus a part of x that is rounded with it; of infinity, no part
+        size = np.maximum(-x, np.minimum(x, LARGEST))
+        y = fma(-size, rest, np.maximum(x, 0.0))
+        s = np.where(x > 0.0, 1.0 - rest, rest)
+        return y, s + x * (rest * (1.0 - rest)) * slope
 
     return activated
 

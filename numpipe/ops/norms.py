@@ -20,7 +20,7 @@ from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import FLAG, NONE, Rule, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.row_kernels import RowKernel, rows
-from ..language.tiles.mathematics import rsqrt
+from ..language.tiles.mathematics import fma, rsqrt
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling
@@ -49,7 +49,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     *_, quantized_ = quantizer(kind, block_of)
 
     # the draw takes registers: without this, ptxas spills
-    held = 2 if drops else 1
+    held = 2 if drops else adds
 
     @rows(operands=1 + adds, held=held, unit=UNITS[block_of], without=absent)
     def norm(
@@ -75,8 +75,12 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
             if centered:
                 mean, square = row.moments(value)
             else:
-                square = row.sum(squared) / x.shape[1]
-            inverse = rsqrt(square + eps)
+                square = row.mean(squared)
+            square = square + eps
+            root = rsqrt(square)
+            # one step of Newton's method; 0 and infinity stay as they are
+            off = fma(-square * root, root, 1.0)
+            inverse = np.where(off < 1.0, fma(0.5 * root, off, root), root)
             if statistics is not None:
                 row.put(k, statistics, inverse, 0)
                 if centered:

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from ..kernels.row_kernels import RowKernel, rows
+from ..language.tiles.mathematics import fma
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import Static
 from .over_rows import MATRIX, launch_over_rows
@@ -21,7 +22,7 @@ from .over_rows import MATRIX, launch_over_rows
 def forward(log: bool) -> RowKernel:
     """Return the kernel ``(x, y)`` of y = softmax(x), or log_softmax(x)."""
 
-    @rows()
+    @rows(held=1)
     def softmax_rows(x, y, *, row: Static):
         for k in row.blocks(x):
             value, block = row.load(k, x)
@@ -45,7 +46,8 @@ def backward(log: bool) -> RowKernel:
             def result(j):
                 if log:
                     return grad(j) - np.exp(value(j)) * total
-                return (grad(j) - total) * value(j)
+                # rounded once, unless the terms cancel out
+                return fma(grad(j), value(j), -total * value(j))
 
             row.store(block, dx, result)
 

@@ -165,8 +165,8 @@ def test_a_missing_schedule_is_named() -> None:
 def test_a_schedule_is_pickled_and_names_what_it_lacks() -> None:
     row = Rows(1024, 1, 512, wgs=2, whole=512)
     assert pickle.loads(pickle.dumps(row)) == row
-    with pytest.raises(AttributeError, match="a schedule of rows has no function 'mean'"):
-        row.mean  # noqa: B018
+    with pytest.raises(AttributeError, match="a schedule of rows has no function 'median'"):
+        row.median  # noqa: B018
 
 
 def test_a_result_that_only_put_stores_is_an_output() -> None:
