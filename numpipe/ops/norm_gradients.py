@@ -265,8 +265,7 @@ def in_ring(
         def sums_of(k):
             """The means over row k of gradient * weight * normed x, and of gradient * weight."""
             barrier_wait(added.at[k % AHEAD])
-            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector)
-            part = part * (1.0 / n)
+            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector) * (1.0 / n)
             if not centered:
                 return part.sum(), 0.0
             first = (iota((shared,), 0) & 4) == 0

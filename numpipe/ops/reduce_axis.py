@@ -35,14 +35,14 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..language.memory.remote import async_store_smem
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
-from ..language.memory.scratch import scratch
-from ..language.memory.remote import async_store_smem
-from ..language.pipeline.operand_barriers import barrier_wait
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
@@ -109,8 +109,7 @@ def reducer(
     Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
     `scale`, a factor of the result.
     """
-    shape, axis = ((step, across), 0) if down else ((across, step), 1)
-    whole = (length, across) if down else (across, length)
+    axis, whole = (0, (length, across)) if down else (1, (across, length))
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
@@ -214,7 +213,9 @@ def reducer(
             async_store_smem(result, tops.at[mine], landed, cluster_idx=None, cluster_dim="cluster")
             if index:
                 spots = scratch(SMEM((ctas * across,), np.int32))
-                async_store_smem(at, spots.at[mine], landed, cluster_idx=None, cluster_dim="cluster")
+                async_store_smem(
+                    at, spots.at[mine], landed, cluster_idx=None, cluster_dim="cluster"
+                )
             barrier_wait(landed)
             result = tops[ds(0, across)]
             if index:
@@ -222,7 +223,9 @@ def reducer(
             for cta in static_range(1, ctas):
                 other = tops[ds(cta * across, across)]
                 if index:
-                    changed = bitcast(np.maximum(result, other), np.int32) != bitcast(result, np.int32)
+                    changed = bitcast(np.maximum(result, other), np.int32) != bitcast(
+                        result, np.int32
+                    )
                     at = np.where(changed, spots[ds(cta * across, across)], at)
                 result = result + other if sums else np.maximum(result, other)
         if rank == 0:
@@ -393,7 +396,8 @@ def launch_on_view(
         for name, info in made.items():
             outer, inner, one = info.strides
             if down:
-                sizes, steps, start = (parts, shape[2], 1), (each * inner, one, one), (0, slot)
+                sizes = parts, shape[2], 1
+                steps, start = (each * inner, one, one), (0, slot, 0)
             else:
                 sizes, steps, start = (
                     (slots, shape[1], each),
