@@ -290,7 +290,7 @@ def bound_defaults(function: Callable, known: Container[str]) -> dict[str, Any]:
     }
 
 
-def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> Ints:
+def grid_dims(grid: Any, kernel: str, names: Sequence[str]) -> Ints:
     """Return the number of CTAs along each dimension of a grid; `names` are used in errors. Raises
     SpecError for a grid that no GPU can launch."""
     dims = as_tuple(grid)

@@ -167,9 +167,7 @@ def block_layout(
     return layout.T if transposes(transforms) else layout
 
 
-def flat_layout(
-    size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...] = ()
-) -> Layout:
+def flat_layout(size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...]) -> Layout:
     """Return the layout of a one-dimensional block, its elements one after another. Raises
     SpecError if TMA cannot move it."""
     element = BY_DTYPE[dtype]

@@ -189,8 +189,8 @@ class Registers:
             who.block(
                 WaitReason(
                     "registers",
-                    f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {self.free} free in "
-                    "the SM's pool",
+                    f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {self.free} free "
+                    "in the SM's pool",
                 ),
                 registers=registers,
             )
