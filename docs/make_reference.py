@@ -191,6 +191,9 @@ def _signature(name: str, function: Any) -> str:
 
 def _annotation(annotation: Any) -> str:
     text = annotation if isinstance(annotation, str) else inspect.formatannotation(annotation)
+    # the names of `arch.dimensions` are for the source
+    text = re.sub(r"\bInts\b", "tuple[int, ...]", text)
+    text = re.sub(r"\bDim3\b", "tuple[int, int, int]", text)
     return text.strip("'").replace("typing.", "")
 
 

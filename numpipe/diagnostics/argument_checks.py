@@ -69,6 +69,11 @@ told = _Short().repr
 """Formats a value for errors: ``told(np.zeros(3))`` is ``<ndarray of float64 (3,)>``."""
 
 
+def as_tuple(value: Any) -> tuple:
+    """Return a tuple or a list as a tuple, and any other value as a tuple of it."""
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
 def is_int(value: Any) -> bool:
     """Return whether a value is an integer and not a bool."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool)

@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import launch
 from ..arch.dimensions import Dim3, Ints
-from ..diagnostics.argument_checks import is_int, told
+from ..diagnostics.argument_checks import as_tuple, is_int, told
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
@@ -54,7 +54,7 @@ class Results:
         passed, stored = self.parameters[: self.parameters.index(missing[0])], self.stored()
         out_type = self.options.out_type
         answer = () if out_type is None else self.ask(out_type, "out_type", known)
-        types = tuple(answer) if isinstance(answer, (tuple, list)) else (answer,)
+        types = as_tuple(answer)
         fits = len(types) == len(missing) and all(isinstance(t, ArrayType) for t in types)
         inputs = [name for name in missing if name not in stored]
         if out_type is None or (inputs and not (fits and stored.isdisjoint(passed))):

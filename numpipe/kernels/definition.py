@@ -15,6 +15,7 @@ from .. import launch
 from ..arch.dimensions import Ints
 from ..compile import cache
 from ..compile.fingerprint import Fingerprint
+from ..diagnostics.argument_checks import as_tuple
 from ..diagnostics.errors import SpecError
 from ..diagnostics.source import remember
 from ..launch.array_info import ArrayInfo
@@ -124,7 +125,7 @@ class Definition:
         def sizes(**arguments: Any) -> Ints:
             grid = options.grid(**arguments) if callable(options.grid) else options.grid
             # `run_target.ctas` checks the values
-            dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+            dims = as_tuple(grid)
             options.check_names(dims, name)
             self.check_rank(dims)
             before = () if steps is None else steps(**arguments)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import FUNCTION, NONE, PATH, require
+from ..diagnostics.argument_checks import FUNCTION, NONE, PATH, as_tuple, require
 from ..diagnostics.errors import SpecError
 from ..diagnostics.versions import installed
 from ..plan.specs import ArrayType, Persistent
@@ -159,7 +159,7 @@ class _Export:
     def manifest(self) -> Manifest:
         definition, options, grid = self.definition, self.definition.options, self.definition.grid
         fixed, tiled = not callable(grid) and not isinstance(grid, Persistent), definition.tiled
-        dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+        dims = as_tuple(grid)
         variant, _ = next(iter(self._entries.values()))
         return Manifest(
             version=VERSION,
@@ -241,7 +241,7 @@ def _value(node: ast.expr, names: Mapping[str, Any]) -> Any:
             return tuple(_value(item, names) for item in items)
         case ast.Subscript(ast.Name(name), shape) if name in ELEMENTS:
             sizes = _value(shape, names)
-            return ArrayType(sizes if isinstance(sizes, tuple) else (sizes,), name)
+            return ArrayType(as_tuple(sizes), name)
         case ast.Attribute(ast.Name(name), one) if isinstance(names.get(name), enum.EnumMeta):
             return names[name][one]
         case ast.Call(ast.Name(name)) if _is_record(names.get(name)):

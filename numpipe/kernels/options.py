@@ -9,10 +9,19 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..arch.dimensions import Ints
-from ..diagnostics.argument_checks import FLAG, FUNCTION, NONE, a, require, told, whole, word
+from ..diagnostics.argument_checks import (
+    FLAG,
+    FUNCTION,
+    NONE,
+    a,
+    as_tuple,
+    is_int,
+    require,
+    told,
+    whole,
+    word,
+)
 from ..diagnostics.errors import SpecError
 from ..launch.attributes import MAX_GRID, PLAIN, Attributes
 from ..launch.current_gpu import TARGET_NAMES
@@ -281,10 +290,10 @@ def bound_defaults(function: Callable, known: Container[str]) -> dict[str, Any]:
     }
 
 
-def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> Ints:
+def grid_dims(grid: Any, kernel: str, names: Sequence[str]) -> Ints:
     """Return the number of CTAs along each dimension of a grid; `names` are used in errors. Raises
     SpecError for a grid that no GPU can launch."""
-    dims = tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    dims = as_tuple(grid)
 
     def named(*axes: int) -> str:
         spelled = [
@@ -293,7 +302,7 @@ def grid_dims(grid: Any, kernel: str, names: Sequence[str] = ()) -> Ints:
         return f"dimension{'s' * (len(axes) > 1)} {', '.join(spelled)}"
 
     for axis, n in enumerate(dims):
-        if not isinstance(n, (int, np.integer)) or isinstance(n, bool) or n < 0:
+        if not is_int(n) or n < 0:
             where = f": {named(axis)} is {n!r}" if len(dims) > 1 else ""
             raise SpecError(
                 f"kernel {kernel}: grid must be a tuple of non-negative ints, got {grid!r}{where}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arch.dimensions import Ints
 from ..core.functions import Function
+from ..diagnostics.argument_checks import as_tuple
 from ..diagnostics.errors import SpecError
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Persistent
@@ -41,7 +42,7 @@ class Tiled:
     def check(self, dims: Any) -> Ints:
         """Return all dimensions of a call's grid. Raises SpecError if their number differs from
         what the index maps take."""
-        sizes = tuple(dims) if isinstance(dims, (tuple, list)) else (dims,)
+        sizes = as_tuple(dims)
         if len(sizes) != self.grid.rank:
             raise SpecError(
                 f"kernel {self.kernel}: the grid {dims!r} has {len(sizes)} dimensions, but the "
@@ -122,7 +123,7 @@ def tiled(
             f"kernel {kernel}: dimension_semantics {words} has {len(words)} dimensions, but the "
             f"grid has {rank}"
         )
-    sizes = None if callable(grid) else tuple(grid) if isinstance(grid, (tuple, list)) else (grid,)
+    sizes = None if callable(grid) else as_tuple(grid)
     parts = Grid(rank, words.count("parallel"), sizes)
     if words != parts.semantics:
         raise SpecError(

@@ -207,7 +207,7 @@ def _obstacle(offset: int, shape: Ints, strides: Ints, dtype: np.dtype) -> str |
     )
 
 
-def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str = "") -> SpecError:
+def not_addressable(info: ArrayInfo, reason: str, name: str, kernel: str) -> SpecError:
     """Return the error for an input that TMA must read but cannot; it suggests a padded copy if
     that helps."""
     fix = f"pass numpipe.ascontiguous({name}), a copy on the same device that TMA can address"
@@ -235,7 +235,7 @@ def flattened(info: ArrayInfo, name: str, kernel: str = "") -> ArrayInfo:
     return info._replace(shape=(math.prod(info.shape),), strides=dense[-1:])
 
 
-def check_sizes(arrays: Mapping[str, ArrayInfo], kernel: str = "") -> None:
+def check_sizes(arrays: Mapping[str, ArrayInfo], kernel: str) -> None:
     """Raise SpecError for a dimension whose size does not fit int32, the type of all indices and
     sizes in kernels."""
     for name, info in arrays.items():

@@ -8,10 +8,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..arch.dimensions import Dim3, round_up
-from ..diagnostics.argument_checks import FLAG, NONE, require
+from ..diagnostics.argument_checks import FLAG, NONE, as_tuple, is_int, require
 from ..diagnostics.errors import SpecError
 
 PORTABLE_CLUSTER = 8
@@ -63,7 +61,7 @@ PLAIN = Attributes()
 def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
     """Return the names that an option gives, as a tuple; a single name need not be in one. Raises
     SpecError unless they are different strings."""
-    several = tuple(names) if isinstance(names, (tuple, list)) else (names,)
+    several = as_tuple(names)
     if not all(isinstance(name, str) for name in several) or len(set(several)) < len(several):
         raise SpecError(
             f"kernel {kernel}: {option} must be different strings, got {names!r}: give a tuple of "
@@ -76,7 +74,7 @@ def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
     """Return `cluster_names` as a tuple. Raises SpecError unless there is one name per dimension of
     `cluster`, which `of_options` validates."""
     axes = names_of(kernel, "cluster_names", names)
-    dims = () if cluster is None else cluster if isinstance(cluster, (tuple, list)) else (cluster,)
+    dims = () if cluster is None else as_tuple(cluster)
     if axes and len(axes) != len(dims):
         fix = "cluster=(2,), cluster_names=('cluster',)" if not dims else f"give {len(dims)}"
         raise SpecError(
@@ -93,16 +91,8 @@ def of_options(kernel: str, cluster: Any, cooperative: Any, programmatic: Any) -
     `programmatic` None means True unless the launch is cooperative.
     """
     require(f"kernel {kernel}", locals(), cooperative=FLAG, programmatic=FLAG | NONE)
-    dims = (
-        (1,)
-        if cluster is None
-        else tuple(cluster)
-        if isinstance(cluster, (tuple, list))
-        else (cluster,)
-    )
-    if not 1 <= len(dims) <= 3 or not all(
-        isinstance(n, (int, np.integer)) and not isinstance(n, bool) and n > 0 for n in dims
-    ):
+    dims = (1,) if cluster is None else as_tuple(cluster)
+    if not 1 <= len(dims) <= 3 or not all(is_int(n) and n > 0 for n in dims):
         raise SpecError(
             f"kernel {kernel}: cluster must be 1 to 3 positive ints, CTAs along the grid's "
             f"dimensions, got {cluster!r}"

@@ -118,6 +118,6 @@ def of_kernel(error: DriverError, kernel: str) -> LaunchError:
     return LaunchError(f"kernel {kernel!r}: {error}")
 
 
-def forked(call: str = "cuInit") -> DriverError:
+def forked(call: str) -> DriverError:
     """Return the error for a process that was forked from one that had used the GPU."""
     return DriverError(call, NOT_INITIALIZED, "CUDA_ERROR_NOT_INITIALIZED")

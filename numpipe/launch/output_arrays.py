@@ -69,7 +69,7 @@ def empty_like_kind(
     return DeviceArray(shape, dtype, stream, info.device)
 
 
-def output_like_kind(info: ArrayInfo, output: ArrayInfo, stream: int | None = None) -> Any:
+def output_like_kind(info: ArrayInfo, output: ArrayInfo, stream: int | None) -> Any:
     """Return an uninitialized array of the same kind as `info`, as `output` describes it. Raises
     SpecError for a column-major JAX array."""
     if major_order(output) == "row":

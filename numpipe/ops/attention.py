@@ -425,16 +425,17 @@ def scaled_dot_product_attention(
             f"{name}: {shapes}: batches and depths must be equal, and key and value must have one "
             "shape; fix: expand(), transpose() or pad the arrays before the call"
         )
-    if query.ndim > 3 and query.shape[-3] != key.shape[-3]:
+    heads, shared = query.shape[-3], key.shape[-3]
+    if query.ndim > 3 and heads != shared:
         if not enable_gqa:
             raise SpecError(
-                f"{name}: query has {query.shape[-3]} heads, key {key.shape[-3]}; fix: pass "
+                f"{name}: query has {heads} heads, key {shared}; fix: pass "
                 "enable_gqa=True if each key head serves several query heads"
             )
-        if query.shape[-3] % key.shape[-3]:
+        if heads % shared:
             raise SpecError(
-                f"{name}: {shapes}: the heads of the query, {query.shape[-3]}, must be a multiple "
-                f"of the key's, {key.shape[-3]}"
+                f"{name}: {shapes}: the heads of the query, {heads}, must be a multiple "
+                f"of the key's, {shared}"
             )
     q, k, v = (
         x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)

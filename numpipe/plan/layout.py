@@ -155,20 +155,19 @@ def block_layout(
             f"moves multiples of 16 B; fix: make that side a multiple of {element.count(16)} "
             "elements"
         )
-    if shape[1 - inner] % 8:
+    rows = shape[1 - inner]
+    if rows % 8:
         raise SpecError(
-            f"{what} has {shape[1 - inner]} rows along the dimension that is not contiguous, but "
+            f"{what} has {rows} rows along the dimension that is not contiguous, but "
             "rows in shared memory are swizzled in groups of 8; fix: make that side a multiple "
-            "of 8" + (", or None, which makes the row a vector" if shape[1 - inner] == 1 else "")
+            "of 8" + (", or None, which makes the row a vector" if rows == 1 else "")
         )
     width = panel_bytes(transforms, nbytes, dtype.itemsize, f"{what} of {dtype}")
-    layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, shape[1 - inner] * width)
+    layout = Layout((shape[0], shape[1]), dtype.itemsize, inner, width, rows * width)
     return layout.T if transposes(transforms) else layout
 
 
-def flat_layout(
-    size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...] = ()
-) -> Layout:
+def flat_layout(size: int, dtype: np.dtype, what: str, transforms: tuple[Transform, ...]) -> Layout:
     """Return the layout of a one-dimensional block, its elements one after another. Raises
     SpecError if TMA cannot move it."""
     element = BY_DTYPE[dtype]

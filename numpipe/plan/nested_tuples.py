@@ -101,7 +101,7 @@ def made(tree: Tree, parts: Sequence) -> Any:
     return tree.kind(*parts) if tree.fields else tuple(parts)
 
 
-def mismatch(specs: Tree, arrays: Tree, names: str = "in_specs has") -> str:
+def mismatch(specs: Tree, arrays: Tree, names: str) -> str:
     """Return what is wrong with arrays whose shape differs from a pipeline's specs, called `names`;
     "" if nothing is."""
     if specs == arrays:

@@ -30,6 +30,8 @@ _REDUCED: dict[str, Callable[[Any, Any], np.ndarray]] = {
     "or": np.bitwise_or,
     "xor": np.bitwise_xor,
 }
+Intervals = tuple[tuple[int, int], ...]
+"""[begin, end) of bytes, in order."""
 UPDATES = {
     "add": np.add,
     "min": np.minimum,
@@ -58,9 +60,7 @@ def swizzled(chunks: np.ndarray, swizzle: int) -> np.ndarray:
 
 
 @functools.lru_cache(maxsize=1024)
-def _pattern(
-    count: int, swizzle: int, start: int
-) -> tuple[np.ndarray, tuple[tuple[int, int], ...]]:
+def _pattern(count: int, swizzle: int, start: int) -> tuple[np.ndarray, Intervals]:
     """Return (chunk table, bytes touched) relative to the 1024-byte line that contains the start of
     the box, at offset `start`."""
     table = swizzled(start // 16 + np.arange(count), swizzle)
@@ -125,7 +125,7 @@ class Box:
             array[part] = combined(reduction, array[part], new) if reduction else new
 
 
-def intervals(addresses: np.ndarray, width: int) -> tuple[tuple[int, int], ...]:
+def intervals(addresses: np.ndarray, width: int) -> Intervals:
     """Return the merged, sorted intervals covered by `width` bytes at each address.
 
     >>> intervals(np.array([64, 16, 32]), 16)

@@ -29,6 +29,8 @@ from .schedule import InOrder, Ready, Task
 Agent: TypeAlias = tuple
 """The task that runs: (rank, warpgroup), or (kind, rank, warpgroup) and usually a number for an
 operation that a warpgroup has issued."""
+Choose = Callable[[int, tuple[Agent, ...], int], int]
+"""``choose(step, enabled, usual)`` returns an index into `enabled`."""
 POLLS = 2
 """Unsuccessful tests of one phase that a warpgroup makes before others run until the answer
 changes."""
@@ -110,7 +112,7 @@ class Directed(InOrder):
 
     explores = True
 
-    def __init__(self, choose: Callable[[int, tuple[Agent, ...], int], int]) -> None:
+    def __init__(self, choose: Choose) -> None:
         super().__init__()
         self._choose = choose
         self._waiting: dict[Agent, _Task] = {}
@@ -224,7 +226,7 @@ class Guide:
     def __init__(
         self,
         cluster: int,
-        choose: Callable[[int, tuple[Agent, ...], int], int],
+        choose: Choose,
         deal: Sequence[int] = (),
     ) -> None:
         self.cluster, self.deal = cluster, deal

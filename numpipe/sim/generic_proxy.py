@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from . import race_report, sites
-from .boxes import UPDATES, combined, intervals
+from .boxes import UPDATES, Intervals, combined, intervals
 from .clocks import FENCED, GENERIC
 from .footprints import WRITES
 from .gmem_accesses import LOAD, STORE
@@ -74,13 +74,13 @@ def combine(memory: np.ndarray, addresses: Addresses, values: np.ndarray, reduct
 
 
 @functools.lru_cache(maxsize=4096)
-def _intervals(chunks: bytes, nbytes: int) -> tuple[tuple[int, int], ...]:
+def _intervals(chunks: bytes, nbytes: int) -> Intervals:
     """Return the bytes that int64 chunk addresses cover. Cached, because a few patterns serve every
     tile."""
     return intervals(np.frombuffer(chunks, np.int64), nbytes)
 
 
-def intervals_of(row: np.ndarray, nbytes: int = 16) -> tuple[int, tuple[tuple[int, int], ...]]:
+def intervals_of(row: np.ndarray, nbytes: int = 16) -> tuple[int, Intervals]:
     """Return (first chunk, byte intervals relative to it) of one warp's chunk addresses."""
     first = int(row[0])
     return first, _intervals((row - first).tobytes(), nbytes)
@@ -127,7 +127,7 @@ def note(
     warp: int,
     known: list[int],
     first: int,
-    touched: tuple[tuple[int, int], ...],
+    touched: Intervals,
 ) -> None:
     """Record a warp's "read", "write" or "atomic" of byte intervals relative to `first`, given what
     the warp knows."""
@@ -147,7 +147,7 @@ def note_all(
     who: Warpgroup,
     what: str,
     kind: str,
-    touched: Iterable[tuple[int, tuple[tuple[int, int], ...]]],
+    touched: Iterable[tuple[int, Intervals]],
 ) -> None:
     """Record an access of the executing warps, for each of them with the arguments of `note`."""
     who.breathe()

@@ -148,10 +148,11 @@ class GlobalMemory:
     def _cut(self, box: Box) -> tuple[Place, set[Ints]]:
         """Return the array of a box, and the places from which boxes of its shape have been
         loaded."""
-        place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
-        # each warpgroup has its own tensor maps
-        cut = self._cuts[box.tensor] = place, place.seen.setdefault(shape, set())
-        return cut
+        if box.tensor not in self._cuts:
+            place, shape = self.place(box.tensor.array), (box.tensor.box, box.tensor.flipped)
+            # each warpgroup has its own tensor maps
+            self._cuts[box.tensor] = place, place.seen.setdefault(shape, set())
+        return self._cuts[box.tensor]
 
     def _remember(self, touch: Touch) -> Touch:
         touch.code = _FIRST - len(self._touches)
@@ -177,7 +178,7 @@ class GlobalMemory:
         """Record a TMA load of a box."""
         if access.agent.sm.scheduler.explores:
             access.agent.sm.scheduler.touch_array(box.tensor.array, box.elements(where), READS)
-        place, seen = self._cuts.get(box.tensor) or self._cut(box)
+        place, seen = self._cut(box)
         early = not known[access.agent.sm.clocks.grid] and (self._awaits or self._early is None)
         unwritten = not (place.region.open or place.fresh)
         if where in seen and unwritten and not early:
@@ -217,7 +218,7 @@ class GlobalMemory:
     ) -> None:
         """Record a TMA store of a box, or a reduction. An agent that knows `need` knows that it has
         reached global memory."""
-        place, _ = self._cuts.get(box.tensor) or self._cut(box)
+        place, _ = self._cut(box)
         touch = Touch(
             access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction
         )

@@ -149,6 +149,11 @@ class Registers:
         self.wanted = list(self.held)
         self.waiters: list[Warpgroup] = []
 
+    @property
+    def free(self) -> int:
+        """The registers that no warpgroup holds."""
+        return self.pool - 128 * sum(self.held)
+
     def set(self, who: Warpgroup, direction: Literal["inc", "dec"], registers: int) -> None:
         """Change the registers of every lane of `who`; block an ``inc`` until they are free."""
         race_report.collective(who, "setmaxnreg")
@@ -168,25 +173,24 @@ class Registers:
         self.wanted[who.warpgroup] = registers
         wanted = 128 * (registers - held)
         if direction == "inc" and self.sm.scheduler.explores:
-            who.breathe(lambda: wanted <= self.pool - 128 * sum(self.held))
+            who.breathe(lambda: wanted <= self.free)
         thing = "registers", who.place
         # two granted incs commute; an inc that waits, or a dec, commutes with neither
-        free = self.pool - 128 * sum(self.held)
         self.sm.scheduler.touch(
             thing,
             TEST if direction == "inc" else ARRIVE,
             0,
             (wanted, 0) if wanted > 0 else None,
-            (free, 0),
+            (self.free, 0),
         )
-        while wanted > (free := self.pool - 128 * sum(self.held)):
+        while wanted > self.free:
             self.sm.scheduler.touch(thing, ARRIVE, -1)
             self.waiters.append(who)
             who.block(
                 WaitReason(
                     "registers",
-                    f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {free} free in "
-                    "the SM's pool",
+                    f"setmaxnreg.inc to {registers} registers: {wanted} wanted, {self.free} free "
+                    "in the SM's pool",
                 ),
                 registers=registers,
             )

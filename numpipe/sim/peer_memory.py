@@ -69,7 +69,7 @@ class SharedArrays(GlobalMemory):
 
     # ---- accesses
     def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
-        place, _ = self._cuts.get(box.tensor) or self._cut(box)
+        place, _ = self._cut(box)
         index, needs = box.elements(where), access.needs
         touch = Touch(access, self.number, index, box.tensor.flipped, needs)
         self._visit(access, place, touch, known)

@@ -76,6 +76,10 @@ class SharedMemory:
         self._segments.insert(i, Segment(old.write, dict(old.reads), old.last, dict(old.atomics)))
         return i
 
+    def _between(self, lo: int, hi: int) -> slice:
+        """Return where the segments of [lo, hi) are, after splitting those that reach beyond it."""
+        return slice(self._split(lo), self._split(hi))
+
     def read(
         self,
         access: Access,
@@ -94,12 +98,12 @@ class SharedMemory:
         """
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES if last else READS)
         check = functools.partial(self._check, access, lo, hi, known, asynchronous)
-        i, j = self._split(lo), self._split(hi)
-        unwritten = any(segment.write is None for segment in self._segments[i:j])
+        part = self._between(lo, hi)
+        unwritten = any(segment.write is None for segment in self._segments[part])
         if unwritten and race_report.slot_of(self.sm, lo) is None:
             access.agent.hold()  # others may write first
-            i, j = self._split(lo), self._split(hi)
-        for segment in self._segments[i:j]:
+            part = self._between(lo, hi)
+        for segment in self._segments[part]:
             if segment.write is None or segment.last is not None:
                 since = "" if segment.last is None else f" since {segment.last.tell()}"
                 raise conflicts.unwritten(
@@ -117,8 +121,8 @@ class SharedMemory:
     def update(self, access: Access, warp: int, lo: int, hi: int, known: list[int]) -> None:
         """Record an atomic on [lo, hi). Raises PipelineRace unless the warp's clock `known` covers
         the bytes' write and all reads."""
-        i, j = self._split(lo), self._split(hi)
-        for segment in self._segments[i:j]:
+        part = self._between(lo, hi)
+        for segment in self._segments[part]:
             write = segment.write
             if write is None:
                 raise conflicts.unwritten(
@@ -140,20 +144,20 @@ class SharedMemory:
         # for all
         if access.kind != "mbarrier":
             self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
-        i, j = self._split(lo), self._split(hi)
-        for segment in self._segments[i:j]:
+        part = self._between(lo, hi)
+        for segment in self._segments[part]:
             # a reader gives a better name to the hazard than the fill that it has waited for
             for earlier in (segment.reads.values(), segment.atomics.values(), (segment.write,)):
                 self._check(access, lo, hi, known, asynchronous, segment, earlier)
-        over = self._segments[i].write
+        over = self._segments[part.start].write
         if over is not access:
-            access.over, access.readers = over, tuple(self._segments[i].reads.values())
+            access.over, access.readers = over, tuple(self._segments[part.start].reads.values())
             if over is not None:  # one is enough, and a chain of all would never be freed
                 over.over, over.readers = None, ()
-        self._segments[i:j] = [Segment(access, {})]
-        self._starts[i:j] = [lo]
-        self._merge(i + 1, access)
-        self._merge(i, access)
+        self._segments[part] = [Segment(access, {})]
+        self._starts[part] = [lo]
+        self._merge(part.start + 1, access)
+        self._merge(part.start, access)
 
     def _check(
         self,
@@ -202,7 +206,7 @@ class SharedMemory:
         """Forget the contents of [lo, hi) (an invalidated mbarrier); the next user must come after
         `access`."""
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES)
-        i, j = self._split(lo), self._split(hi)
-        self._segments[i:j] = [Segment(None, {access: access})]
-        self._starts[i:j] = [lo]
+        part = self._between(lo, hi)
+        self._segments[part] = [Segment(None, {access: access})]
+        self._starts[part] = [lo]
         self.bytes[lo:hi] = POISON

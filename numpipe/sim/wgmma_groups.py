@@ -32,7 +32,7 @@ from ..arch.products import WGMMA, Product
 from ..core.machine import InFlight, Mma
 from ..diagnostics.reports import Party
 from . import race_report, sites
-from .boxes import intervals, swizzled
+from .boxes import Intervals, intervals, swizzled
 from .clocks import DRAINED
 from .footprints import ARRIVE, AWAIT
 from .state import Access, WaitReason, Warpgroup
@@ -72,7 +72,7 @@ class Operand:
     16-byte units."""
 
     chunks: Chunks
-    touched: tuple[tuple[int, int], ...]
+    touched: Intervals
 
     def matrix(self, memory: np.ndarray, dtype: np.dtype) -> np.ndarray:
         """Return the operand as (rows, K) if K-major, (K, rows) if MN-major, in float32, or for

@@ -39,7 +39,7 @@ class Hint(NamedTuple):
     sure: bool = True
 
 
-def blocked_on(barrier: str, phase: int, step: int | None = None) -> str:
+def blocked_on(barrier: str, phase: int, step: int | None) -> str:
     """Return `Party.did` of a warpgroup that waits for an mbarrier.
 
     >>> blocked_on("ready[1] of a, b @ gemm.py:41", 1, 3)

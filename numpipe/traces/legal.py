@@ -476,7 +476,7 @@ def _text(event: Event, step: int | None = None) -> str:
     return moment(event.note or event.kind, details, step)
 
 
-def _party(event: Event, did: str, step: int | None = None) -> Party:
+def _party(event: Event, did: str, step: int | None) -> Party:
     details = event.details
     return Party(
         did,

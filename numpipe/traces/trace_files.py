@@ -150,18 +150,19 @@ def load(trace: Recording, path: Any) -> None:
         )
     try:
         saved = record(Saved, packed)
-        if len(saved.gpus) not in (0, len(saved.who)):
-            raise ValueError(f"gpus has {len(saved.gpus)} numbers for {len(saved.who)} warpgroups")
-        gpus = saved.gpus or [None] * len(saved.who)
+        warpgroups = len(saved.who)
+        if len(saved.gpus) not in (0, warpgroups):
+            raise ValueError(f"gpus has {len(saved.gpus)} numbers for {warpgroups} warpgroups")
+        gpus = saved.gpus or [None] * warpgroups
         trace.clock, trace.failure, trace.lost = saved.clock, saved.failure, saved.lost
         trace.tell_rings(saved.rings)
         trace.banks = {(line, access, ways): count for line, access, ways, count in saved.banks}
         trace.sms = dict(saved.sms)
         for number, (whose, start, end, kind, details) in enumerate(saved.events):
             place = f"events[{number}]"
-            if whose >= len(saved.who) or max(start, end) >= 2**63:
+            if whose >= warpgroups or max(start, end) >= 2**63:
                 raise ValueError(
-                    f"{place} is of warpgroup {whose} of {len(saved.who)}, from {start} to {end}"
+                    f"{place} is of warpgroup {whose} of {warpgroups}, from {start} to {end}"
                 )
             needed = (
                 NEEDED.get(f"note {details.get('event')}", ("event",))

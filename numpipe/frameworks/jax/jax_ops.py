@@ -17,6 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from ... import ops
+from ...diagnostics.argument_checks import as_tuple
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels.call_records import Statics
@@ -179,7 +180,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple]:
             def composed(*arrays: Any) -> tuple:
                 values = form.values(form.seen(arrays, _swap))
                 made = by_name(replacement, {**values, "xp": xp})
-                return made if isinstance(made, tuple) else (made,)
+                return as_tuple(made)
 
             made, pull = jax.vjp(composed, *arrays)
             return made, (pull, None, None)
@@ -242,7 +243,7 @@ def _mapped(form: _Form) -> Callable[..., tuple]:
         window = _Swapped if callable(op.batching) else _swap
         values = form.values(form.seen(arrays, window))
         made = op.batched(_Arrays(form.target), size, values, flags)
-        made = made if isinstance(made, tuple) else (made,)
+        made = as_tuple(made)
         return made, (True,) * len(made)
 
     bound.__name__ = op.name

@@ -9,6 +9,7 @@ from typing import Any, Literal
 
 import jax
 
+from ...diagnostics.argument_checks import as_tuple
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels.call_results import is_array
@@ -83,7 +84,7 @@ def call(
             f"numpipe.jax.call: vmap_method must be None or one of {', '.join(_METHODS)}, got "
             f"{vmap_method!r}"
         )
-    several = out_type if isinstance(out_type, (tuple, list)) else (out_type,)
+    several = as_tuple(out_type)
     types = None if out_type is None else tuple(map(array_type, several))
 
     @brief

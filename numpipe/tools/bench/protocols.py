@@ -187,14 +187,14 @@ class Session:
         launch(self.functions[name], self.count, 4 * self.calls)
         self.count += 4 * self.calls
 
-    def first_times(self, calls: int = 3) -> dict[str, float]:
+    def first_times(self) -> dict[str, float]:
         """Make the first calls, which compile, and choose `calls` so that they take `plan.work`.
 
         Return the seconds per call of each competitor, from these few calls.
         """
         for name in self.turns:
-            self.timer.seconds(self.measure(name, calls))
-        each = {name: self.timer.seconds(self.measure(name, calls)) for name in self.turns}
+            self.timer.seconds(self.measure(name, 3))
+        each = {name: self.timer.seconds(self.measure(name, 3)) for name in self.turns}
         self.calls = max(1, round(self.plan.work / max(statistics.fmean(each.values()), 1e-7)))
         return each
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from ... import launch
+from ...diagnostics.argument_checks import as_tuple
 from ...diagnostics.errors import SpecError
 from ...kernels.call_results import is_array
 from ...kernels.kernel import Kernel, check_kernel
@@ -60,7 +61,7 @@ class Arguments:
         self._outs: list[tuple[str, Any]] | None = None
         # out= is for the parameters that the call omits; surplus arrays get no name
         if out is not None:
-            outs = list(out) if isinstance(out, (tuple, list)) else [out]
+            outs = list(as_tuple(out))
             if mesh is not None and not any(isinstance(each, (tuple, list)) for each in outs):
                 outs = [out]
             left = [name for name in kernel.parameters[len(args) :] if name not in named]

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from ... import launch
-from ...diagnostics.argument_checks import FLAG, NONE, element_type, finite, require
+from ...diagnostics.argument_checks import FLAG, NONE, as_tuple, element_type, finite, require
 from ...diagnostics.errors import SimulationError, SpecError
 from ...kernels.simulation_checks import of_gpu
 from ...launch.array_info import ArrayInfo
@@ -124,7 +124,7 @@ def check(
         values = values if isinstance(values, tuple) else (values,)
         values = [array for each in values for array in each]
         names = [of_gpu(name, r, mesh.size) for name in names for r in range(mesh.size)]
-    values = values if isinstance(values, (tuple, list)) else (values,)
+    values = as_tuple(values)
     if len(values) != len(names):
         raise SpecError(
             f"kernel {kernel.name}: the reference gives {len(values)} arrays, the kernel has "
