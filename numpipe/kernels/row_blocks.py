@@ -29,8 +29,10 @@ from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from . import row_registers
-from .row_registers import LOWEST
 
+LOWEST = float(np.finfo(np.float32).min)
+"""lower bound of the maximum of a lane's elements: if all are -inf, exp(-inf - LOWEST) is 0 rather
+than NaN"""
 LINE = 128
 """bytes of a line of memory"""
 
@@ -52,7 +54,6 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     # the numbers of all lanes, as a row in the registers of the CTAs
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
     sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
-    softmax_of_lanes, moments_of_lanes = lanes["softmax_of"], lanes["moments_of"]
     number, column, over_n = lanes["number"], lanes["column"], lanes["over_n"]
     exp, normal = lanes["exp"], lanes["normal"]
 
@@ -128,25 +129,21 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return tile.astype(np.float32)
 
     @function
+    def value(k, x, which):
+        fetch(x, k, which)
+
+        def of(j):
+            return chunk(k, x, j, which)
+
+        return of
+
+    @function
     def load(k, x, y=None, z=None):
-        fetch(x, k, 0)
-
-        def one(j):
-            return chunk(k, x, j, 0)
-
+        one = value(k, x, 0)
         if y is not None:
-            fetch(y, k, 1)
-
-            def two(j):
-                return chunk(k, y, j, 1)
-
+            two = value(k, y, 1)
             if z is not None:
-                fetch(z, k, 2)
-
-                def three(j):
-                    return chunk(k, z, j, 2)
-
-                return one, two, three, k
+                return one, two, value(k, z, 2), k
             return one, two, k
         return one, k
 
@@ -269,7 +266,8 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     @function
     def softmax(f, off=0.0):
         tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
-        top, total = softmax_of_lanes(tops, totals)
+        top = largest_of_lanes(lambda j: tops)
+        total = sum_of_lanes(lambda j: totals * np.exp(tops - top))
 
         def p(j):
             return normal(exp(f(j) - top), total)
@@ -291,7 +289,10 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
         inverse = 1.0 / np.maximum(counts, 1.0)
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
-        return moments_of_lanes(near + totals * inverse, inner, counts)
+        own = near + totals * inverse
+        mean = over_n(sum_of_lanes(lambda j: own * counts))
+        off = own - mean
+        return mean, over_n(sum_of_lanes(lambda j: inner + counts * off * off))
 
     return lanes | {
         "load": load,

@@ -26,9 +26,6 @@ from ..language.tiles.warp_parts import GROUP, PARTS, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
-LOWEST = float(np.finfo(np.float32).min)
-"""lower bound of the maximum of a part of a row: for a part of all -inf, exp(-inf - LOWEST) is 0
-rather than NaN"""
 LOG2E, LN2 = math.log2(math.e), float(np.float32(math.log(2)))
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
@@ -144,26 +141,22 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return full((height, width), 0.0, np.float32)
 
     @function
+    def value(x, i, j):
+        tile = x[i, j]
+
+        def of(j):
+            return tile.astype(np.float32)
+
+        return of
+
+    @function
     def load(k, x, y=None, z=None):
         i, j = ds(k * height, height), columns()
-        first = x[i, j]
-
-        def one(j):
-            return first.astype(np.float32)
-
+        one = value(x, i, j)
         if y is not None:
-            second = y[i, j]
-
-            def two(j):
-                return second.astype(np.float32)
-
+            two = value(y, i, j)
             if z is not None:
-                third = z[i, j]
-
-                def three(j):
-                    return third.astype(np.float32)
-
-                return one, two, three, k
+                return one, two, value(z, i, j), k
             return one, two, k
         return one, k
 
@@ -202,11 +195,11 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
     @function
     def memory():
-        """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 3)."""
+        """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 2)."""
         return scratch(
             (
-                SMEM((6 * parts,), np.float32),
-                Barrier(num_arrivals=wgs * ctas, num_barriers=(2, 3)),
+                SMEM((4 * parts,), np.float32),
+                Barrier(num_arrivals=wgs * ctas, num_barriers=(2, 2)),
             )
         )
 
@@ -225,7 +218,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         """Give all warpgroups that share a row a vector (PARTS,), of which each warp has two
         elements."""
         numbers, landed = memory()
-        to = ds((half * 3 + place) * parts + number() * PARTS, PARTS)
+        to = ds((half * 2 + place) * parts + number() * PARTS, PARTS)
         if ctas > 1:
             async_store_smem(
                 own,
@@ -245,25 +238,22 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             barrier_arrive(landed.at[half, 0])
         if ctas > 1 or place == 0:
             barrier_wait(landed.at[half, place])
-        return load_tile(numbers.at[ds((half * 3 + place) * parts, parts)], "row 16")
+        return load_tile(numbers.at[ds((half * 2 + place) * parts, parts)], "row 16")
 
     @function
     def each(value):
         return full((1, 1), value, np.float32)
 
     @function
-    def added(first, second):
+    def sums(f, g):
+        j = columns()
+        first, second = kept(f(j), 0.0), kept(g(j), 0.0)
         if not shared:
             return first.sum(axis=1)[:, None], second.sum(axis=1)[:, None]
         at = half()
         give(at, 0, split_row(first).sum(axis=1))
         give(at, 1, split_row(second).sum(axis=1))
         return each(got(at, 0).sum()), each(got(at, 1).sum())
-
-    @function
-    def sums(f, g):
-        j = columns()
-        return added(kept(f(j), 0.0), kept(g(j), 0.0))
 
     @function
     def sum_of(f):
@@ -310,41 +300,10 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
         return average, mean(square)
 
-    @function
-    def softmax_of(tops, totals):
-        """Return the maximum and the sum of exp(x - maximum) of a row, given those of lanes."""
-        tops, totals = split_row(tops), split_row(totals)
-        own = tops.max(axis=1)
-        at = half()
-        give(at, 0, own)
-        give(at, 1, (totals * np.exp(tops - own[:, None])).sum(axis=1))
-        tops = got(at, 0)
-        top = tops.max()
-        return each(top), each((got(at, 1) * np.exp(tops - top)).sum())
-
-    @function
-    def moments_of(means, squares, sizes):
-        """Return the mean and the variance of a row, given those of lanes: their means, their sums
-        of the squares of (x - mean), and their numbers of elements."""
-        means, squares, sizes = split_row(means), split_row(squares), split_row(sizes)
-        count = sizes.sum(axis=1)
-        own = (means * sizes).sum(axis=1) / np.maximum(count, 1.0)
-        off = means - own[:, None]
-        at = half()
-        give(at, 0, own)
-        give(at, 1, (squares + sizes * off * off).sum(axis=1))
-        give(at, 2, count)
-        means, counts = got(at, 0), got(at, 2)
-        mean = over_n((means * counts).sum())
-        off = means - mean
-        return each(mean), each(over_n((got(at, 1) + counts * off * off).sum()))
-
     return shared_functions | {
         "blocks": blocks,
         "number": number,
         "put": put,
-        "softmax_of": softmax_of,
-        "moments_of": moments_of,
         "columns": columns,
         "load": load,
         "store": store,
