@@ -34,13 +34,8 @@ CLUSTER = "cluster"
 def common(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
     height, n, flat = rows.height, rows.n, rows.flat
-    across, inverse = cdiv(n, GROUP), float(np.float32(1 / n))
+    across = cdiv(n, GROUP)
     precise, low = rows.dtype.itemsize == 4, math.log(2) - LN2
-
-    @function
-    def over_n(total):
-        """The quotient total / n, rounded once."""
-        return fma(total, inverse, total * (1 / n - inverse))
 
     @function
     def exp(x):
@@ -104,7 +99,6 @@ def common(rows: Any) -> dict[str, Function[..., Any]]:
         return with_rows(tile, height)
 
     return {
-        "over_n": over_n,
         "exp": exp,
         "normal": normal,
         "column": column,
@@ -116,12 +110,35 @@ def common(rows: Any) -> dict[str, Function[..., Any]]:
     }
 
 
+def averages(n: int, sum_of: Function[..., Any]) -> dict[str, Function[..., Any]]:
+    """Return the functions that add up rows and divide by n."""
+    inverse = float(np.float32(1 / n))
+
+    @function
+    def mean(f):
+        total = sum_of(f)
+        # total / n, rounded once
+        return fma(total, inverse, total * (1 / n - inverse))
+
+    @function
+    def moments(f):
+        average = mean(f)
+
+        def square(j):
+            off = f(j) - average
+            return off * off
+
+        return average, mean(square)
+
+    return {"mean": mean, "moments": moments}
+
+
 def functions(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     shared_functions = common(rows)
-    over_n, exp, normal = (shared_functions[name] for name in ("over_n", "exp", "normal"))
+    exp, normal = shared_functions["exp"], shared_functions["normal"]
 
     @function
     def blocks(x):
@@ -275,10 +292,6 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         return each(got(at, 0).max())
 
     @function
-    def mean(f):
-        return over_n(sum_of(f))
-
-    @function
     def softmax(f, off=0.0):
         top = largest(f)
         e = exp(f(columns()) - top)
@@ -290,28 +303,20 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
 
         return p, top - off + np.log(total)
 
-    @function
-    def moments(f):
-        average = mean(f)
-
-        def square(j):
-            off = f(j) - average
-            return off * off
-
-        return average, mean(square)
-
-    return shared_functions | {
-        "blocks": blocks,
-        "number": number,
-        "put": put,
-        "columns": columns,
-        "load": load,
-        "store": store,
-        "zeros": zeros,
-        "sum": sum_of,
-        "mean": mean,
-        "sums": sums,
-        "max": largest,
-        "moments": moments,
-        "softmax": softmax,
-    }
+    return (
+        shared_functions
+        | averages(n, sum_of)
+        | {
+            "blocks": blocks,
+            "number": number,
+            "put": put,
+            "columns": columns,
+            "load": load,
+            "store": store,
+            "zeros": zeros,
+            "sum": sum_of,
+            "sums": sums,
+            "max": largest,
+            "softmax": softmax,
+        }
+    )
