@@ -54,8 +54,9 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     # the numbers of all lanes, as a row in the registers of the CTAs
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
     sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
+    mean_of_lanes = lanes["mean"]
     number, column = lanes["number"], lanes["column"]
-    exp, normal = lanes["exp"], lanes["normal"]
+    exp, log, normal = lanes["exp"], lanes["log"], lanes["normal"]
 
     @function
     def shift():
@@ -216,10 +217,21 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
                 totals = totals + np.exp(part(tile, j, c, -np.inf) - highest)
             return highest, totals
 
-        return added, both, higher, online
+        @function
+        def spread(tile, j, numbers):
+            """Add to the sums of (tile - near) and of its squares."""
+            near, totals, squares = numbers
+            for c in static_range(0, size, STEP):
+                off = tile[:, c : c + STEP] - near
+                if not inside or c < shifts:
+                    off = kept(off, ds(j.start + c, STEP), 0.0)
+                totals, squares = totals + off, squares + off * off
+            return near, totals, squares
 
-    added, both, higher, online = lane_steps(width, True)
-    added_last, both_last, higher_last, online_last = lane_steps(end, False)
+        return added, both, higher, online, spread
+
+    added, both, higher, online, spread = lane_steps(width, True)
+    added_last, both_last, higher_last, online_last, spread_last = lane_steps(end, False)
 
     @function
     def fold(f, add, add_last, numbers):
@@ -257,7 +269,27 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         def p(j):
             return normal(exp(f(j) - top), total)
 
-        return p, top - off + np.log(total)
+        return p, top - off + log(total)
+
+    @function
+    def moments(f):
+        # differences from a mean of some of the lane's own elements lose few digits
+        if whole > 0:
+            near = added(f(columns(0)), columns(0), each_lane(0.0)) * (STEP / width)
+        else:
+            near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
+        _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
+        counts = each_lane(max(whole - 1, 0) * (width / STEP))
+        if whole > 0:
+            counts = added(full((1, width), 1.0, np.float32), columns(0), counts)
+        if whole < steps:
+            counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
+        inverse = 1.0 / np.maximum(counts, 1.0)
+        inner = np.maximum(squares - totals * totals * inverse, 0.0)
+        own = near + totals * inverse
+        average = mean_of_lanes(lambda j: own * counts)
+        off = own - average
+        return average, mean_of_lanes(lambda j: inner + counts * off * off)
 
     return (
         lanes
@@ -268,6 +300,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             "sum": sum_of,
             "sums": sums,
             "max": largest,
+            "moments": moments,
             "softmax": softmax,
         }
     )

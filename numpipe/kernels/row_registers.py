@@ -22,11 +22,14 @@ from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
+from ..language.tiles.tile import bitcast
 from ..language.tiles.warp_parts import GROUP, PARTS, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
-LOG2E, LN2 = math.log2(math.e), float(np.float32(math.log(2)))
+LOG2E = float(np.float32(math.log2(math.e)))
+ONE = 1.5 * 2**23 + 127
+"""a float32 number whose lowest bits are the exponent of 1.0"""
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
@@ -35,18 +38,23 @@ def common(rows: Any) -> dict[str, Function[..., Any]]:
     """Return the functions that do not depend on where a row is."""
     height, n, flat = rows.height, rows.n, rows.flat
     across = cdiv(n, GROUP)
-    precise, low = rows.dtype.itemsize == 4, math.log(2) - LN2
+    precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
     @function
     def exp(x):
+        """exp(x) of numbers of at most 0, within 1 ulp of float32 rows."""
         if not precise:
             return np.exp(x)
-        # the product is rounded, so the power is a little off
-        x = np.maximum(x, -128.0)
-        power = x * LOG2E
-        off = fma(power, -low, fma(power, -LN2, x))
-        made = np.exp2(power)
-        return fma(made, off, made)
+        # 2^whole, whose bits are known, times 2^rest, whose small exponent is exact
+        whole = np.maximum(fma(x, LOG2E, ONE), ONE - 126)
+        rest = fma(x, low, fma(x, LOG2E, ONE - whole))
+        return np.exp2(rest) * bitcast(bitcast(whole, np.uint32) << 23, np.float32)
+
+    @function
+    def log(x):
+        """log(x) of numbers of at least 1."""
+        made = np.log(x)
+        return made + fma(x, exp(-made), -1.0) if precise else made
 
     @function
     def normal(e, total):
@@ -100,6 +108,7 @@ def common(rows: Any) -> dict[str, Function[..., Any]]:
 
     return {
         "exp": exp,
+        "log": log,
         "normal": normal,
         "column": column,
         "random": random,
@@ -138,7 +147,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     shared_functions = common(rows)
-    exp, normal = shared_functions["exp"], shared_functions["normal"]
+    exp, log, normal = (shared_functions[name] for name in ("exp", "log", "normal"))
 
     @function
     def blocks(x):
@@ -301,7 +310,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
         def p(j):
             return made
 
-        return p, top - off + np.log(total)
+        return p, top - off + log(total)
 
     return (
         shared_functions

@@ -4,7 +4,6 @@ its gradient in one pass over memory, and with a quantized result on request."""
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -14,6 +13,7 @@ from ..core.functions import Function, function
 from ..diagnostics.argument_checks import NONE, word
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
+from ..language.tiles.mathematics import fma
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
@@ -24,7 +24,7 @@ from .tiled import TYPES, Tile, launch_over_tiles
 __all__ = ["geglu", "swiglu"]
 
 
-LOG2E = math.log2(math.e)
+LARGEST = float(np.finfo(np.float32).max)
 
 
 def unit(gelu: bool) -> Function[..., Any]:
@@ -34,13 +34,15 @@ def unit(gelu: bool) -> Function[..., Any]:
     @function
     def activated(x):  # type: ignore[no-untyped-def]
         square = x * x
-        # times log2(e), so that it is not rounded once more
-        z = x * (1.5957691216 * LOG2E + 0.0713548163 * LOG2E * square) if gelu else x * LOG2E
+        z = x * (1.5957691216 + 0.0713548163 * square) if gelu else x
         slope = 1.5957691216 + 0.2140644488 * square if gelu else 1.0
-        inverse = 1.0 + np.exp2(-z)
-        # one rounding less than x * s
-        y, s = x / inverse, 1.0 / inverse
-        return y, s + y * (1.0 - s) * slope
+        power = np.exp(-abs(z))
+        rest = power / (1.0 + power)
+        # x or 0, minus a part of x that is rounded with it; of infinity, no part
+        size = np.maximum(-x, np.minimum(x, LARGEST))
+        y = fma(-size, rest, np.maximum(x, 0.0))
+        s = np.where(x > 0.0, 1.0 - rest, rest)
+        return y, s + x * (rest * (1.0 - rest)) * slope
 
     return activated
 

@@ -118,7 +118,7 @@ def test_arrays_of_any_layout() -> None:
     right, grad = expected(x, labels)
     assert near(loss, right, 1e-6) and near(out, grad, 1e-6)
     assert near(
-        ops.cross_entropy(x[0, 0], labels[0, 0, ...]), expected(x[0, :1], labels[0, :1])[0], 1e-5
+        ops.cross_entropy(x[0, 0], labels[0, 0, ...]), expected(x[0, :1], labels[0, :1])[0], 2e-5
     )
 
 
