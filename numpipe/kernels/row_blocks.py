@@ -212,9 +212,9 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
             """Add to maxima and to sums of exp(tile - maximum)."""
             tops, totals = numbers
             highest = higher(tile, j, tops)
-            totals = totals * np.exp(tops - highest)
+            totals = totals * exp(tops - highest)
             for c in static_range(0, size, STEP):
-                totals = totals + np.exp(part(tile, j, c, -np.inf) - highest)
+                totals = totals + exp(part(tile, j, c, -np.inf) - highest)
             return highest, totals
 
         @function
@@ -264,7 +264,7 @@ def functions(rows: Any) -> dict[str, Function[..., Any]]:
     def softmax(f, off=0.0):
         tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
         top = largest_of_lanes(lambda j: tops)
-        total = sum_of_lanes(lambda j: totals * np.exp(tops - top))
+        total = sum_of_lanes(lambda j: totals * exp(tops - top))
 
         def p(j):
             return normal(exp(f(j) - top), total)

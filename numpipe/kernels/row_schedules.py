@@ -30,10 +30,8 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
-HELD = 16384
-"""most columns of a row in registers, if TMA can load it"""
 ODD = 2048
-"""the same for rows of odd length, whose elements are loaded one by one into registers"""
+"""most columns in registers of rows of odd length that TMA can load: the lanes load elements"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
@@ -163,7 +161,8 @@ def choose(
     while n > part * wgs:
         wgs *= 2
     flat = flat and not aligned and unit == 1
-    most = ODD if flat and n % 2 and not once else HELD
+    # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
+    most = ODD if flat and n % 2 and not once else 2 * part
     if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
         width = -(-n // (STEP * wgs)) * STEP
         inside = max(0, n - (wgs - 1) * width)

@@ -21,6 +21,7 @@ from ..diagnostics.argument_checks import FLAG, NONE, Rule, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import fma, rsqrt
+from ..language.tiles.refs import ds
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling
@@ -62,18 +63,28 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
             else:
                 first, block = row.load(k, x)
 
-            def value(j):
+            # reading the total of a longer row again is faster than a second draw
+            stored = drops and adds and row.steps > 0
+
+            def added(j):
                 tile = first(j)
                 if drops:
                     tile = np.where(row.random(k, j, seed) < dropout, 0.0, tile * scale)
-                return tile + second(j) if adds else tile
+                if adds:
+                    tile = tile + second(j)
+                if stored:
+                    total[ds(k, 1), j] = tile
+                return tile
+
+            def value(j):
+                return total[ds(k, 1), j].astype(np.float32) if stored else added(j)
 
             def squared(j):
-                tile = value(j)
+                tile = added(j)
                 return tile * tile
 
             if centered:
-                mean, square = row.moments(value)
+                mean, square = row.moments(added)
             else:
                 square = row.mean(squared)
             square = square + eps
@@ -99,7 +110,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
 
             if quantized:
                 result = quantized_(row, row.put, row.put_groups, k, scales, result)
-            if adds:
+            if adds and not stored:
                 row.store(block, y, result, total, value)
             else:
                 row.store(block, y, result)

@@ -129,7 +129,8 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     bf16 = np.dtype(ml_dtypes.bfloat16)
     assert choose(1024).height == 8
     assert choose(1024, operands=2).ctas == 3
-    assert choose(16384, operands=2).wgs == 4
+    assert (choose(8192, operands=2).wgs, choose(8194, operands=2).steps) == (2, 2)
+    assert choose(16384, operands=2, aligned=False).wgs == 4
     long = [choose(65536, dtype=bf16, operands=n) for n in (1, 2)]
     assert [(row.cluster, row.slots) for row in long] == [(2, 4), (4, 2)]
     longest = choose(1 << 20, dtype=bf16)
