@@ -2,8 +2,8 @@
 then `kernel_compiler`.
 
 No other module imports them. This package does not hide the backend, however. The CUDA
-implementations of operations, in the ``_cuda`` modules, use Numba's concepts (types, typing
-contexts, signatures) and llvmlite's builders, which they import from here. A new version of Numba
+implementations of operations, in the ``_cuda`` modules, use Numba's concepts (types, signatures)
+and llvmlite's builder (`llvm_ir.Builder`), which they import from here. A new version of Numba
 affects only this package, unless that interface changes. Another backend would also change those
 modules, which are most of what numpipe knows about the GPU. The meaning of kernels does not belong
 here. The package is imported by the first compile, and never by ``import numpipe``.

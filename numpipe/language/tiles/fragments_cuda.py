@@ -90,7 +90,7 @@ def multiplied(
             at = (block * columns + first) // 2 + 4 * (n // each)
             operands = [*own[block], *words[n : n + each]]
             sums[at : at + 4] = builder.emit_asm(
-                [kind] * 4, [*operands, *sums[at : at + 4]], text, tied=len(operands)
+                [kind] * 4, [*operands, *sums[at : at + 4]], text, tied=len(operands), memory=False
             )
 
     waiting: list[tuple[int, list[list[Any]], list[Any]]] = []
