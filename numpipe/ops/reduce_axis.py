@@ -102,15 +102,14 @@ def reducer(
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
         block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
-        # an even column, so that elements are loaded in pairs
-        begin = number * n & -2 if each > 1 else 0
-        before = number * n - begin
+        # the second of two odd rows begins a column early, so that elements are loaded in pairs
+        begin = number * (n - 1)
 
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
             if sums and each > 1:
-                return of[batch, own, ds(begin + start, length, stop=begin + before + n)]
+                return of[batch, own, ds(begin + start, length, stop=(number + 1) * n)]
             if sums or short:
                 return of[batch, own, ds(begin + start, length)]
             return of[batch, own, ds(begin + start, length, most=x.shape[2] - length)]
@@ -126,13 +125,12 @@ def reducer(
         for start in range(part * share, min(part * share + share, n), length):
             if not (sums or short):
                 # maxima may see elements twice: the last tile ends where the axis does
-                final = before + n - length
-                start = min(start, final + (final & 1) if each > 1 else final)
+                start = min(start, n + each - 1 - length)
             tiles = loaded(x, start)  # one load for all pieces
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
-                factors = weights[batch, ds(start - before, length)].astype(np.float32)
+                factors = weights[batch, ds(start - number, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
             if sums:
@@ -147,7 +145,7 @@ def reducer(
                 if kind == "top":
                     tile = np.abs(tile)
                 if short or (each > 1 and (k == 0 or k == length - step)):
-                    inside = (piece(iota(whole, axis), k) + (start - before)).astype(np.uint32)
+                    inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
                     tile = np.where(inside < np.uint32(n), tile, lowest)
                 if index:
                     higher = np.maximum(total, tile)
@@ -163,9 +161,8 @@ def reducer(
                 total = carried + total
         result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
         if index:
-            lanes = piece(iota(whole, axis), 0)
             if not again:
-                at = np.maximum(at + lanes - before, 0)
+                at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
             if down and fold > 1:
                 at = at * fold + (piece(iota(whole, 1), 0) + own.start) // (x.shape[2] // fold)
             at = at + first
