@@ -79,7 +79,7 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
-    finish  function of the reduced vector, applied before it is stored
+    finish  function of the reduced vector, if there is no further launch
 
     Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
     `scale`, a factor of the result.
@@ -176,8 +176,8 @@ def reducer(
                 found[batch, part, own, number] = at
             if last:
                 result = result * scale
-            if finish is not None:
-                result = finish(result)
+                if finish is not None:
+                    result = finish(result)
             y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
@@ -326,18 +326,13 @@ def launch_on_view(
         for name, info in made.items():
             outer, inner, one = info.strides
             if down:
-                sizes, steps, start = (parts, shape[2], 1), (each * inner, one, one), (0, slot)
+                sizes, steps, at = (parts, shape[2], 1), (each * inner, one, one), (0, slot)
             else:
-                sizes, steps, start = (
-                    (slots, shape[1], each),
-                    (inner, each * one, one),
-                    (0, 0, begin),
-                )
-            more[name] = strided(info, (batch, *sizes), (outer, *steps), start)
+                sizes, steps, at = (slots, shape[1], each), (inner, each * one, one), (0, 0, begin)
+            more[name] = strided(info, (batch, *sizes), (outer, *steps), at)
         short = kind not in ("sum", "dot") and length > (shape[1] if down else columns)
-        combining = again and index
-        own = (finish if last else None,)
-        kernel = reducer(kind, down, step, across, length, each, short, combining, last, *own)
+        tile = step, across, length
+        kernel = reducer(kind, down, *tile, each, short, again and index, last, finish)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
         kernel(x, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
     if not last:
