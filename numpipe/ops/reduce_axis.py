@@ -326,7 +326,7 @@ def launch_on_view(
         for name, info in made.items():
             outer, inner, one = info.strides
             if down:
-                sizes, steps, at = (parts, shape[2], 1), (each * inner, one, one), (0, slot)
+                sizes, steps, at = (parts, shape[2], 1), (each * inner, one, one), (0, slot, 0)
             else:
                 sizes, steps, at = (slots, shape[1], each), (inner, each * one, one), (0, 0, begin)
             more[name] = strided(info, (batch, *sizes), (outer, *steps), at)
