@@ -233,8 +233,8 @@ def schedule(
         across = 16 if again else across if others > 32 else 32
         step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        many = again or (itemsize < 4 and n // (5 * step) * ceil(others, across) >= ENOUGH)
-        counts = (1, 3, 5) if many else (1, 3)
+        many = again or n // (5 * step) * shape[0] * ceil(others, across) >= ENOUGH
+        counts = (1, 3, 5) if again or (many and itemsize < 4) else (1, 3)
         length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
@@ -242,6 +242,7 @@ def schedule(
         least = {16: ENOUGH if n > 4096 else ENOUGH // 2, 8: ENOUGH // 10 if n <= 8192 else rows}
         across = next((h for h in least if rows >= h * least[h]), 1)
         across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
+        across = 32 if n < 128 and not sums else across
         step, count = 512 if across == 1 else 64, 1
         if n <= SHORT:
             # few lanes share a short row
@@ -254,8 +255,8 @@ def schedule(
             count = min(at_once, key=lambda count: ceil(ceil(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * ceil(others, across), 1)
-    # columns are walked faster by more CTAs than run at a time; rows need no second launch
-    most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
+    # long columns are walked faster by more CTAs than run at a time; rows need no second launch
+    most = ceil(ENOUGH if many else ENOUGH // 2, tiles) if down else ENOUGH // tiles
     parts = 1 if again and n < 512 else min(most, n // length)
     return step, across, length, max(parts, 1)
 
