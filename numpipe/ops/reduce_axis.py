@@ -12,11 +12,10 @@ False      (1, rows, n)           (1, parts, rows, 1)
 True       (batch, n, columns)    (batch, parts, columns, 1)
 =========  =====================  ===========================
 
-Rows that begin at no multiple of 16 bytes are read several at a time, as one row that does, so
-that elements are loaded in pairs: `fold` rows of x are one row of the kernel's x, whose rows are
-(1, rows / fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows /
-fold, fold) or (batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of
-their own.
+Two rows of odd length are read as one, so that elements are loaded in pairs, and several short rows
+whose columns are reduced: `fold` rows of x are one row of the kernel's x, whose rows are (1, rows /
+fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows / fold, fold) or
+(batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of their own.
 """
 
 # tiles in kernels have no types
@@ -35,49 +34,26 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.memory.remote import async_store_smem
-from ..language.memory.scratch import scratch
-from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
-from ..plan.allocations import SMEM, Barrier
-from ..plan.context import axis_index, program_id
+from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .op_outputs import allocated
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
+NARROW = 128
+"""columns below which rows are read several at a time, so that all lanes of a warp have some"""
 FOLDED = 1 << 20
-"""bytes from which on rows at no multiple of 16 bytes are read several at a time"""
+"""bytes from which on rows are read several at a time"""
 SHORT = 80
 """elements of rows of which a tile has all"""
-CTAS = 6
-"""CTAs of an SM"""
 BEYOND = 2**31 - 1
 """larger than every index"""
-
-
-TILE, WIDE, COUNTS2, COUNTS4, ROOMY, NARROW, WHOLE = 2048, 256, (1, 3, 5), (1, 3), 16, 0, 792
-AGAIN = (1, 3, 5)
-UNIT, NLONG, DOT_ACROSS, CLUSTER, CLUSTERED = 16, 4096, 8, 1, 200
-
-
-def across_for(rows, n, dot, others):
-    across = next(
-        (
-            h
-            for h, enough in ((16, 1584 if n > 4096 else 792), (8, WHOLE if n < NLONG else 1 << 30))
-            if rows >= h * enough
-        ),
-        1,
-    )
-    if dot and others > 4:
-        return max(across, DOT_ACROSS)
-    return max(across, 8 if n <= 512 else 1)
 
 
 @functools.cache
@@ -92,7 +68,6 @@ def reducer(
     again: bool = False,
     last: bool = True,
     finish: Function[..., Any] | None = None,
-    ctas: int = 1,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
     maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
@@ -104,43 +79,37 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
-    finish  function of the reduced vector, applied before it is stored
+    finish  function of the reduced vector, if there is no further launch
 
     Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
     `scale`, a factor of the result.
     """
-    axis, whole = (0, (length, across)) if down else (1, (across, length))
+    whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    cluster: dict[str, Any] = {} if ctas == 1 else {"cluster": ctas, "cluster_names": "cluster"}
+    ctas = 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each * ctas, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=CTAS),
+        compiler_params=CompilerParams(ctas_per_sm=ctas),
         static_dims=(-1,),
-        **cluster,
     )
     def reduce_axis(x, weights, places, y, found, parts, first, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        place, part = program_id(0) // ctas, program_id(1)
-        rank = axis_index("cluster") if ctas > 1 else 0
-        block, number = place // each, place % each
+        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
-        # an even column, so that elements are loaded in pairs
-        begin = number * n & -2 if each > 1 else 0
-        before = number * n - begin
+        # the second of two odd rows begins a column early, so that elements are loaded in pairs
+        begin = number * (n - 1)
 
-        def loaded(of, start, end):
-            if down and sums:
-                return of[batch, ds(start, length, stop=end), own]
+        def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
             if sums and each > 1:
-                return of[batch, own, ds(begin + start, length, stop=begin + before + n)]
+                return of[batch, own, ds(begin + start, length, stop=(number + 1) * n)]
             if sums or short:
                 return of[batch, own, ds(begin + start, length)]
             return of[batch, own, ds(begin + start, length, most=x.shape[2] - length)]
@@ -152,20 +121,16 @@ def reducer(
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
         at = piece(full(whole, 0, np.int32), 0)
-        unit = step if down else length
-        share = cdiv(cdiv(n, unit), parts * ctas) * unit
-        first_place = (part * ctas + rank) * share
-        end = min(first_place + share, n)
-        for start in range(first_place, end, length):
+        share = cdiv(cdiv(n, length), parts) * length
+        for start in range(part * share, min(part * share + share, n), length):
             if not (sums or short):
-                # maxima may see elements twice: the last tile ends where the part does
-                final = before + end - length if not down else end - length
-                start = max(min(start, final + (final & 1) if each > 1 else final), 0)
-            tiles = loaded(x, start, end)  # one load for all pieces
+                # maxima may see elements twice: the last tile ends where the axis does
+                start = min(start, n + each - 1 - length)
+            tiles = loaded(x, start)  # one load for all pieces
             if again:
-                indices = loaded(places, start, end)
+                indices = loaded(places, start)
             if kind == "dot":
-                factors = weights[batch, ds(start - before, length)].astype(np.float32)
+                factors = weights[batch, ds(start - number, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
             if sums:
@@ -180,7 +145,7 @@ def reducer(
                 if kind == "top":
                     tile = np.abs(tile)
                 if short or (each > 1 and (k == 0 or k == length - step)):
-                    inside = (piece(iota(whole, axis), k) + (start - before)).astype(np.uint32)
+                    inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
                     tile = np.where(inside < np.uint32(n), tile, lowest)
                 if index:
                     higher = np.maximum(total, tile)
@@ -196,49 +161,24 @@ def reducer(
                 total = carried + total
         result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
         if index:
-            lanes = piece(iota(whole, axis), 0)
             if not again:
-                at = np.maximum(at + lanes - before, 0)
+                at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
             if down and fold > 1:
                 at = at * fold + (piece(iota(whole, 1), 0) + own.start) // (x.shape[2] // fold)
             at = at + first
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
             at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
-        if ctas > 1:
-            # all CTAs of a cluster send their results to the first
-            mine = ds(rank * across, across)
-            tops = scratch(SMEM((ctas * across,), np.float32))
-            landed = scratch(Barrier(num_arrivals=ctas * (1 + index)))
-            async_store_smem(result, tops.at[mine], landed, cluster_idx=None, cluster_dim="cluster")
+        if index and last:
+            y[batch, part, own, number] = at
+        else:
             if index:
-                spots = scratch(SMEM((ctas * across,), np.int32))
-                async_store_smem(
-                    at, spots.at[mine], landed, cluster_idx=None, cluster_dim="cluster"
-                )
-            barrier_wait(landed)
-            result = tops[ds(0, across)]
-            if index:
-                at = spots[ds(0, across)]
-            for cta in static_range(1, ctas):
-                other = tops[ds(cta * across, across)]
-                if index:
-                    changed = bitcast(np.maximum(result, other), np.int32) != bitcast(
-                        result, np.int32
-                    )
-                    at = np.where(changed, spots[ds(cta * across, across)], at)
-                result = result + other if sums else np.maximum(result, other)
-        if rank == 0:
-            if index and last:
-                y[batch, part, own, number] = at
-            else:
-                if index:
-                    found[batch, part, own, number] = at
-                if last:
-                    result = result * scale
+                found[batch, part, own, number] = at
+            if last:
+                result = result * scale
                 if finish is not None:
                     result = finish(result)
-                y[batch, part, own, number] = result
+            y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -261,15 +201,12 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
 
 
 def _folded(view: ArrayInfo, down: bool) -> int:
-    """Return how many rows of a view are read as one: several where that is faster, of odd length
-    and 16 bits, or long and reduced."""
+    """Return how many rows of a view are read as one: two of odd length and 16 bits, and several
+    short ones whose columns are reduced."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    fold, better = UNIT // math.gcd(row, UNIT), row % 4 > 0 or (columns > SHORT and not down)
-    if down and columns < NARROW:
-        fold, better = 64 // math.gcd(columns, 64), True
-    large = rows >= fold and rows * row >= FOLDED
-    return fold if better and large and view.strides[1] == row else 1
+    fold = 64 // math.gcd(columns, 64) if down and columns < NARROW else 1 + (row % 4 > 0)
+    return fold if rows >= fold and rows * row >= FOLDED and view.strides[1] == row else 1
 
 
 def schedule(
@@ -284,42 +221,42 @@ def schedule(
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
-    ((64, 16, 512, 1), (1024, 1, 8192, 1))
+    ((64, 16, 512, 1), (512, 1, 8192, 1))
     >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 40, 25), (16, 128, 80, 112))
+    ((8, 256, 40, 25), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    ceil = lambda n, size: -(-n // size)
+    ceil, sums = lambda n, size: -(-n // size), kind in ("sum", "dot")
     n = max(n, 1)
     if down:
-        across = 64 * ceil(others, 64 * ceil(others, WIDE))
+        across = 64 * ceil(others, 64 * ceil(others, 256))
         across = 16 if again else across if others > 32 else 32
-        step = (512 if again else TILE) // across // 8 * 8
+        step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        counts = AGAIN if again else COUNTS4 if itemsize > 2 else COUNTS2
+        many = again or n // (5 * step) * shape[0] * ceil(others, across) >= ENOUGH
+        counts = (1, 3, 5) if again or (many and itemsize < 4) else (1, 3)
         length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
-        # CTAs with a long row each need no second launch, and are faster than few with 16 rows;
-        # several rows share weights; few lanes share a short row
-        rows, dot, n = shape[0] * others, kind == "dot", n + (fold > 1)
-        across = across_for(rows, n, dot, others)
-        unit = 512 if across == 1 else 64
+        # a warp has its own rows, unless they are few, or long; several rows share weights
+        rows, n = shape[0] * others, n + (fold > 1)
+        least = {16: ENOUGH if n > 4096 else ENOUGH // 2, 8: ENOUGH // 10 if n <= 8192 else rows}
+        across = next((h for h in least if rows >= h * least[h]), 1)
+        across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
+        across = 32 if n < 128 and not sums else across
+        step, count = 512 if across == 1 else 64, 1
         if n <= SHORT:
+            # few lanes share a short row
             across, step = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
-            length = step
         else:
             # as many steps at once as leave few for the end of the axis
-            step = unit
-            most = ceil(n, unit) if kind in ("sum", "dot") else max(n // unit, 1)
-            scale = 2 if across == 1 else 1
-            at_once = range(
-                min(scale * ROOMY // itemsize, most), min(scale * 10 // itemsize, most) - 1, -1
-            )
-            count = min(at_once, key=lambda count: ceil(ceil(n, unit), count) * count)
-            length = unit * count
+            most = ceil(n, step) if sums else max(n // step, 1)
+            large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
+            at_once = range(large, small - 1, -1)
+            count = min(at_once, key=lambda count: ceil(ceil(n, step), count) * count)
+        length = step * count
     tiles = max(shape[0] * ceil(others, across), 1)
-    # columns are walked faster by more CTAs than run at a time; rows need no second launch
-    most = ceil(ENOUGH, tiles) if down else ENOUGH // tiles
+    # long columns are walked faster by more CTAs than run at a time; rows need no second launch
+    most = ceil(ENOUGH if many else ENOUGH // 2, tiles) if down else ENOUGH // tiles
     parts = 1 if again and n < 512 else min(most, n // length)
     return step, across, length, max(parts, 1)
 
@@ -366,17 +303,11 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
-    fold = 1 if down and kind == "dot" else _folded(view, down)
-    whole, slots, plans, ctas = rows // fold * fold, 0, list[Any](), 1
+    fold = 1 if again or (down and kind == "dot") else _folded(view, down)
+    whole, slots, plans = rows // fold * fold, 0, list[Any]()
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
         step, across, length, parts = schedule(shape, down, size, each, kind, again)
-        if CLUSTER > 1 and down and not again and each == 1 and whole == rows and kind != "dot":
-            for width in (256, 128, 64):
-                if batch * -(-columns // width) * CLUSTER >= CLUSTERED and rows >= 64 * CLUSTER:
-                    across, step, parts, ctas = width, TILE // width, 1, CLUSTER
-                    length = step * COUNTS2[-1]
-                    break
         plans.append((begin, each, shape, step, across, length, parts, slots))
         # all rows are shared by as many CTAs
         slots = slots + parts * each if down else plans[0][-2]
@@ -396,19 +327,13 @@ def launch_on_view(
         for name, info in made.items():
             outer, inner, one = info.strides
             if down:
-                sizes = parts, shape[2], 1
-                steps, start = (each * inner, one, one), (0, slot, 0)
+                sizes, steps, at = (parts, shape[2], 1), (each * inner, one, one), (0, slot, 0)
             else:
-                sizes, steps, start = (
-                    (slots, shape[1], each),
-                    (inner, each * one, one),
-                    (0, 0, begin),
-                )
-            more[name] = strided(info, (batch, *sizes), (outer, *steps), start)
+                sizes, steps, at = (slots, shape[1], each), (inner, each * one, one), (0, 0, begin)
+            more[name] = strided(info, (batch, *sizes), (outer, *steps), at)
         short = kind not in ("sum", "dot") and length > (shape[1] if down else columns)
-        combining = again and index
-        own = (finish if last else None, ctas)
-        kernel = reducer(kind, down, step, across, length, each, short, combining, last, *own)
+        tile = step, across, length
+        kernel = reducer(kind, down, *tile, each, short, again and index, last, finish)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
         kernel(x, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
     if not last:
