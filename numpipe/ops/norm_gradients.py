@@ -94,8 +94,17 @@ def of_rows(*present: str) -> RowKernel:
                     return grads(j)
 
             if dweight is not None:
-                of_weight = of_weight + grads(row.columns()) * tile(row.columns())
-                of_bias = of_bias + grads(row.columns())
+                known, plain = tile(row.columns()), grads(row.columns())
+                of_weight = of_weight + plain * known
+                of_bias = of_bias + plain
+                weighted = own(row.columns())
+
+                def tile(j):
+                    return known
+
+                def own(j):
+                    return weighted
+
             along, total = row.sums(lambda j: own(j) * tile(j), own)
 
             def made(j):
