@@ -88,10 +88,7 @@ def of_rows(*present: str) -> RowKernel:
                 return value(j) * inverse - mean * inverse
 
             def own(j):
-                if weight is not None:
-                    return grads(j) * weight[j].astype(np.float32)
-                else:
-                    return grads(j)
+                return grads(j) if weight is None else grads(j) * weight[j].astype(np.float32)
 
             if dweight is not None:
                 known, plain = tile(row.columns()), grads(row.columns())
@@ -217,7 +214,7 @@ def in_ring(
         start, stop = number * own - shift, min(number * own - shift + own, n)
         j = ds(start, width, stop=stop, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
-        gain = weight[ds(start, width, most=last * own, least=-shifts)]
+        gain = weight[j]
 
         def load(array, ring, k):
             i, first = at + k * step, rank * wgs * own - shift
@@ -274,8 +271,7 @@ def in_ring(
         def sums_of(k):
             """The means over row k of gradient * weight * normed x, and of gradient * weight."""
             barrier_wait(added.at[k % AHEAD])
-            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector)
-            part = part * (1.0 / n)
+            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector) * (1.0 / n)
             if not centered:
                 return part.sum(), 0.0
             first = (iota((shared,), 0) & 4) == 0

@@ -115,8 +115,8 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
 
     def by_row(element: int, pair: bool = False) -> tuple[Any, Any]:
         """Return `address` of an element, or of a pair that is inside the array or outside it as a
-        whole: one address per row, plus an offset. A row outside the array is read as its first, and
-        a column outside it as one of the row's first."""
+        whole: one address per row, plus an offset. A row outside the array is read as its first, a
+        column outside it as one of the row's first."""
         rows, columns = where[element]
         stride = nb.const(1, nb.i64) if pair else block.stride[-1]
         if (rows, pair) not in lines:
