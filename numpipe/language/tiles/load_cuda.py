@@ -115,8 +115,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
 
     def by_row(element: int, pair: bool = False) -> tuple[Any, Any]:
         """Return `address` of an element, or of a pair that is inside the array or outside it as a
-        whole: one address per row, plus an offset. A row outside the array is read as its first, a
-        column outside it as one of the row's first."""
+        whole: one address per row, plus an offset. A row outside the array is read as its first."""
         rows, columns = where[element]
         stride = nb.const(1, nb.i64) if pair else block.stride[-1]
         if (rows, pair) not in lines:
@@ -136,12 +135,7 @@ def _registers(builder: Any, block: Block, forms: list[Form], whole: bool = Fals
         if outside or not whole:
             here = block.has(first_form, column, columns or 0, outside)
         at = block.moved(line, nb.const(columns or 0), stride)
-        # the start of the row, which other lanes load: lanes of all SMs would wait for one line of
-        # memory; a pair begins there at an aligned address
-        begin = builder.and_(block.start[-1], int(pair))
-        back = builder.sub(begin, builder.add(block.start[-1], column))
-        near = block.moved(line, back, stride)
-        return builder.select(here, at, near), builder.and_(inside, here)
+        return builder.select(here, at, block.base), builder.and_(inside, here)
 
     rowwise = bool(lanes) and not gathered and where[0][1] is not None
 
