@@ -114,15 +114,16 @@ class RowKernel:
 def loadable(*infos: ArrayInfo | None) -> tuple[bool, bool]:
     """Return whether TMA can load the rows of all of these matrices, and whether it can load parts
     of them as flat arrays."""
-    given = None not in infos
-    return given and all(map(_aligned, infos)), given and all(map(_flat, infos))
+    known = [info for info in infos if info is not None]
+    given = len(known) == len(infos)
+    return given and all(map(_aligned, known)), given and all(map(_flat, known))
 
 
-def _aligned(info: Any) -> bool:
+def _aligned(info: ArrayInfo) -> bool:
     return major_order(info) == "row" and not tma_addressable(info)
 
 
-def _flat(info: Any) -> bool:
+def _flat(info: ArrayInfo) -> bool:
     """Return whether TMA's int32 indices reach all elements. Rows of host arrays are padded on the
     GPU."""
     size = info.dtype.itemsize
