@@ -115,18 +115,18 @@ class RowKernel:
 def loadable(*infos: ArrayInfo | None) -> tuple[bool, bool]:
     """Return whether TMA can load the rows of all of these matrices, and whether it can load parts
     of them as flat arrays."""
-    return all(map(_aligned, infos)), all(map(_flat, infos))
+    known = [info for info in infos if info is not None]
+    given = len(known) == len(infos)
+    return given and all(map(_aligned, known)), given and all(map(_flat, known))
 
 
-def _aligned(info: ArrayInfo | None) -> bool:
-    return info is not None and major_order(info) == "row" and not tma_addressable(info)
+def _aligned(info: ArrayInfo) -> bool:
+    return major_order(info) == "row" and not tma_addressable(info)
 
 
-def _flat(info: ArrayInfo | None) -> bool:
+def _flat(info: ArrayInfo) -> bool:
     """Return whether TMA's int32 indices reach all elements. Rows of host arrays are padded on the
     GPU."""
-    if info is None:
-        return False
     size = info.dtype.itemsize
     dense = info.strides == dense_strides(info.shape, size) and info.kind != "host"
     return dense and info.ptr % 16 == 0 and math.prod(info.shape) < 2**31 - 16

@@ -53,13 +53,11 @@ def numbers(statistics, i):
 
 @functools.cache
 def of_rows(*present: str) -> RowKernel:
-    """Return the kernel of the gradients that are `present`. With dresidual, which is the gradient
-    of the total, dx is that of x before elements were dropped. With dweight, each program computes
-    many blocks of rows that registers have room for, and stores a row of sums."""
-    names = "weight", "grad_total", "dresidual", "dweight", "dbias"
-    programs, absent = "dweight" * ("dweight" in present), [n for n in names if n not in present]
+    """Return the kernel of the gradient dx, with the arrays that are `present`. With dresidual,
+    which is the gradient of the total, dx is that of x before elements were dropped."""
+    absent = [n for n in ("weight", "grad_total", "dresidual") if n not in present]
 
-    @rows(operands=2, programs=programs, without=absent)
+    @rows(operands=2, without=absent)
     def norm_gradient(
         x,
         grad,
@@ -68,24 +66,19 @@ def of_rows(*present: str) -> RowKernel:
         grad_total,
         dx,
         dresidual,
-        dweight,
-        dbias,
         *,
         dropout,
         scale,
         seed,
         row: Static,
     ):
-        at = ds(program_id(0), 1)
-        if dweight is not None:
-            of_weight = of_bias = row.zeros()
         for k in row.blocks(x):
             value, grads, block = row.load(k, x, grad)
             i, n = ds(k * row.height, row.height), x.shape[1]
             inverse, mean = numbers(statistics, i)
 
             def tile(j):
-                return value(j) * inverse - mean * inverse
+                return (value(j) - mean) * inverse
 
             def own(j):
                 if weight is not None:
@@ -93,9 +86,6 @@ def of_rows(*present: str) -> RowKernel:
                 else:
                     return grads(j)
 
-            if dweight is not None:
-                of_weight = of_weight + grads(row.columns()) * tile(row.columns())
-                of_bias = of_bias + grads(row.columns())
             along, total = row.sums(lambda j: own(j) * tile(j), own)
 
             def made(j):
@@ -114,16 +104,71 @@ def of_rows(*present: str) -> RowKernel:
                 row.store(block, dx, made)
             else:
                 row.store(block, dx, dropped, dresidual, made)
-        if dweight is not None:
-            dweight[at, row.columns()] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[at, row.columns()] = of_bias.sum(axis=0)[None, :]
 
     return norm_gradient
 
 
+@functools.cache
+def of_short_rows(*present: str) -> RowKernel:
+    """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
+    many blocks of rows, and stores a row of sums."""
+    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
+
+    @rows(operands=2, programs="dweight", without=absent)
+    def norm_gradient_of_short_rows(
+        x,
+        grad,
+        statistics,
+        weight,
+        grad_total,
+        dx,
+        dresidual,
+        dweight,
+        dbias,
+        *,
+        dropout,
+        scale,
+        seed,
+        row: Static,
+    ):
+        n, j, step = x.shape[1], row.columns(), num_programs(0)
+        at = ds(program_id(0), 1)
+        i = ds(program_id(0) * row.height, row.height)
+        next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
+        of_weight = of_bias = row.zeros()
+        for k in row.blocks(x):
+            i, after = ds(k * row.height, row.height), ds((k + step) * row.height, row.height)
+            own, (inverse, mean) = next_own.astype(np.float32), next_numbers
+            tile = next_tile.astype(np.float32) * inverse - mean * inverse
+            # the loads of the next block overlap the arithmetic of this one
+            next_tile, next_own = x[after, j], grad[after, j]
+            next_numbers = numbers(statistics, after)
+            of_weight = of_weight + own * tile
+            of_bias = of_bias + own
+            # not kept, so that an SM has registers for more CTAs
+            factor = 1.0 if weight is None else weight[j].astype(np.float32)
+            weighted = own * factor
+            slope = weighted * tile
+            along, total = row.sums(lambda j: slope, lambda j: weighted)
+            made = weighted - tile * (along / n)
+            if statistics.shape[1] == 2:
+                made = made - total / n
+            made = made * inverse
+            if grad_total is not None:
+                made = made + grad_total[i, j].astype(np.float32)
+            if dresidual is not None:
+                dresidual[i, j] = made
+                made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
+            dx[i, j] = made
+        dweight[at, j] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[at, j] = of_bias.sum(axis=0)[None, :]
+
+    return norm_gradient_of_short_rows
+
+
 SHARED, OTHER = 233472, 4096
-"""bytes of shared memory of an SM, and those that a CTA has no rows in, except for sums"""
+"""bytes of shared memory of an SM, and most of what each CTA takes in addition to rows and sums"""
 PART, WARPGROUPS = 5120, 4
 """bytes of a warpgroup's part of a row up to which a CTA has fewer than all WARPGROUPS"""
 LONGEST = 26624
@@ -208,7 +253,7 @@ def in_ring(
         start, stop = number * own - shift, min(number * own - shift + own, n)
         j = ds(start, width, stop=stop, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
-        gain = weight[ds(start, width, most=last * own, least=-shifts)]
+        gain = weight[j]
 
         def load(array, ring, k):
             i, first = at + k * step, rank * wgs * own - shift
@@ -394,11 +439,11 @@ def launch_gradient(
     aligned, flat = loadable(rows_of(x), rows_of(grad))
 
     if many and n <= SHORT:
-        row = choose(n)
+        row, ctas = choose(n), 3
         height = 4 if n > SHORT // 2 else row.height
-        ctas = 512 // (4 * height * row.width // 128 + 36)
         row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
-        run, programs = of_rows(*names).scheduled(row), max(min(cdiv(count, height), SMS * ctas), 1)
+        run, most = of_short_rows(*names).scheduled(row), SMS * ctas
+        programs = max(1, min(cdiv(count, height), most))
     elif many and dresidual is None and shares(n, size)[0] <= CLUSTER and (aligned or flat):
         how = statistics.shape[-1] > 1, n, size, flat, *shares(n, size)
         run, most = in_ring(*how, *names)
