@@ -40,7 +40,6 @@ from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
-from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
@@ -326,8 +325,8 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
 
 
 @functools.cache
-def turned(height: int, width: int, PIECE: int = 32, ctas: int = 8, GROUP: int = 32) -> Kernel:
-    """Return the kernel that transposes blocks of `height` x `width` in shared memory."""
+def turned(height: int, width: int, piece: int = 32, ctas: int = 8) -> Kernel:
+    """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
 
     @numpipe_kernel(
         grid=lambda a: (
@@ -344,10 +343,18 @@ def turned(height: int, width: int, PIECE: int = 32, ctas: int = 8, GROUP: int =
         above, below = matrix // a.shape[1], matrix % a.shape[1]
         row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
         row, column = row * height, column * width
-        for i in range(0, height, PIECE):  # warps load whole rows
-            block[ds(i, PIECE), :] = a[above, below, ds(row + i, PIECE), ds(column, width)]
-        for j in range(0, width, 64):
-            o[above, below, ds(column + j, 64), ds(row, height)] = block.at[:, ds(j, 64)].T[...]
+        j = ds(column, width)
+        for i in range(0, height, 2 * piece):  # the loads of two pieces overlap
+            one = a[above, below, ds(row + i, piece), j]
+            if 2 * piece <= height:
+                other = a[above, below, ds(row + i + piece, piece), j]
+            block[ds(i, piece), :] = one
+            if 2 * piece <= height:
+                block[ds(i + piece, piece), :] = other
+        for first in range(0, width, 64):
+            o[above, below, ds(column + first, 64), ds(row, height)] = block.at[:, ds(first, 64)].T[
+                ...
+            ]
 
     return copy_turned  # type: ignore[no-any-return]
 
@@ -445,7 +452,7 @@ def copy_into(
                 *arrays, target=target, stream=stream
             )
         elif piece.way == "turned" or (piece.way == "transposed" and small):
-            turned(32 if small else 64)(*arrays, target=target, stream=stream)
+            turned(32 if small else 64, 64)(*arrays, target=target, stream=stream)
         elif piece.way == "transposed":
             stored = (
                 piece.target.shape[3] * piece.size % 16 == 0
