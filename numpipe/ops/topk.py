@@ -111,11 +111,11 @@ def ranker(kept: int) -> Kernel:
     block = block_of(kept)
 
     @numpipe_kernel(grid=lambda x: (x.shape[0], kept // block), warp_specialized=False)
-    def sort(x, chosen, values, indices, k):
+    def sort_chosen(x, chosen, values, indices, k):
         first = program_id(1) * block
         put_ranked(x, program_id(0), first, block, kept, chosen, values, indices, k)
 
-    return sort  # type: ignore[no-any-return]
+    return sort_chosen  # type: ignore[no-any-return]
 
 
 @functools.cache
