@@ -325,8 +325,10 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
 
 
 @functools.cache
-def turned(height: int, width: int, piece: int = 32, ctas: int = 8) -> Kernel:
+def turned(height: int, width: int) -> Kernel:
     """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
+    # what a lane loads at once has room in its registers
+    piece, ctas = (32, 8) if width == 64 else (16, 4)
 
     @numpipe_kernel(
         grid=lambda a: (
@@ -346,11 +348,10 @@ def turned(height: int, width: int, piece: int = 32, ctas: int = 8) -> Kernel:
         j = ds(column, width)
         for i in range(0, height, 2 * piece):  # the loads of two pieces overlap
             one = a[above, below, ds(row + i, piece), j]
-            if 2 * piece <= height:
+            if height > piece:
                 other = a[above, below, ds(row + i + piece, piece), j]
-            block[ds(i, piece), :] = one
-            if 2 * piece <= height:
                 block[ds(i + piece, piece), :] = other
+            block[ds(i, piece), :] = one
         for first in range(0, width, 64):
             o[above, below, ds(column + first, 64), ds(row, height)] = block.at[:, ds(first, 64)].T[
                 ...
@@ -452,7 +453,10 @@ def copy_into(
                 *arrays, target=target, stream=stream
             )
         elif piece.way == "turned" or (piece.way == "transposed" and small):
-            turned(32 if small else 64, 64)(*arrays, target=target, stream=stream)
+            # rows of 2-byte elements at odd addresses are loaded one element at a time
+            wide = piece.size == 2 and piece.source.shape[3] >= 256 and not small
+            kernel = turned(32 if small else 64, 256 if wide else 64)
+            kernel(*arrays, target=target, stream=stream)
         elif piece.way == "transposed":
             stored = (
                 piece.target.shape[3] * piece.size % 16 == 0
