@@ -12,6 +12,9 @@ longer              columns g, g + s, g + 2 s … are a group, for s groups. One
                     among the members of the groups, and the columns that no group has. Maxima of
                     more than 8192 groups are selected in the same way
 ==================  ================================================================================
+
+Up to 64 chosen elements are sorted by the CTA that chose them, more by several CTAs in another
+launch: each element is compared with all others.
 """
 
 # tiles in kernels have no types
