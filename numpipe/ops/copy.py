@@ -325,8 +325,10 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
 
 
 @functools.cache
-def turned(height: int, width: int, PIECE: int = 32, ctas: int = 8, GROUP: int = 32) -> Kernel:
-    """Return the kernel that transposes blocks of `height` x `width` in shared memory."""
+def turned(height: int, width: int) -> Kernel:
+    """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
+    # what a lane loads at once has room in its registers
+    piece, ctas = (32, 8) if width == 64 else (16, 4)
 
     @numpipe_kernel(
         grid=lambda a: (
@@ -343,10 +345,17 @@ def turned(height: int, width: int, PIECE: int = 32, ctas: int = 8, GROUP: int =
         above, below = matrix // a.shape[1], matrix % a.shape[1]
         row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
         row, column = row * height, column * width
-        for i in range(0, height, PIECE):  # warps load whole rows
-            block[ds(i, PIECE), :] = a[above, below, ds(row + i, PIECE), ds(column, width)]
-        for j in range(0, width, 64):
-            o[above, below, ds(column + j, 64), ds(row, height)] = block.at[:, ds(j, 64)].T[...]
+        j = ds(column, width)
+        for i in range(0, height, 2 * piece):  # the loads of two pieces overlap
+            one = a[above, below, ds(row + i, piece), j]
+            if height > piece:
+                other = a[above, below, ds(row + i + piece, piece), j]
+                block[ds(i + piece, piece), :] = other
+            block[ds(i, piece), :] = one
+        for first in range(0, width, 64):
+            o[above, below, ds(column + first, 64), ds(row, height)] = block.at[:, ds(first, 64)].T[
+                ...
+            ]
 
     return copy_turned  # type: ignore[no-any-return]
 
@@ -444,7 +453,10 @@ def copy_into(
                 *arrays, target=target, stream=stream
             )
         elif piece.way == "turned" or (piece.way == "transposed" and small):
-            turned(32 if small else 64)(*arrays, target=target, stream=stream)
+            # rows of 2-byte elements at odd addresses are loaded one element at a time
+            wide = piece.size == 2 and piece.source.shape[3] >= 256 and not small
+            kernel = turned(32 if small else 64, 256 if wide else 64)
+            kernel(*arrays, target=target, stream=stream)
         elif piece.way == "transposed":
             stored = (
                 piece.target.shape[3] * piece.size % 16 == 0

@@ -57,6 +57,8 @@ SHORT = 1024
 """most columns of a row in the registers of a warp"""
 HELD = 16384
 """most columns of a row in the registers of a CTA"""
+FEW = 128
+"""rows of which each has an SM"""
 SMALL = 1 << 20
 """Arrays of fewer elements have smaller tiles."""
 LONG = 1 << 30
@@ -297,11 +299,12 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
 
 def in_parts(x: ArrayInfo, *, y: ArrayInfo, target: str | None, stream: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
-    wgs = 1 if x.shape[1] <= HELD // 2 else 2
-    length = x.shape[1] // (ROWS * wgs) // 16 * 16
+    few = x.shape[0] <= FEW
+    wgs, line = 2 if few or x.shape[1] > HELD // 2 else 1, 16 // x.dtype.itemsize
+    length = x.shape[1] // (ROWS * wgs) // line * line
     nbytes = length * x.dtype.itemsize
     # as many as registers allow without spills
-    ctas = (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
+    ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
     views = *cut(x, ROWS * wgs, length), *cut(y, ROWS * wgs, length)
     rows_of_parts(wgs, ctas)(*views, target=target, stream=stream)
 

@@ -12,6 +12,9 @@ longer              columns g, g + s, g + 2 s … are a group, for s groups. One
                     among the members of the groups, and the columns that no group has. Maxima of
                     more than 8192 groups are selected in the same way
 ==================  ================================================================================
+
+Up to 64 chosen elements are sorted by the CTA that chose them, more by several CTAs in another
+launch: each element is compared with all others.
 """
 
 # tiles in kernels have no types
@@ -111,11 +114,11 @@ def ranker(kept: int) -> Kernel:
     block = block_of(kept)
 
     @numpipe_kernel(grid=lambda x: (x.shape[0], kept // block), warp_specialized=False)
-    def sort(x, chosen, values, indices, k):
+    def sort_chosen(x, chosen, values, indices, k):
         first = program_id(1) * block
         put_ranked(x, program_id(0), first, block, kept, chosen, values, indices, k)
 
-    return sort  # type: ignore[no-any-return]
+    return sort_chosen  # type: ignore[no-any-return]
 
 
 @functools.cache

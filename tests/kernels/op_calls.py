@@ -29,3 +29,4 @@ def run_ops_over_rows() -> None:
     ops.cumsum(numbers(2, 5000), target="sim")
     ops.cumsum(numbers(30000), target="sim")
     ops.topk(numbers(1, 9000), 33, target="sim")
+    ops.topk(numbers(1, 300), 70, target="sim")

@@ -78,7 +78,7 @@ def test_the_bound_of_64_maxima_is_not_used_for_more_elements(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    # each maximum is of 8 elements: 7 of all elements are less than the least maximum
+    # the least maximum of 64 groups of 8 elements has 7 elements below it
     x = np.random.default_rng(0).permutation(512).astype(np.float32)[None]
     check(x, 512)
     monkeypatch.setattr(OP, "MAXIMA", 512)

@@ -176,6 +176,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "reduce_axis",
             "rotate",
             "select",
+            "sort_chosen",
         },
     ),
     "ops of many GPUs": (
