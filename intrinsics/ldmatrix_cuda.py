@@ -11,7 +11,7 @@ from numpipe.core.op import cuda_meaning
 from . import ldmatrix
 
 
-def emit(builder: Any, count: int, transposed: bool, address: Any) -> list[Any]:
+def emit(builder: Any, count: int, transposed: bool, address: Any) -> list:
     """Emit one load, and return its `count` registers."""
     results = ", ".join(f"${i}" for i in range(count))
     text = ldmatrix.statement(count, transposed, results, f"${count}")

@@ -41,7 +41,7 @@ def _per_lane(name: str, value: Any) -> np.ndarray:
     return array.reshape(_WARPS, _LANES)
 
 
-def _store(addr: Any, registers: tuple[Any, ...], transposed: bool) -> None:
+def _store(addr: Any, registers: tuple, transposed: bool) -> None:
     machine = current()
     machine.collective("stmatrix")
     count = len(registers)

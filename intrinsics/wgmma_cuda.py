@@ -25,7 +25,7 @@ def _n_of(operation: str, acc: Any) -> int:
     return n
 
 
-def _through(builder: Any, acc: Any, text: str, inputs: Sequence[Any] = ()) -> Any:
+def _through(builder: Any, acc: Any, text: str, inputs: Sequence = ()) -> Any:
     """Emit `text` on the registers of `acc`, which are its outputs $0, $1, … and inputs tied to
     them."""
     count = acc.type.count

@@ -43,7 +43,7 @@ class Packing:
 
     per_register: int
     computed: str
-    wide: np.dtype[Any] = FLOAT32
+    wide: np.dtype = FLOAT32
     widen: tuple[str, str] = ("", "")
     narrow: str = ""
     largest: float | None = None
@@ -71,7 +71,7 @@ class Element:
     unpack: dict[str, str] = field(default_factory=dict)
 
     @property
-    def dtype(self) -> np.dtype[Any]:
+    def dtype(self) -> np.dtype:
         return np.dtype(getattr(ml_dtypes, self.name, self.name))
 
     @property
@@ -227,14 +227,14 @@ REDUCTIONS = {
 """The types that the TMA's reductions in global memory support, by operation."""
 
 
-def packing(dtype: np.dtype[Any]) -> Packing:
+def packing(dtype: np.dtype) -> Packing:
     """Return how a type lies in register tiles. The type must have them."""
     record = BY_DTYPE[dtype].tile
     assert record is not None
     return record
 
 
-def packed_fix(dtype: np.dtype[Any]) -> str:
+def packed_fix(dtype: np.dtype) -> str:
     """Return the fix that messages add when they reject a packed type; "" for other types."""
     record = PACKED.get(dtype.name)
     if record is None:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
 
@@ -40,7 +39,7 @@ class Operand:
     name: str
     family: str
     opcode: str = "HGMMA"
-    sums: np.dtype[Any] = FLOAT32
+    sums: np.dtype = FLOAT32
     majors: tuple[str, ...] = ("k",)
     widths: tuple[int, ...] = EIGHTS
     ignored: int = 0
@@ -117,7 +116,7 @@ class Product:
     order: str = ""
 
     @functools.cached_property
-    def by_dtype(self) -> dict[np.dtype[Any], Operand]:
+    def by_dtype(self) -> dict[np.dtype, Operand]:
         return {ELEMENTS[operand.element].dtype: operand for operand in self.operands}
 
     @functools.cached_property
@@ -125,7 +124,7 @@ class Product:
         """Its operand types by their names in PTX."""
         return {operand.name: operand for operand in self.operands}
 
-    def operand(self, dtype: np.dtype[Any]) -> Operand | None:
+    def operand(self, dtype: np.dtype) -> Operand | None:
         """Return the record of a type as an operand, or None if the product does not support the
         type."""
         return self.by_dtype.get(dtype)
@@ -169,7 +168,7 @@ class Product:
         operand = self.by_name[name]
         return f"{operand.opcode} {self.made.format(m, n, operand.made_k or k)}"
 
-    def k(self, dtype: np.dtype[Any]) -> int:
+    def k(self, dtype: np.dtype) -> int:
         """Return how many elements of K one instruction multiplies.
 
         >>> WGMMA.k(np.dtype(np.float16))

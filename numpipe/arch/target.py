@@ -4,7 +4,6 @@ model share."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 
@@ -41,7 +40,7 @@ class Target:
         """The product that kernels use by default."""
         return self.products[0]
 
-    def product_of(self, dtype: np.dtype[Any], name: str = "") -> Product | None:
+    def product_of(self, dtype: np.dtype, name: str = "") -> Product | None:
         """Return the first product, or the first with this name, that multiplies elements of a
         type; None if there is none."""
         return next(

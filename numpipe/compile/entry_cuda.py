@@ -79,7 +79,7 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
         return nb.grid_constant(builder, value)
 
 
-def _operation(result: Any, emit: Callable[..., Any]) -> Op[..., Any]:
+def _operation(result: Any, emit: Callable) -> Op:
     """Return an operation of the entry with this result. ``emit(builder, *values)`` makes
     its code."""
 
@@ -163,7 +163,7 @@ def _begin_launch(unit: Unit, builder: Any, table: Any) -> None:
         launch_begins(builder, unit, table)
 
 
-def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+def _renamed(function: Callable, name: str) -> Callable:
     """Return a copy of a function under a name by which its code is found in the IR."""
     code = function.__code__.replace(co_name=name)
     copy = types.FunctionType(
@@ -173,7 +173,7 @@ def _renamed(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return copy
 
 
-def _leaving(role: Callable[..., Any], count: int, then: Callable[..., Any]) -> Callable[..., Any]:
+def _leaving(role: Callable, count: int, then: Callable) -> Callable:
     """Return a function that calls a role's function of `count` arguments and then, in the same
     lane, ``then(np_)``, which waits for the cluster or for stores."""
     arguments = ", ".join(["np_", *(f"argument{number}" for number in range(count))])
@@ -185,7 +185,7 @@ def _leaving(role: Callable[..., Any], count: int, then: Callable[..., Any]) -> 
     return ns["leaving"]
 
 
-def _lane_of_each(warps: range) -> Op[..., Any]:
+def _lane_of_each(warps: range) -> Op:
     """Return an operation like `one_lane` that calls a function in one lane of each of these warps
     of the CTA."""
 
@@ -200,16 +200,14 @@ def _lane_of_each(warps: range) -> Op[..., Any]:
     return entry_operation(typer)
 
 
-def build(
-    unit: Unit, function: Callable[..., Any], scalars: Sequence[Any]
-) -> tuple[Callable[..., Any], list[Any]]:
+def build(unit: Unit, function: Callable, scalars: Sequence) -> tuple[Callable, list]:
     """Return the entry function and its Numba argument types. `scalars` are the Numba types of the
     run-time scalars."""
     # the text below contains no name that a user chose, because a Python function may have any name
     name = symbol(unit.kernel)
     profiled = bool(unit.params.profile_space)
     parameters: list[str] = ["table"]
-    argtypes: list[Any] = [TableType(unit)]
+    argtypes: list = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
         "table_address": _operation(I64, lambda builder, table: builder.ptrtoint(table, nb.i64)),

@@ -145,7 +145,7 @@ class Fingerprint:
             if log.on("compile"):
                 log.say("compile", f"kept in memory only: it depends on {error}")
 
-    def _described(self) -> Iterator[Any]:
+    def _described(self) -> Iterator:
         """Yield texts of encountered objects and of attributes that the code may read; both may add
         more."""
         while self._met or any(self.unread(holder, read) for _, holder, read in self._spaces):
@@ -192,7 +192,7 @@ class Fingerprint:
             return self.number(value)
         return _text(value, self)
 
-    def texts(self, values: Any) -> list[Any]:
+    def texts(self, values: Any) -> list:
         return [self.text(value) for value in values]
 
     def number(self, value: Any) -> str:

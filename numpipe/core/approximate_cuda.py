@@ -14,13 +14,11 @@ from typing import Any
 from . import numba as nb
 
 SYMBOL = "np_approximate"
-Body = Callable[..., Any]
+Body = Callable
 """(builder, *values) -> value"""
 
 
-def approximate(
-    builder: Any, name: str, values: Sequence[Any], exact: Body, approximation: Body
-) -> Any:
+def approximate(builder: Any, name: str, values: Sequence, exact: Body, approximation: Body) -> Any:
     """Compute ``exact(values)``, or ``approximation(values)`` in kernels that request it; all
     values are float32."""
     kind = nb.ir.FunctionType(nb.f32, [nb.f32] * len(values))

@@ -190,7 +190,7 @@ def is_read(*values: Any) -> bool:
     return any(isinstance(value, (ReadInt32, ReadInt64)) for value in values)
 
 
-def keeps_read(function: Callable[..., Any]) -> Callable[..., Any]:
+def keeps_read(function: Callable) -> Callable:
     """Mark the results of a function of numbers that were read from an array."""
 
     @functools.wraps(function)
@@ -222,7 +222,7 @@ def _fit(value: int, dtype: np.dtype, what: str) -> Any:
     return dtype.type(value)
 
 
-def otherwise(python: Callable[..., Any], *values: Any) -> Any:
+def otherwise(python: Callable, *values: Any) -> Any:
     """Apply Python's operator to operands that are not all numbers. The result for inert values and
     numbers is inert."""
     inert = next((v for v in values if isinstance(v, Inert)), None)
@@ -231,7 +231,7 @@ def otherwise(python: Callable[..., Any], *values: Any) -> Any:
     return python(*values)
 
 
-def named(function: Callable[..., Any], name: str, doc: str, numpy: Any = ()) -> Op[..., Any]:
+def named(function: Callable, name: str, doc: str, numpy: Any = ()) -> Op:
     function.__name__ = function.__qualname__ = name
     function.__doc__ = doc
     return op(numpy=numpy)(function)
@@ -243,7 +243,7 @@ class Operator:
     pass."""
 
     symbol: str
-    python: Callable[..., Any]
+    python: Callable
     """the operator's own function, also used for operands that are not numbers"""
     rule: Callable[..., np.dtype] = common
     """returns the type it is computed in, given the kinds of its operands"""
@@ -251,7 +251,7 @@ class Operator:
     """whether its result is a bool"""
 
 
-OPERATORS: dict[Op[..., Any], Operator] = {}
+OPERATORS: dict[Op, Operator] = {}
 """operators by their operation"""
 
 
@@ -262,7 +262,7 @@ def _binary(
     *,
     compares: bool = False,
     floats: Callable[[Any, Any], Any] | None = None,
-) -> Op[..., Any]:
+) -> Op:
     """Create the operation of a binary operator. `python` computes exact ints, and `floats`, a
     NumPy function with the same meaning, computes floats.
 
@@ -380,7 +380,7 @@ def _unary(
     python: Callable[[Any], Any],
     rule: Callable[..., np.dtype] = common,
     numpy: Any = (),
-) -> Op[..., Any]:
+) -> Op:
     @keeps_read
     def operation(a: Any) -> Any:
         of = kind(a)

@@ -30,7 +30,7 @@ def kind_of(ty: Any) -> arith.Kind | None:
     return np.dtype(str(ty)) if isinstance(ty, (nb.types.Integer, nb.types.Float)) else None
 
 
-def kinds_of(operands: Sequence[Any], literals: Any = 0) -> list[arith.Kind | None]:
+def kinds_of(operands: Sequence, literals: Any = 0) -> list[arith.Kind | None]:
     """Return the kinds of operands; bit i of `literals` means that operand i is a float literal."""
     mask = literals if isinstance(literals, int) else nb.literal(literals)
     return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
@@ -44,7 +44,7 @@ def type_of(dtype: np.dtype) -> Any:
     return BOOLEAN if dtype.kind == "b" else getattr(nb.types, dtype.name)
 
 
-def parameter_types(operands: Sequence[Any], dtype: np.dtype) -> list[Any]:
+def parameter_types(operands: Sequence, dtype: np.dtype) -> list:
     """Return the types of an operation's parameters. Numba converts arguments to them, except that
     float16 is converted by `convert`.
 
@@ -85,13 +85,13 @@ def convert(builder: Any, value: Any, of: Any, to: Any) -> Any:
     return builder.cast(value, of, to)
 
 
-def not_defined(symbol: str, operands: Sequence[Any]) -> Any:
+def not_defined(symbol: str, operands: Sequence) -> Any:
     return nb.TypingError(
         f"'{symbol}' is not defined for {' and '.join(str(ty) for ty in operands)}"
     )
 
 
-def otherwise(symbol: str, python: Any, operands: tuple[Any, ...]) -> Any:
+def otherwise(symbol: str, python: Any, operands: tuple) -> Any:
     """Return (signature, codegen) of Numba's own operator, with bools as ints. The result for inert
     values and numbers is inert."""
     inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
@@ -130,11 +130,11 @@ def math_type(dtype: np.dtype) -> Any:
 
 
 # ---- operators -----------------------------------------------------------------------------------
-Emit = Callable[..., Any]
+Emit = Callable
 """(builder, dtype, *operands) -> value; the operands have type `dtype`, or float32 for float16"""
 
 
-def _meaning(operation: Op[..., Any], emit: Emit, *, literal: bool = False) -> None:
+def _meaning(operation: Op, emit: Emit, *, literal: bool = False) -> None:
     """Implement an operator; `literal` means that the code can use the value of an int literal on
     the right."""
     info = arith.OPERATORS[operation]
@@ -345,7 +345,7 @@ _meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, -1))
 
 
 # ---- int32 values that are not negative ----------------------------------------------------------
-def _unsigned(operation: Op[..., Any], emit: Callable[[Any, Any, Any], Any]) -> None:
+def _unsigned(operation: Op, emit: Callable[[Any, Any, Any], Any]) -> None:
     @cuda_meaning(operation)
     def typer(a: Any, b: Any) -> Any:
         inert = next((t for t in (a, b) if isinstance(t, InertType)), None)

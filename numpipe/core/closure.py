@@ -15,22 +15,20 @@ from typing import Any
 from .op import Helper, Op, of_one_kernel
 
 
-def bind(operation: Op[..., Any], value: Any) -> Callable[..., Any]:
+def bind(operation: Op, value: Any) -> Callable:
     """Bind `operation` to its first argument, for the simulated SM."""
     return functools.partial(operation, value)
 
 
-def binder(
-    function: Callable[..., Any], for_numba: Callable[..., Any] | None = None
-) -> Op[..., Any]:
+def binder(function: Callable, for_numba: Callable | None = None) -> Op:
     """Create an operation ``bind(captures) -> callable`` from a lifted function, whose first
     parameter is the tuple of captures.
 
     `for_numba` is the variant of the function to compile.
     """
-    compiled: Helper[..., Any] = of_one_kernel(Helper(for_numba or function))
+    compiled: Helper = of_one_kernel(Helper(for_numba or function))
 
-    def bind(captures: tuple[Any, ...]) -> Callable[..., Any]:
+    def bind(captures: tuple) -> Callable:
         return functools.partial(function, captures)
 
     def typer(captures: Any) -> Any:

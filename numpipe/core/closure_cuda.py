@@ -12,7 +12,7 @@ from .op import Op
 _serials = itertools.count()
 
 
-def _serial(function: Op[..., Any]) -> int:
+def _serial(function: Op) -> int:
     """Return a number that is unique to the function, unlike an id, which may be reused after the
     function is gone."""
     return int(vars(function).setdefault("_serial", next(_serials)))
@@ -22,7 +22,7 @@ class BoundType(nb.types.Callable):  # type: ignore[misc]
     """The type of an operation bound to its first argument, of type `captures`. Calling it calls
     the operation."""
 
-    def __init__(self, function: Op[..., Any], captures: Any) -> None:
+    def __init__(self, function: Op, captures: Any) -> None:
         self.function, self.captures = function, captures
         super().__init__(name=f"bound({function.__name__}@{_serial(function)}, {captures})")  # type: ignore[attr-defined]
 
@@ -55,7 +55,7 @@ def bound_value(builder: Any, ty: BoundType, captures: Any) -> Any:
     return builder.struct(ty, captures=captures)
 
 
-def bind_typer(function: Op[..., Any], captures: Any) -> Any:
+def bind_typer(function: Op, captures: Any) -> Any:
     """Type ``bind(captures)``."""
     plain = nb.unliteral(captures)
     result = BoundType(function, plain)

@@ -50,7 +50,7 @@ for _name, _instruction in (
     _operator(_name, _instruction)
 
 
-def typer_of(function: Callable[..., Any]) -> Callable[..., Any]:
+def typer_of(function: Callable) -> Callable:
     """Return the typer of a formula."""
     signature = inspect.signature(function)
     kinds = [parameter.annotation for parameter in signature.parameters.values()]

@@ -41,9 +41,7 @@ class Facts:
     rest: bool = False
     makes: bool = False
 
-    def packed(
-        self, arguments: tuple[Any, ...], pack: Callable[[Any], Any] = tuple
-    ) -> tuple[Any, ...]:
+    def packed(self, arguments: tuple, pack: Callable[[Any], Any] = tuple) -> tuple:
         """Return the arguments of a call in the form that the function takes; `pack` makes a tuple
         of the remaining ones.
 

@@ -46,7 +46,7 @@ def steers(*args: Any) -> None:
             raise CompileError(f"{getattr(arg, 'what', arg)} {REASON}")
 
 
-_ARITHMETIC: tuple[Any, ...] = (
+_ARITHMETIC: tuple = (
     operator.add,
     operator.sub,
     operator.mul,
@@ -67,7 +67,7 @@ _ARITHMETIC: tuple[Any, ...] = (
     operator.isub,
     operator.imul,
 )
-_STEERING: tuple[Any, ...] = (
+_STEERING: tuple = (
     bool,
     int,
     float,

@@ -11,7 +11,7 @@ from .op import op
 
 
 @op
-def one_lane(function: Callable[..., Any], *args: Any) -> None:
+def one_lane(function: Callable, *args: Any) -> None:
     """Call ``function(*args)`` in one elected lane of the warpgroup's first warp (elect.sync; PTX
     ISA, "elect.sync").
 
@@ -21,6 +21,6 @@ def one_lane(function: Callable[..., Any], *args: Any) -> None:
 
 
 @op
-def each_warp(function: Callable[..., Any], *args: Any) -> None:
+def each_warp(function: Callable, *args: Any) -> None:
     """Call ``function(*args)`` in lane 0 of each of the warpgroup's four warps."""
     current().scoped("warps", function, args)

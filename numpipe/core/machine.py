@@ -28,6 +28,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..arch.products import Product
 from ..diagnostics.argument_checks import NONE, require, word
 from ..diagnostics.errors import SimulationError, reported
@@ -55,7 +56,7 @@ class TensorMap:
     """
 
     array: np.ndarray
-    box: tuple[int, ...]
+    box: Ints
     swizzle: int
     name: str
     fill: Literal["zeros", "nan"] = "zeros"
@@ -138,7 +139,7 @@ class Machine(Protocol):
         """Return the tile to run after `tile` in a loop that takes every `stride`-th, or one from
         `end` on. A loop asks twice, before it ends a tile and before it begins the next."""
 
-    def scoped(self, lanes: Lanes, function: Callable[..., Any], args: Sequence[Any]) -> Any:
+    def scoped(self, lanes: Lanes, function: Callable, args: Sequence) -> Any:
         """Run ``function(*args)`` in these lanes, which must be a subset of the executing ones
         ("one" inside "all", not the reverse)."""
 
@@ -214,7 +215,7 @@ class Machine(Protocol):
     def cluster_wait(self) -> None:
         """Block until every warpgroup of the cluster has arrived or ended."""
 
-    def agree(self, key: tuple[Any, ...], value: Any, parties: int, what: str) -> None:
+    def agree(self, key: tuple, value: Any, parties: int, what: str) -> None:
         """Report an error unless all `parties` CTAs of the cluster that call this with the same key
         pass the same value; `what` names it."""
 
@@ -242,9 +243,7 @@ class Machine(Protocol):
         can never be granted is a deadlock."""
 
     # ---- TMA (cp.async.bulk.tensor)
-    def tma_load(
-        self, dst: int, tensor: TensorMap, coords: tuple[int, ...], mbar: int, ctas: int = 0
-    ) -> None:
+    def tma_load(self, dst: int, tensor: TensorMap, coords: Ints, mbar: int, ctas: int = 0) -> None:
         """Start an asynchronous copy of a box from GMEM to SMEM, which completes `tensor.nbytes` on
         mbar. One lane.
 
@@ -258,7 +257,7 @@ class Machine(Protocol):
     def tma_store(
         self,
         tensor: TensorMap,
-        coords: tuple[int, ...],
+        coords: Ints,
         src: int,
         reduction: str = "",
         once: bool = False,
@@ -338,7 +337,7 @@ class Machine(Protocol):
     def gmem_write(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         values: np.ndarray,
         what: str,
         reduction: str = "",
@@ -352,7 +351,7 @@ class Machine(Protocol):
     def gmem_scatter(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         axis: int,
         places: np.ndarray,
         values: np.ndarray,
@@ -402,9 +401,7 @@ class Machine(Protocol):
         """Make the ordinary stores to arrays that the executing lanes have seen visible to the
         async proxy."""
 
-    def each_lane(
-        self, function: Callable[..., Any], arguments: Sequence[tuple[Any, ...]]
-    ) -> list[Any]:
+    def each_lane(self, function: Callable, arguments: Sequence[tuple]) -> list:
         """Call ``function(*arguments[i])`` as lane i of the 128, whose current machine is a `Lane`,
         and return the results."""
 
@@ -448,7 +445,7 @@ class Lane(Protocol):
     def gmem_write(
         self,
         array: np.ndarray,
-        index: tuple[Any, ...],
+        index: tuple,
         values: np.ndarray,
         what: str,
         reduction: str = "",

@@ -39,7 +39,7 @@ def range_type(*kinds: Kind) -> np.dtype:
     return dtype
 
 
-def _extreme(name: str, builtin: Callable[..., Any]) -> Op[..., Any]:
+def _extreme(name: str, builtin: Callable) -> Op:
     @keeps_read
     def operation(literals: int, *values: Any) -> Any:
         if len(values) == 1 and isinstance(values[0], tuple):
@@ -134,7 +134,7 @@ class Range:
     def __init__(self, numbers: range, dtype: np.dtype) -> None:
         self.numbers, self.dtype = numbers, dtype
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator:
         return map(self.dtype.type, self.numbers)
 
     def __len__(self) -> int:

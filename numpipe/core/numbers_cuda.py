@@ -26,7 +26,7 @@ from .numba import BOOLEAN, F32, I32
 from .op import Op, cuda_meaning
 
 
-def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
+def _extreme(operation: Op, symbol: str, builtin: Any) -> None:
     @cuda_meaning(operation)
     def typer(literals: Any, *values: Any) -> Any:
         of_tuple = len(values) == 1 and isinstance(values[0], nb.types.BaseTuple)
@@ -42,7 +42,7 @@ def _extreme(operation: Op[..., Any], symbol: str, builtin: Any) -> None:
             )
             return elsewhere(builder, [builder.cast(*each) for each in given] or args[1:])
         dtype = arith.common(*kinds)
-        types: Sequence[Any] = parameter_types(parts, dtype)
+        types: Sequence = parameter_types(parts, dtype)
         result, better = type_of(dtype), chosen(symbol, len(parts) > 2)
         builder, args = yield result(literals, *(values if of_tuple else types))
         numbers, types = (builder.unpack_tuple(args[1]), parts) if of_tuple else (args[1:], types)
@@ -56,7 +56,7 @@ _extreme(numbers.least, "<", min)
 _extreme(numbers.greatest, ">", max)
 
 
-def _kinds(what: str, *values: Any) -> list[Any]:
+def _kinds(what: str, *values: Any) -> list:
     kinds = kinds_of(values)
     if any(k is None for k in kinds):
         steers(*values)

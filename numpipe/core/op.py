@@ -52,12 +52,12 @@ from .instrumentation import INSTRUMENTATION, Instrumentation
 
 P = ParamSpec("P")
 R = TypeVar("R")
-AnyOp = TypeVar("AnyOp", bound="Op[..., Any]")
+AnyOp = TypeVar("AnyOp", bound="Op")
 Products = Literal["", "issues", "waits"]
 
-BY_NUMPY: dict[Any, Op[..., Any]] = {}
+BY_NUMPY: dict[Any, Op] = {}
 """operations by the NumPy functions that denote them"""
-BY_METHOD: dict[str, Op[..., Any]] = {}
+BY_METHOD: dict[str, Op] = {}
 """operations by the methods of register tiles that denote them"""
 
 
@@ -78,13 +78,13 @@ class Op(Generic[P, R]):
     of_one_kernel = False
     """whether only one kernel can call it, so that Numba's data about it is deleted with that
     kernel"""
-    bounded: Op[..., Any] | None = None
+    bounded: Op | None = None
     """the operation that kernels with ``CompilerParams(debug=True)`` call instead"""
 
     def __init__(
         self,
         function: Callable[..., R],
-        typer: Callable[..., Any] | None = None,
+        typer: Callable | None = None,
         *,
         context: bool = False,
         site: bool = False,
@@ -258,17 +258,17 @@ def does(function: object, products: Products) -> bool:
     return isinstance(function, Op) and function.products == products
 
 
-def cuda_meaning(operation: Op[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def cuda_meaning(operation: Op) -> Callable[[Callable], Callable]:
     """Attach ``typer(*types) -> (signature, codegen) | None`` to an operation."""
 
-    def attach(typer: Callable[..., Any]) -> Callable[..., Any]:
+    def attach(typer: Callable) -> Callable:
         operation.typer = typer
         return typer
 
     return attach
 
 
-def entry_operation(typer: Callable[..., Any]) -> Op[..., Any]:
+def entry_operation(typer: Callable) -> Op:
     """Create an operation that only a kernel's entry calls, and that CPython never runs."""
 
     def entry_only(*args: Any) -> Any:
@@ -330,7 +330,7 @@ def ptx(
     return attach
 
 
-def predicated(operation: Op[..., Any]) -> Callable[..., Any]:
+def predicated(operation: Op) -> Callable:
     """Return the typer of a PTX operation without a result, executed only where an additional int32
     argument is 0.
 
@@ -384,13 +384,13 @@ def called(argument: Any) -> str:
 
 
 def _ptx_typer(
-    function: Callable[..., Any],
+    function: Callable,
     text: str,
     result: str | None,
     memory: bool,
     operands: dict[str, str],
     check: Callable[..., None] | None,
-) -> Callable[..., Any]:
+) -> Callable:
     label = f"{function.__module__.rpartition('.')[2]}.{function.__name__}"
 
     def typer(*args: Any) -> Any:
@@ -454,7 +454,7 @@ def check(function: Callable[P, None]) -> Op[P, None]:
     return Op(function, with_parameters(typer, inspect.signature(function).parameters))
 
 
-def with_parameters(typer: Callable[..., Any], names: Iterable[str]) -> Callable[..., Any]:
+def with_parameters(typer: Callable, names: Iterable[str]) -> Callable:
     """Give a typer these parameters, because Numba reads them from its signature and may pass them
     by name."""
     signature = inspect.Signature(

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
+from ..arch.dimensions import Ints
 from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
@@ -93,7 +94,7 @@ class Manifest:
     version: int
     kernel: str
     parameters: tuple[Parameter, ...]
-    grid: tuple[int, ...] | None
+    grid: Ints | None
     ctas: int | None
     tiled: tuple[int, int] | None
     grid_names: tuple[str, ...]

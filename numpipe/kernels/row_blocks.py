@@ -37,7 +37,7 @@ LINE = 128
 """bytes of a line of memory"""
 
 
-def functions(rows: Any) -> dict[str, Function[..., Any]]:
+def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster

@@ -37,7 +37,7 @@ class RowKernel:
 
     def __init__(
         self,
-        body: Callable[..., Any],
+        body: Callable,
         operands: int,
         held: int,
         once: bool,
@@ -147,7 +147,7 @@ def rows(
     programs: str = "",
     unit: int = 1,
     **options: Any,
-) -> Callable[[Callable[..., Any]], RowKernel]:
+) -> Callable[[Callable], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
 
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))

@@ -34,7 +34,7 @@ CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def common(rows: Any) -> dict[str, Function[..., Any]]:
+def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n, flat = rows.height, rows.n, rows.flat
     across = cdiv(n, GROUP)
@@ -119,7 +119,7 @@ def common(rows: Any) -> dict[str, Function[..., Any]]:
     }
 
 
-def averages(n: int, sum_of: Function[..., Any]) -> dict[str, Function[..., Any]]:
+def averages(n: int, sum_of: Function) -> dict[str, Function]:
     """Return the functions that add up rows and divide by n."""
     inverse = float(np.float32(1 / n))
 
@@ -142,7 +142,7 @@ def averages(n: int, sum_of: Function[..., Any]) -> dict[str, Function[..., Any]
     return {"mean": mean, "moments": moments}
 
 
-def functions(rows: Any) -> dict[str, Function[..., Any]]:
+def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -111,7 +111,7 @@ class Rows:
     unit: int = field(default=1, repr=False)
     cluster: int = field(default=1, repr=False)
 
-    def __getattr__(self, name: str) -> Function[..., Any]:
+    def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
         if name.startswith("_") or name not in (known := functions(self)):
             raise AttributeError(f"a schedule of rows has no function '{name}'")
@@ -119,7 +119,7 @@ class Rows:
 
 
 @functools.cache
-def functions(rows: Rows) -> dict[str, Function[..., Any]]:
+def functions(rows: Rows) -> dict[str, Function]:
     """Return the functions of a schedule, by name."""
     if rows.steps:
         return row_blocks.functions(rows)

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import PipelineDeadlock, SpecError, reported
 from ..diagnostics.reports import Party, Report
 from ..plan import control_block
@@ -70,7 +71,7 @@ class Controls:
         """held while the launches of a call are queued, so that calls of several threads reach all
         GPUs in the same order"""
         self._blocks: dict[tuple[int, int], list[int]] = {}
-        self._streams: dict[tuple[int, ...], int] = {}
+        self._streams: dict[Ints, int] = {}
         self._kernels: list[Known] = []
         """kernels by number"""
         self._lost: PipelineDeadlock | None = None

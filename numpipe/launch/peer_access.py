@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..plan.control_block import SEMAPHORES, section_bytes
 from .array_info import ArrayInfo
 from .attributes import Grid
@@ -38,7 +39,7 @@ class Together:
     prepared: Prepared
     controls: Controls
     launches: Sequence[Launch]
-    stream: tuple[int, ...]
+    stream: Ints
     """stream on each GPU"""
     alive: Sequence
     """allocations that must still exist, which `stale` checks"""

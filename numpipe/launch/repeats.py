@@ -23,6 +23,7 @@ from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch.dimensions import Ints
 from . import driver
 from .array_info import ArrayInfo
 from .collected_launches import Collected, collecting
@@ -208,7 +209,7 @@ def _each(kind: type, functions: Sequence[Callable[[], Any]]) -> Any:
     return kind([function() for function in functions])
 
 
-def handles(streams: Any) -> tuple[int, ...]:
+def handles(streams: Any) -> Ints:
     """Return the handles of the streams of a call on a mesh, one for each GPU of this process."""
     return tuple(
         [as_stream(each) for each in (streams if type(streams) in (list, tuple) else (streams,))]

@@ -36,6 +36,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from . import copy_threads, driver, pinned
 from .array_info import ArrayInfo, dense_strides, major_order
 from .buffers import DeviceBuffer
@@ -65,7 +66,7 @@ class Part(NamedTuple):
     pitch: int
 
     @property
-    def strides(self) -> tuple[int, ...]:
+    def strides(self) -> Ints:
         """Byte strides on the GPU and in staging memory."""
         size = self.host.itemsize
         return (

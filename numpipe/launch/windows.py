@@ -50,7 +50,7 @@ def strided(
     `first`: by default, the first one of `info`."""
     shape, strides, array = tuple(shape), tuple(strides), info.array
     if array is not None:
-        index: list[Any] = [slice(start, None) for start in first]
+        index: list = [slice(start, None) for start in first]
         array = array[(*index, ...)]
         array = np.lib.stride_tricks.as_strided(array, shape, strides, writeable=info.writable)
     offset = sum(map(operator.mul, first, info.strides))

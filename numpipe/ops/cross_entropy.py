@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import FLAG, Rule, finite, is_int, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
@@ -89,7 +90,7 @@ def launch_rows(
     )
 
 
-def floats(op: str, like: ArrayInfo, shape: tuple[int, ...], stream: Any) -> ArrayInfo:
+def floats(op: str, like: ArrayInfo, shape: Ints, stream: Any) -> ArrayInfo:
     """Return a new float32 array."""
     return allocated(op, like._replace(dtype=np.dtype(np.float32)), shape, stream)
 
@@ -127,7 +128,7 @@ def launch_reduced(
     reduced(*rows, strided(loss, (1,), (4,)), ignored=ignore_index, mean=mean, **place)
 
 
-def repeated(number: ArrayInfo, shape: tuple[int, ...]) -> ArrayInfo:
+def repeated(number: ArrayInfo, shape: Ints) -> ArrayInfo:
     """Return an array of this shape whose elements are all the same number (1,)."""
     return strided(number, shape, (0,) * len(shape))
 

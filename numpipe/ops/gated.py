@@ -27,7 +27,7 @@ __all__ = ["geglu", "swiglu"]
 LARGEST = float(np.finfo(np.float32).max)
 
 
-def unit(gelu: bool) -> Function[..., Any]:
+def unit(gelu: bool) -> Function:
     """Return the kernel function from x to (activation(x), its derivative): silu(x), or gelu(x) by
     its tanh approximation. Both are x * sigmoid(z), here accurate to a few ulp for any x."""
 
@@ -93,7 +93,7 @@ def part_of(x: ArrayInfo, first: int, step: int) -> ArrayInfo:
     return strided(x, (*x.shape[:-1], x.shape[-1] // 2), (*outer, step * last), start)
 
 
-def _shape(name: str, gate: Any, up: Any) -> tuple[Any, ...]:
+def _shape(name: str, gate: Any, up: Any) -> tuple:
     """Return the shape of the result. Raises SpecError for operands that do not match."""
     shape = tuple(gate.shape)
     if up is None:

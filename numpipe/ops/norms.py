@@ -195,7 +195,7 @@ def _gradients(
     grad_total: Any,
     dropout: float,
     seed: int,
-) -> tuple[Any, ...]:
+) -> tuple:
     summed, grad_total = (x, None) if residual is None else (total, grad_total)
     options = {"bias": bias is not None, "dropout": dropout, "seed": seed}
     made = xp(norm_backward, summed, grad_y, statistics, weight, grad_total, **options)

@@ -50,7 +50,7 @@ LEAST = 1e-35
 
 
 @functools.cache
-def quantizer(dtype: str, block: str = "row") -> tuple[Function[..., Any], ...]:
+def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
     """Return three functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
     `top`; ``scaled(tile, scale)``, a float32 tile divided by its scale and rounded to `dtype`; and
     ``quantized(row, row.put, row.put_groups, k, scales, f)``, which stores the scales of a value f
@@ -93,7 +93,7 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function[..., Any], ...]:
 
 
 @functools.cache
-def by_row(activated: Function[..., Any] | None, dtype: str, block: str) -> RowKernel:
+def by_row(activated: Function | None, dtype: str, block: str) -> RowKernel:
     """Return the kernel over rows with a scale for each row or group: of x, or of the first result
     of ``activated(x)`` times up."""
     *_, quantized = quantizer(dtype, block)
@@ -130,7 +130,7 @@ def by_tensor(dtype: str, tile: Tile) -> Kernel:
     return quantize_tile
 
 
-def scales_type(shape: tuple[Any, ...], block: str) -> ArrayType:
+def scales_type(shape: tuple, block: str) -> ArrayType:
     """Return the shape and type of the scales of an array."""
     if block == "tensor":
         return ArrayType((), np.float32)
@@ -144,7 +144,7 @@ def scales_type(shape: tuple[Any, ...], block: str) -> ArrayType:
 
 def launch_quantized(
     op: str,
-    activated: Function[..., Any] | None,
+    activated: Function | None,
     inputs: dict[str, ArrayInfo],
     y: ArrayInfo,
     scales: ArrayInfo,

@@ -29,6 +29,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..core.arith import cdiv
 from ..core.functions import Function
 from ..core.static_range import static_range
@@ -67,7 +68,7 @@ def reducer(
     short: bool = False,
     again: bool = False,
     last: bool = True,
-    finish: Function[..., Any] | None = None,
+    finish: Function | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
     maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
@@ -210,7 +211,7 @@ def _folded(view: ArrayInfo, down: bool) -> int:
 
 
 def schedule(
-    shape: tuple[int, ...],
+    shape: Ints,
     down: bool,
     itemsize: int,
     fold: int = 1,
@@ -291,7 +292,7 @@ def launch_on_view(
     target: str | None,
     stream: Any,
     scale: float = 1.0,
-    finish: Function[..., Any] | None = None,
+    finish: Function | None = None,
     weights: ArrayInfo | None = None,
     again: bool = False,
     places: ArrayInfo | None = None,
@@ -304,7 +305,7 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     fold = 1 if again or (down and kind == "dot") else _folded(view, down)
-    whole, slots, plans = rows // fold * fold, 0, list[Any]()
+    whole, slots, plans = rows // fold * fold, 0, list()
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
         step, across, length, parts = schedule(shape, down, size, each, kind, again)

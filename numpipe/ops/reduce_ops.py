@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import NONE, a, whole
 from ..diagnostics.errors import SpecError
 from ..plan.specs import ArrayType
@@ -18,12 +19,12 @@ from .tiled import TYPES
 __all__ = ["argmax", "max", "mean", "sum"]
 
 
-def _axes(x: Any, axis: int | None) -> tuple[int, ...]:
+def _axes(x: Any, axis: int | None) -> Ints:
     """Return the axes that are reduced, counted from 0."""
     return tuple(range(len(x.shape))) if axis is None else (axis % len(x.shape),)
 
 
-def _kept(x: Any, axis: int | None) -> tuple[Any, ...]:
+def _kept(x: Any, axis: int | None) -> tuple:
     """Return the shape of x with 1 for each axis that is reduced."""
     return tuple(1 if k in _axes(x, axis) else size for k, size in enumerate(x.shape))
 

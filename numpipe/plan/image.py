@@ -17,6 +17,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
+from ..arch.dimensions import Ints
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
@@ -152,7 +153,7 @@ class Image:
     recording: Recording | None = field(default=None, repr=False)
     target: str = field(kw_only=True)
     gpus: int = 0
-    peered: tuple[int, ...] = ()
+    peered: Ints = ()
 
     @classmethod
     def of(cls, unit: Unit, cubin: bytes, entry: str, resources: Resources) -> Image:

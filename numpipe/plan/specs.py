@@ -321,7 +321,7 @@ def block_spec(*given: Any) -> BlockSpec:
     return spec
 
 
-def _record(kind: type) -> Op[..., Any]:
+def _record(kind: type) -> Op:
     (field,) = dataclasses.fields(kind)
 
     def operation(value: Any) -> Any:

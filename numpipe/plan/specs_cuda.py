@@ -38,7 +38,7 @@ class SpecType(nb.types.Type):  # type: ignore[misc]
 nb.struct_model(SpecType, lambda ty: [("index_map", ty.index_map)])
 
 
-def _record(operation: Op[..., Any]) -> None:
+def _record(operation: Op) -> None:
     @cuda_meaning(operation)
     def typer(value: Any) -> Any:
         yield RecordType(operation.function(value))

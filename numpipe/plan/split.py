@@ -6,6 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import SpecError
 
 STEPS = "np__steps_{}"
@@ -55,7 +56,7 @@ class Grid:
 
     rank: int
     parallel: int
-    sizes: tuple[int, ...] | None
+    sizes: Ints | None
 
     @property
     def semantics(self) -> tuple[str, ...]:

@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..arch.dimensions import round_up
+from ..arch.dimensions import Ints, round_up
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import cut
@@ -67,7 +67,7 @@ class Unit(SharedMemory):
     """The kernel's order tokens, by number (`warpgroup_order`)."""
     peered: set[int] = field(default_factory=set)
     """The arrays that it accesses on other GPUs, by argument (`peer_arrays`)."""
-    handed: dict[tuple[Any, int], tuple[int, ...]] = field(default_factory=dict)
+    handed: dict[tuple[Any, int], Ints] = field(default_factory=dict)
     """In the simulator: the counters of rings, handed to each CTA's compute warpgroup with its
     turn."""
 

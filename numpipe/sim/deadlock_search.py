@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import PipelineDeadlock, SimulationError, reported
 from ..diagnostics.reports import Barrier, Party, Report
 from ..traces import deadlocks
@@ -71,7 +72,7 @@ def _waiting(agent: Warpgroup) -> Party:
     )
 
 
-def _polling(sm: SM, mbar: Mbarrier) -> tuple[int, ...]:
+def _polling(sm: SM, mbar: Mbarrier) -> Ints:
     """Return the warpgroups that test an mbarrier repeatedly."""
     tests = [
         (agent.warpgroup, agent.blocked)

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import SimulationError
 from .chosen_schedules import Agent, Guide, Name, Step
 from .footprints import Footprint, dependent, enables, wakes
@@ -48,7 +49,7 @@ class Explored:
     error: SimulationError | None
     name: Name
     steps: tuple[Step, ...]
-    before: tuple[int, ...]
+    before: Ints
 
     @property
     def switches(self) -> int:

@@ -6,6 +6,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import PipelineRace, SimulationError
 from ..diagnostics.reports import Party
 from ..plan.roles import STORE as STORE_ROLE
@@ -70,7 +71,7 @@ class Touch:
         self.code = 0
 
     @property
-    def at(self) -> tuple[int, ...]:
+    def at(self) -> Ints:
         """The elements as a key: the first and the last of each dimension."""
         return tuple(n for part in self.index for n in (part.start, part.stop))
 

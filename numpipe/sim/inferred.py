@@ -19,6 +19,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+from ..arch.dimensions import Ints
+
 Work = collections.Counter[tuple]
 """The work of CTAs, by key::
 
@@ -119,7 +121,7 @@ def inferred(
 
 def places(
     total: Work,
-    counts: tuple[int, ...],
+    counts: Ints,
     most: int = 0,
     alike: bool = True,
     rows: dict[Any, Loop] | None = None,

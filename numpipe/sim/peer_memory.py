@@ -26,6 +26,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Ints
 from ..diagnostics.errors import SimulationError
 from . import sites
 from .boxes import Box
@@ -68,7 +69,7 @@ class SharedArrays(GlobalMemory):
         self._owners: dict[Place, frozenset[int]] = {}
 
     # ---- accesses
-    def load(self, access: Access, box: Box, where: tuple[int, ...], known: list[int]) -> None:
+    def load(self, access: Access, box: Box, where: Ints, known: list[int]) -> None:
         place, _ = self._cut(box)
         index, needs = box.elements(where), access.needs
         touch = Touch(access, self.number, index, box.tensor.flipped, needs)

@@ -86,7 +86,7 @@ class _Function:
         self, function: Any, types: dict[str, Any], positions: Positions, seen: Products
     ) -> None:
         self.types, self.positions, self.seen = types, positions, seen
-        self.blocks: dict[int, list[Any]] = {
+        self.blocks: dict[int, list] = {
             label: list(block.body) for label, block in function.blocks.items()
         }
         self.ends = {

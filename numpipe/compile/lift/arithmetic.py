@@ -36,7 +36,7 @@ from .rewriter import NOT_MINE, Rewriter
 
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
 # the operation, and the minimum and maximum number of its arguments
-_BUILTINS: dict[Any, tuple[Op[..., Any], int, int | None]] = {
+_BUILTINS: dict[Any, tuple[Op, int, int | None]] = {
     builtins.abs: (arith.absolute, 1, 1),
     builtins.round: (numbers.rounded, 1, 1),
     builtins.len: (numbers.length, 1, 1),
@@ -64,7 +64,7 @@ class Arithmetic(Rewriter):
         self.folded: set[ast.AST] = set()
         """Assignments of constants whose names are literals wherever they are used."""
 
-    def _compute(self, operation: Op[..., Any], args: list[ast.expr], where: ast.AST) -> ast.Call:
+    def _compute(self, operation: Op, args: list[ast.expr], where: ast.AST) -> ast.Call:
         """Return a call that passes an operation which of its operands are float literals: Numba
         would type them as float64."""
         literals = _float_literals(args)
@@ -167,12 +167,12 @@ class Arithmetic(Rewriter):
             return self._compute(operation, args, node)
         return self.call(operation, args, node)
 
-    def meant(self, node: ast.Call, function: Any) -> Op[..., Any] | None:
+    def meant(self, node: ast.Call, function: Any) -> Op | None:
         """Return the operation that a call of NumPy, or of a method of a kernel's value, means;
         None for other calls."""
         if function is MISSING:
             return BY_METHOD.get(node.func.attr) if isinstance(node.func, ast.Attribute) else None
-        meant: Op[..., Any] | None = lookup(BY_NUMPY, function)
+        meant: Op | None = lookup(BY_NUMPY, function)
         return meant
 
     def elementwise(self, node: ast.Call, function: Any) -> Any:

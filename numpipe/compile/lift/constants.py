@@ -33,7 +33,7 @@ EMPTY = inspect.Parameter.empty
 """A required argument that a call leaves out."""
 MISSING = object()
 
-OPERATIONS: dict[type, Op[..., Any]] = {
+OPERATIONS: dict[type, Op] = {
     ast.Add: arith.add,
     ast.Sub: arith.sub,
     ast.Mult: arith.mul,
@@ -57,7 +57,7 @@ OPERATIONS: dict[type, Op[..., Any]] = {
     ast.NotEq: arith.ne,
 }
 """The operations of `arith` that replace operators on run-time values."""
-_PYTHON: dict[type, Callable[..., Any]] = {
+_PYTHON: dict[type, Callable] = {
     **{kind: arith.OPERATORS[operation].python for kind, operation in OPERATIONS.items()},
     ast.Not: operator.not_,
     ast.Is: lambda a, b: _same(a, b),
@@ -102,7 +102,7 @@ class StaticArray:
     sizes: tuple[int | None, ...] = ()
 
 
-def lookup(table: Mapping[Any, Any], key: Any) -> Any:
+def lookup(table: Mapping, key: Any) -> Any:
     """Return a table's value for a key; None for a key that it lacks or that is not hashable."""
     try:
         return table.get(key)
@@ -263,7 +263,7 @@ class Constants:
             self.failed[node] = error
         return MISSING
 
-    def _call(self, function: Any, args: list[Any], named: dict[str, Any]) -> Any:
+    def _call(self, function: Any, args: list, named: dict[str, Any]) -> Any:
         """Return the result of a call with constants, if it is a constant; MISSING for calls that
         need a kernel."""
         if any(value is MISSING for value in (*args, *named.values())) or (

@@ -24,7 +24,7 @@ from .rewriter import NOT_MINE
 class Bound:
     """A function, rewritten for some compile-time arguments."""
 
-    binder: Op[..., Any]
+    binder: Op
     """``binder((context,)) -> callable``"""
     parameters: tuple[str, ...]
     """The names of the parameters that remain at run time."""
@@ -34,7 +34,7 @@ class Bound:
 class Functions(Nested):
     """Calls of `@numpipe.function`s, and such functions as values."""
 
-    def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
+    def lift_function(self, function: Function, known: dict[str, Any]) -> Bound:
         """Rewrite a function of any module."""
         raise NotImplementedError
 
@@ -107,7 +107,7 @@ class Functions(Nested):
             node,
         )
 
-    def _lifted(self, function: Function[..., Any], known: dict[str, Any], node: ast.AST) -> Bound:
+    def _lifted(self, function: Function, known: dict[str, Any], node: ast.AST) -> Bound:
         key = (function, *[(name, *_key(value)) for name, value in known.items()])
         bound: Bound | None = self.session.functions.get(key)
         if bound is None:
@@ -134,7 +134,7 @@ class Functions(Nested):
         return bound
 
 
-def _key(value: Any) -> tuple[Any, ...]:
+def _key(value: Any) -> tuple:
     """Return a key that distinguishes compile-time arguments that compare equal, such as 1, True
     and 1.0."""
     if isinstance(value, StaticArray):

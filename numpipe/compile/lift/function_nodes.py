@@ -62,7 +62,7 @@ def _functions(text: str) -> list[tuple[ast.Lambda | ast.FunctionDef, CodeType]]
     return [(nodes[code.co_firstlineno], code) for code in found if code.co_firstlineno in nodes]
 
 
-def _content(code: CodeType) -> list[Any]:
+def _content(code: CodeType) -> list:
     """Return a function's code without its line numbers."""
     parts = []
     for each in codes(code):

@@ -17,7 +17,7 @@ from .calls_and_slices import Calls
 from .constants import MISSING
 from .rewriter import NOT_MINE
 
-_CALLS: dict[str, Op[..., Any]] = {
+_CALLS: dict[str, Op] = {
     operation.function.__name__: operation
     for operation in (
         per_lane.shfl_sync,
@@ -27,7 +27,7 @@ _CALLS: dict[str, Op[..., Any]] = {
         per_lane.syncwarp,
     )
 }
-_VALUES: dict[str, Op[..., Any]] = {
+_VALUES: dict[str, Op] = {
     "threadIdx.x": per_lane.thread_index,
     "laneid": per_lane.lane_in_warp,
 }

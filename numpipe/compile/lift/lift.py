@@ -75,9 +75,9 @@ class Lifted:
     """A rewritten kernel: ``f(__np, *parameters)`` for the simulator and for the GPU, and the
     information that errors need."""
 
-    simulated: Callable[..., Any]
+    simulated: Callable
     """Runs in CPython; its lines are those of the user's file."""
-    compiled: Callable[..., Any]
+    compiled: Callable
     """Compiled by Numba. Each of its expressions has its own line number, which `positions` maps to
     the source."""
     text: str
@@ -91,7 +91,7 @@ class Lifted:
     """The time that rewriting took."""
 
 
-def _no_source(function: Callable[..., Any]) -> CompileError:
+def _no_source(function: Callable) -> CompileError:
     return CompileError(
         f"kernel {function.__name__}: its source is not available "
         f"({function.__code__.co_filename}), and numpipe rewrites kernels from their source: "
@@ -99,7 +99,7 @@ def _no_source(function: Callable[..., Any]) -> CompileError:
     )
 
 
-def read(function: Callable[..., Any]) -> Source:
+def read(function: Callable) -> Source:
     """Return the source of a kernel function, with the line numbers of its file. Raises
     CompileError if there is none."""
     if hasattr(function, "__wrapped__"):
@@ -233,7 +233,7 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
             session.sites,
         )
 
-    def lift_function(self, function: Function[..., Any], known: dict[str, Any]) -> Bound:
+    def lift_function(self, function: Function, known: dict[str, Any]) -> Bound:
         source = read(function.function)
         rebound = {name for name, where in stores(source.tree) if not isinstance(where, ast.arg)}  # type: ignore[arg-type]
         known = {name: value for name, value in known.items() if name not in rebound}
@@ -268,7 +268,7 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         node.args = located(plain_parameters(parameters), node)
         node.decorator_list, node.returns = [], None
 
-    def _both(self, name: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
+    def _both(self, name: str) -> tuple[Callable, Callable]:
         """Return the rewritten function for the simulator and for the GPU."""
         module = ast.Module([*self.out, self.tree], [])
         ast.fix_missing_locations(module)
@@ -277,7 +277,7 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         simulated = self._run(simulated_source.for_simulation(module), name)
         return simulated, self._run(self.session.positions.renumber(module, self.source), name)
 
-    def _run(self, module: ast.Module, name: str) -> Callable[..., Any]:
+    def _run(self, module: ast.Module, name: str) -> Callable:
         """Run the rewritten module; return its function `name`."""
         namespace = (
             self.source.namespace
@@ -288,5 +288,5 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         for lifted, facts in self.binders.items():
             namespace[lifted].__facts__ = facts
             namespace[f"__np_bind_{lifted}"] = binder(namespace[lifted])
-        function: Callable[..., Any] = namespace[name]
+        function: Callable = namespace[name]
         return function

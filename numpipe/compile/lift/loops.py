@@ -7,6 +7,7 @@ import ast
 from collections.abc import Iterator
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core.functions import Facts
 from ...core.op import Op, does
 from ...language.grid import split_k, tile_loop
@@ -75,9 +76,7 @@ class Loops(TileLoops, Arithmetic):
             ]
         )
 
-    def _made_by(
-        self, value: ast.expr, functions: tuple[Any, ...], rewritten: Op[..., Any]
-    ) -> ast.Call | None:
+    def _made_by(self, value: ast.expr, functions: tuple, rewritten: Op) -> ast.Call | None:
         """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is,
         or that its name is bound to."""
         calls = self._calls_bound_to(value.id) if isinstance(value, ast.Name) else [value]
@@ -262,7 +261,7 @@ class Loops(TileLoops, Arithmetic):
             ),
         ]
 
-    def _unpacks(self, target: ast.expr, arrays: int) -> tuple[int, ...]:
+    def _unpacks(self, target: ast.expr, arrays: int) -> Ints:
         """Check the names of a loop, ``for (indices), (tiles), …``; return the number of names in
         each of its groups of barriers."""
         groups = target.elts if isinstance(target, ast.Tuple) else []
@@ -291,7 +290,7 @@ class Loops(TileLoops, Arithmetic):
             for parts in barriers
         )
 
-    def _waited(self, node: ast.For) -> tuple[int, ...]:
+    def _waited(self, node: ast.For) -> Ints:
         """Return the numbers of the ready barriers that every step of a loop waits for before it
         could release the tile.
 

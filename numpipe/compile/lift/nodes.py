@@ -114,7 +114,7 @@ def operation(node: ast.AST) -> Any:
     return getattr(node, "operation", None)
 
 
-def running(operations: Sequence[Any], fact: str, *nodes: ast.AST) -> Iterator[ast.AST]:
+def running(operations: Sequence, fact: str, *nodes: ast.AST) -> Iterator[ast.AST]:
     """Yield what is below `nodes`, already rewritten, and calls one of `operations`, or a function
     whose `Facts` say `fact`."""
     for node in walk(*nodes):

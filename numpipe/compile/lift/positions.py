@@ -13,6 +13,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...diagnostics.errors import Position
 from .nodes import walk
 
@@ -24,7 +25,7 @@ class Positions:
     """The table of one kernel, including its helpers from other files: line number -> Position."""
 
     def __init__(self) -> None:
-        self._found: list[tuple[Source, tuple[int, ...] | None]] = []
+        self._found: list[tuple[Source, Ints | None]] = []
 
     def renumber(self, module: ast.Module, source: Source) -> ast.Module:
         """Give each node of `module`, in place, a line number of its own; `source` is the origin of
@@ -94,13 +95,13 @@ class Source:
         return filename == self.filename and self.first <= line < self.first + len(self.lines)
 
     @functools.cached_property
-    def _telling(self) -> dict[tuple[int, ...], tuple[int, ...]]:
+    def _telling(self) -> dict[Ints, Ints]:
         """The part of a long statement or expression to underline, by the span of the whole.
 
         It is the header of a compound statement, or the name of an attribute, or of its call, if
         the name is on a later line than its value, as in Python's tracebacks.
         """
-        parts: dict[tuple[int, ...], tuple[int, ...]] = {}
+        parts: dict[Ints, Ints] = {}
         for node in walk(self.tree):
             line, column, *_ = whole = _span(node) if hasattr(node, "lineno") else (0, 0)
             match node:
@@ -154,5 +155,5 @@ class Source:
         )
 
 
-def _span(node: Any) -> tuple[int, ...]:
+def _span(node: Any) -> Ints:
     return node.lineno, node.col_offset, node.end_lineno or 0, node.end_col_offset or 0

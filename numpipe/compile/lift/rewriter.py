@@ -48,9 +48,9 @@ class Session:
         self.positions = Positions()
         self.sources: list[Source] = []
         self.texts: list[str] = []
-        self.functions: dict[Any, Any] = {}
+        self.functions: dict = {}
         """rewritten functions, by function and known arguments"""
-        self.active: list[Any] = []
+        self.active: list = []
         """functions that are being rewritten, outermost first"""
         self.sites: dict[str, Position] = {}
         self.tokens: dict[str, int] = {}
@@ -217,7 +217,7 @@ class Rewriter(Known):
         self.added[f"__np_{name}"] = value
         return located(load(f"__np_{name}"), where)
 
-    def call(self, operation: Op[..., Any], args: Iterable[Any], where: Any) -> ast.Call:
+    def call(self, operation: Op, args: Iterable, where: Any) -> ast.Call:
         """Return a call of an operation on nodes and constants, with the hidden arguments that the
         operation asks for: the context, its place."""
         given: list[ast.expr] = [self.context_name(where)] if operation.context else []

@@ -64,7 +64,7 @@ class _Search(Known):
     """A search for the options of the pipelines that a function, or one that it calls, emits."""
 
     def __init__(
-        self, source: Source, known: dict[str, Any], kernel: str, active: tuple[Any, ...] = ()
+        self, source: Source, known: dict[str, Any], kernel: str, active: tuple = ()
     ) -> None:
         super().__init__(source, Constants(source.namespace, known))
         self.kernel, self.active = kernel, active

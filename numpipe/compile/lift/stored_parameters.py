@@ -24,7 +24,7 @@ from .nodes import Function as Node
 from .nodes import own, parameters_of, statements
 from .positions import Source
 
-TO_VIEWS: tuple[tuple[Any, ...], ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
+TO_VIEWS: tuple[tuple, ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
 """Functions that change a view of an array, by the position of their argument `dst`."""
 MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
 
@@ -68,7 +68,7 @@ class _Stores:
         function: Node,
         constants: Constants,
         outer: dict[str, Any],
-        active: tuple[Any, ...],
+        active: tuple,
         surely: bool,
     ) -> None:
         self.active, self.surely = active, surely

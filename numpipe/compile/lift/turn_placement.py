@@ -17,6 +17,7 @@ import ast
 from collections.abc import Iterator, Sequence
 from typing import TypeGuard
 
+from ...arch.dimensions import Ints
 from ...language.pipeline import pingpong, pipelines, warpgroup_order
 from .nodes import children, operation, running, walk
 from .rewriter import Rewriter
@@ -41,7 +42,7 @@ def holds_turns(body: Sequence[ast.AST]) -> bool:
     return any(running((warpgroup_order.enter_turn,), "turns", *body))
 
 
-def sure_turns(body: Sequence[ast.stmt]) -> tuple[int, ...] | None:
+def sure_turns(body: Sequence[ast.stmt]) -> Ints | None:
     """Return the tokens whose blocks a run of rewritten statements executes, in order; None if runs
     differ."""
     tokens: list[int] = []

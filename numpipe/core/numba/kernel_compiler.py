@@ -70,10 +70,10 @@ class _Compiler(compiler.CUDACompiler):  # type: ignore[misc]
         typed_passes.AnnotateTypes,
     )
 
-    _managers: ClassVar[list[Any]] = []
+    _managers: ClassVar[list] = []
     """shared by all functions"""
 
-    def define_pipelines(self) -> list[Any]:
+    def define_pipelines(self) -> list:
         if not self._managers:
             self._managers.extend(super().define_pipelines())
             for manager in self._managers:
@@ -150,7 +150,7 @@ def compiling_for(
         yield
 
 
-def _with_log(method: Callable[..., Any]) -> Callable[..., Any]:
+def _with_log(method: Callable) -> Callable:
     def wrapped(self: Any) -> Any:
         try:
             return method(self)
@@ -187,8 +187,8 @@ class _Printed:
 
 
 def compile_kernel(
-    entry: Callable[..., Any],
-    argtypes: Sequence[Any],
+    entry: Callable,
+    argtypes: Sequence,
     *,
     threads: int,
     ctas: int = 1,

@@ -27,7 +27,7 @@ _removals: list[Callable[[], Any]] = []
 _all: weakref.WeakValueDictionary[int, Entries] = weakref.WeakValueDictionary()
 
 
-class Entries(dict[Any, Any]):
+class Entries(dict):
     """A table that Numba fills for `operation`."""
 
     def __init__(self, operation: Any) -> None:
@@ -47,10 +47,10 @@ class Lowering:
     def __init__(self, operation: Any) -> None:
         self._operation = operation
 
-    def lower(self, function: Any, *argtypes: Any) -> Callable[[Callable[..., Any]], None]:
+    def lower(self, function: Any, *argtypes: Any) -> Callable[[Callable], None]:
         """Return a decorator for the code generator of calls of `function` with these types."""
 
-        def attach(codegen: Callable[..., Any]) -> None:
+        def attach(codegen: Callable) -> None:
             target = cuda_target.target_context
             target.insert_func_defn([(codegen, function, argtypes)])
             if _of_one_kernel((self._operation, argtypes)):
@@ -59,7 +59,7 @@ class Lowering:
         return attach
 
 
-def _remove(meanings: dict[Any, Any], function: Any, argtypes: tuple[Any, ...]) -> None:
+def _remove(meanings: dict, function: Any, argtypes: tuple) -> None:
     known = meanings[function]
     known.versions = [version for version in known.versions if version[0] != argtypes]
     if not known.versions:

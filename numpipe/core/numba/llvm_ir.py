@@ -62,7 +62,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         """Convert a value of one Numba type to another."""
         return self.context.cast(self, value, fromty, toty)
 
-    def make_tuple(self, type: Any, values: Sequence[Any]) -> Any:
+    def make_tuple(self, type: Any, values: Sequence) -> Any:
         """Return a tuple of a Numba type."""
         return self.context.make_tuple(self, type, values)
 
@@ -70,7 +70,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         value = _operand(value, pointer.type.pointee)
         return super().store(value, pointer, *args, **options)
 
-    def gep(self, pointer: Any, indices: Sequence[Any], *args: Any, **options: Any) -> Any:
+    def gep(self, pointer: Any, indices: Sequence, *args: Any, **options: Any) -> Any:
         return super().gep(pointer, [_operand(each, i32) for each in indices], *args, **options)
 
     def extract_element(self, vector: Any, index: Any, name: str = "") -> Any:
@@ -79,9 +79,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
     def insert_element(self, vector: Any, value: Any, index: Any, name: str = "") -> Any:
         return super().insert_element(vector, value, _operand(index, i32), name)
 
-    def apply(
-        self, function: Any, argtypes: Sequence[Any], args: Sequence[Any], *value: Any
-    ) -> Any:
+    def apply(self, function: Any, argtypes: Sequence, args: Sequence, *value: Any) -> Any:
         """Call `function` (an operation, a helper or its Numba type), and return the value.
 
         Omitted arguments must default to None. If the function is a value and not a constant, pass
@@ -96,14 +94,12 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         ] + [nothing for _ in left_out]
         return self.apply_signature(fnty, sig, [*value, *values])
 
-    def apply_value(
-        self, function: Any, value: Any, argtypes: Sequence[Any], args: Sequence[Any]
-    ) -> Any:
+    def apply_value(self, function: Any, value: Any, argtypes: Sequence, args: Sequence) -> Any:
         """Call a callable value of type `function`, and return the value of the call."""
         callee = () if isinstance(function, types.Function) else (value,)
         return self.apply(function, argtypes, args, *callee)
 
-    def apply_signature(self, fnty: Any, sig: Any, args: Sequence[Any]) -> Any:
+    def apply_signature(self, fnty: Any, sig: Any, args: Sequence) -> Any:
         """Call a function whose signature is known, with values of the types that it names."""
         return self.context.get_function(fnty, sig)(self, args)
 
@@ -124,14 +120,14 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
             setattr(proxy, name, value)
         return proxy._getvalue()
 
-    def unpack_tuple(self, value: Any) -> list[Any]:
+    def unpack_tuple(self, value: Any) -> list:
         """Return the parts of a tuple."""
         return cgutils.unpack_tuple(self, value)  # type: ignore[no-any-return]
 
     def emit_asm(
         self,
         result: Any,
-        args: Sequence[Any],
+        args: Sequence,
         text: str,
         *,
         tied: int | None = None,
@@ -165,7 +161,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         self.emit_asm(void, [address, value, self.zext(chosen, i32)], text)
 
     def pure_asm(
-        self, result: Any, args: Sequence[Any], text: str, attributes: tuple[str, ...] = ()
+        self, result: Any, args: Sequence, text: str, attributes: tuple[str, ...] = ()
     ) -> Any:
         """Emit PTX without side effects, which LLVM may move, merge or drop."""
         constraints = _constraints([result], args, None, False, False)
@@ -174,7 +170,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
     def _asm(
         self,
         result: Any,
-        args: Sequence[Any],
+        args: Sequence,
         text: str,
         constraints: str,
         attributes: tuple[str, ...],
@@ -184,7 +180,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         statement = ir.InlineAsm(fnty, text, constraints, side_effect=side_effect)
         return self.call(statement, list(args), attrs=attributes)
 
-    def emit_gated(self, result: Any, args: Sequence[Any], text: str, memory: bool = True) -> Any:
+    def emit_gated(self, result: Any, args: Sequence, text: str, memory: bool = True) -> Any:
         """Emit a PTX statement without a result, in which "$gate " marks an instruction.
 
         A debugged kernel omits the instruction after one of the CTA's waits timed out (`np_words`).
@@ -215,9 +211,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         ping-pong GEMM."""
         self.emit_asm(void, [], "", memory=False)
 
-    def one_of(
-        self, test: Any, then: Callable[[], list[Any]], otherwise: Callable[[], list[Any]]
-    ) -> list[Any]:
+    def one_of(self, test: Any, then: Callable[[], list], otherwise: Callable[[], list]) -> list:
         """Return the values made by `then` if a test is true, and by `otherwise` if it is false."""
         arms = []
         with self.if_else(test) as paths:
@@ -233,7 +227,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
             merged.append(phi)
         return merged
 
-    def external(self, name: str, result: Any, args: Sequence[Any] = ()) -> Any:
+    def external(self, name: str, result: Any, args: Sequence = ()) -> Any:
         """Call a symbol that the kernel's entry module defines (see `define`). Shared helpers get
         information about their kernel in this way."""
         fn = cgutils.get_or_insert_function(
@@ -242,7 +236,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         return self.call(fn, list(args))
 
     @contextlib.contextmanager
-    def define(self, name: str, result: Any, args: Sequence[Any] = ()) -> Iterator[Any]:
+    def define(self, name: str, result: Any, args: Sequence = ()) -> Iterator:
         """Define an always-inlined function in this module, yielding ``(builder, arguments)``.
 
         The linkage is weak instead of linkonce, because the linker reads the entry module first and
@@ -270,11 +264,11 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
     def special(self, name: str) -> Any:
         return self.external(f"llvm.nvvm.read.ptx.sreg.{name}", i32)
 
-    def block_index(self) -> list[Any]:
+    def block_index(self) -> list:
         """Read %ctaid.x, y and z."""
         return [self.special(f"ctaid.{axis}") for axis in "xyz"]
 
-    def grid_size(self) -> list[Any]:
+    def grid_size(self) -> list:
         """Read %nctaid.x, y and z."""
         return [self.special(f"nctaid.{axis}") for axis in "xyz"]
 
@@ -287,7 +281,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         """Return the generic address of a constant string, as C functions expect it."""
         return self.context.insert_string_const_addrspace(self, text)
 
-    def vprintf(self, format: str, values: Sequence[Any]) -> None:
+    def vprintf(self, format: str, values: Sequence) -> None:
         """Call C's printf in the active lanes; `values` are i32, i64, double and string addresses,
         naturally aligned."""
         struct = cgutils.make_anonymous_struct(self, list(values))
@@ -316,7 +310,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
 
 
 def _constraints(
-    results: Sequence[Any], args: Sequence[Any], tied: int | None, early: bool, memory: bool
+    results: Sequence, args: Sequence, tied: int | None, early: bool, memory: bool
 ) -> str:
     """Return LLVM's constraints of inline assembly; for the parameters see `Builder.emit_asm`."""
     classes = [f"={'&' * early}{_REGISTERS[ty]}" for ty in results]
@@ -326,7 +320,7 @@ def _constraints(
     return ",".join([*classes, *operands, *["~{memory}"] * memory])
 
 
-def signature_of(fnty: Any, argtypes: Sequence[Any]) -> Any:
+def signature_of(fnty: Any, argtypes: Sequence) -> Any:
     """Return the signature of a call of a Numba type with arguments of these types."""
     return fnty.get_call_type(cuda_target.typing_context, tuple(argtypes), {})
 

@@ -26,6 +26,7 @@ from numba.cuda.descriptor import CUDATarget, cuda_target
 from numba.cuda.target import CUDATargetContext, CUDATypingContext
 from numba.cuda.typing import enumdecl, npydecl
 
+from ...arch.dimensions import Ints
 from ..process_guards import uninterrupted
 from .kernel_entries import drop_all
 
@@ -46,7 +47,7 @@ _LOWERING = (
 )
 
 
-def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Callable[..., Any]:
+def in_this_thread(ours: Callable, numbas: Callable) -> Callable:
     """Return a function that calls `ours` in the compiling thread, and Numba's own function in
     other threads, because Numba also calls it without holding its lock."""
     thread = threading.get_ident()
@@ -59,7 +60,7 @@ def in_this_thread(ours: Callable[..., Any], numbas: Callable[..., Any]) -> Call
 
 class _Typing(CUDATypingContext):  # type: ignore[misc]
     def __init__(self) -> None:
-        self.resolved: dict[tuple[int, ...], tuple[Any, Any, Any]] = {}
+        self.resolved: dict[Ints, tuple[Any, Any, Any]] = {}
         """signatures of calls in one compile, by the ids of the function and its argument types;
         both are stored with the signature, so that ids stay valid"""
         super().__init__()

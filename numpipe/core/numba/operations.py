@@ -64,7 +64,7 @@ __all__ = [
     "unliteral",
 ]
 
-Typer = Callable[..., Any]
+Typer = Callable
 
 
 def _in_two(typer: Typer) -> Typer:
@@ -77,7 +77,7 @@ def _in_two(typer: Typer) -> Typer:
         answer: Any = typer(*given, **named)
         if not inspect.isgenerator(answer):
             return answer
-        waiting: list[Any] = [answer]
+        waiting: list = [answer]
         try:
             sig = next(answer)
         except StopIteration as end:
@@ -103,7 +103,7 @@ def _in_two(typer: Typer) -> Typer:
     return typed
 
 
-def _with_context(codegen: Callable[..., Any]) -> Callable[..., Any]:
+def _with_context(codegen: Callable) -> Callable:
     """Return a code generator as Numba calls it, with its context in front of the builder, which
     gets the methods of `Builder`."""
 
@@ -114,7 +114,7 @@ def _with_context(codegen: Callable[..., Any]) -> Callable[..., Any]:
     return generate
 
 
-def _of_operation(codegen: Callable[..., Any]) -> Callable[..., Any]:
+def _of_operation(codegen: Callable) -> Callable:
     """Return the code generator of an operation as Numba calls it."""
 
     def generate(builder: Any, _signature: Any, args: Any) -> Any:
@@ -153,7 +153,7 @@ def operation_type(key: Any, name: str, typer: Typer) -> Any:
     return _function(template)
 
 
-def helper_type(key: Any, implementation: Callable[..., Any]) -> Any:
+def helper_type(key: Any, implementation: Callable) -> Any:
     """Return the Numba type of a Python function compiled from its own source; constant arguments
     stay literal."""
     template = templates.make_overload_template(
@@ -169,7 +169,7 @@ def _function(template: Any) -> Any:
     return function
 
 
-def tuple_of(like: Any, parts: Sequence[Any]) -> Any:
+def tuple_of(like: Any, parts: Sequence) -> Any:
     """Return the type of a tuple of these parts; a named tuple of the same class as `like`, if it
     is one."""
     if isinstance(like, types.BaseNamedTuple):
@@ -182,7 +182,7 @@ def immediate(value: int) -> tuple[Any, Any]:
     return types.literal(value), const(value, i64)
 
 
-def returns(function: Any, argtypes: Sequence[Any]) -> Any:
+def returns(function: Any, argtypes: Sequence) -> Any:
     """Return the type of the result of `function` for arguments of these types."""
     fnty = function if isinstance(function, types.Type) else function._numba_type_
     return signature_of(fnty, argtypes).return_type
@@ -215,7 +215,7 @@ def attribute(
     lowering_registry.lower_getattr(type_class, name)(_with_context(codegen))
 
 
-def lowered(key: Any, *argtypes: Any) -> Callable[[Callable[..., Any]], Any]:
+def lowered(key: Any, *argtypes: Any) -> Callable[[Callable], Any]:
     """Decorate the code generator ``(builder, signature, args)`` of calls of `key` whose first
     arguments have these types."""
     return lambda codegen: lowering_registry.lower(key, *argtypes, types.VarArg(types.Any))(
@@ -223,17 +223,17 @@ def lowered(key: Any, *argtypes: Any) -> Callable[[Callable[..., Any]], Any]:
     )
 
 
-def lower_cast(fromty: Any, toty: Any) -> Callable[[Callable[..., Any]], Any]:
+def lower_cast(fromty: Any, toty: Any) -> Callable[[Callable], Any]:
     """Decorate the code generator ``(builder, fromty, toty, value)`` of casts between types."""
 
-    def attach(codegen: Callable[..., Any]) -> Callable[..., Any]:
+    def attach(codegen: Callable) -> Callable:
         extending.lower_cast(fromty, toty)(_with_context(codegen))
         return codegen
 
     return attach
 
 
-def lower_next(iterator: Any) -> Callable[[Callable[..., Any]], Any]:
+def lower_next(iterator: Any) -> Callable[[Callable], Any]:
     """Decorate the code generator ``(builder, signature, args, result)`` of an iterator's next
     item."""
     return lambda codegen: extending.lower_builtin("iternext", iterator)(

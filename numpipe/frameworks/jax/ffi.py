@@ -29,6 +29,7 @@ from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any, ClassVar
 
+from ...arch.dimensions import Ints
 from ...diagnostics.errors import SpecError, TargetError
 
 VERSIONS = (0, 1), (0, 4)
@@ -134,7 +135,7 @@ class Handler:
 
     def __init__(
         self,
-        function: Callable[[int, tuple[int, ...]], None],
+        function: Callable[[int, Ints], None],
         operands: int,
         results: int,
         *,

@@ -51,6 +51,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import FLOAT32
 from ...arch.register_layouts import LANES
 from ...core.arith import sub
@@ -123,7 +124,7 @@ def check(unit: Unit, axis: str, form: Any, got: str) -> Form:
     return Form((rows, columns // size), FLOAT32)
 
 
-def plan(unit: Unit, axis: str, shape: tuple[int, ...], site: str) -> SumsPlan:
+def plan(unit: Unit, axis: str, shape: Ints, site: str) -> SumsPlan:
     """Plan an exchange: allocate shared memory and barriers for each compute warpgroup."""
     along, size = unit.cluster_axes.index(axis), unit.sizes[axis]
     atoms = 4 * shape[0] * shape[1] // size // ATOM

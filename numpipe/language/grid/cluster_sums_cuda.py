@@ -85,7 +85,7 @@ def _pieces(builder: Any, sums: SumsType) -> Any:
     return builder.add(own_part(builder, sums.context.unit, sums.plan.buffer.memory), lane)
 
 
-def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list[Any]]:
+def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list]:
     """Return the registers of each CTA's share of the columns, by the CTA's index along the
     axis."""
     found, columns = registers(builder, tile, value), tile.shape[1] // sums.plan.size

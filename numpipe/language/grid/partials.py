@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import FLOAT32
 from ...core.arith import ge, gt, sub
 from ...core.lanes import one_lane
@@ -160,7 +161,7 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
     return tile
 
 
-def together(unit: Any, shape: tuple[int, ...]) -> int:
+def together(unit: Any, shape: Ints) -> int:
     """Return the number of parts whose registers a lane loads at once, for a tile of this shape: as
     many as fit in addition to the tile itself."""
     own = math.prod(shape) // 128

@@ -94,7 +94,7 @@ def lane_offset(builder: Any) -> Any:
 
 
 def add_pieces(
-    builder: Any, total: list[Any], space: str, first: Any, offset: int = 0, batch: int = 1
+    builder: Any, total: list, space: str, first: Any, offset: int = 0, batch: int = 1
 ) -> None:
     """Add the float4s at `offset` bytes from `first` to a lane's registers, with `batch` loads in
     flight."""
@@ -165,7 +165,7 @@ def _add_partials(work: Any, slot: Any, last: Any, tile: Any) -> Any:
     return assembled(builder, tile, total)
 
 
-def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list[Any]:
+def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list:
     """Return the four floats at an address, or zeros."""
     return builder.emit_asm(  # type: ignore[no-any-return]
         [nb.f32] * 4,

@@ -59,7 +59,7 @@ def tiles(*counts: Any, order: Any = "row", group: int = 16, dynamic: bool = Fal
     raise outside("tiles")
 
 
-def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
+def nd_loop(grid: tuple) -> NoReturn:
     """Iterate over this CTA's share of a grid, the last index fastest, inside a kernel: ``for i, j
     in numpipe.nd_loop((m, n)):``.
 
@@ -72,7 +72,7 @@ def nd_loop(grid: tuple[Any, ...]) -> NoReturn:
     raise outside("nd_loop")
 
 
-def clusters(np_: Any, counts: Sequence[Any]) -> list[Any]:
+def clusters(np_: Any, counts: Sequence) -> list:
     """Return the number of clusters along x, y and z, given numbers of CTAs."""
     return [
         count if of == 1 else count // of
@@ -122,7 +122,7 @@ def next_static_tile(tile: Any, stride: Any, end: Any) -> Any:
 
 
 @check
-def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
+def check_table(table: Any, columns: int, grid: tuple) -> None:
     """Raise SpecError for an array that is not a host table with `columns` indices per tile, or
     that does not visit each tile of `grid` once.
 
@@ -148,7 +148,7 @@ def check_table(table: Any, columns: int, grid: tuple[Any, ...]) -> None:
 
 
 @op
-def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple[Any, ...]:
+def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple:
     """Return the indices in row t of a host table, read through the read-only cache. From row `end`
     on, return zeros without reading."""
     if int(t) >= int(end):

@@ -203,7 +203,7 @@ def syncwarp(mask: Any = FULL) -> None:
 
 
 # ---- elements of tiles
-def check_element(parts: tuple[Any, ...], given: str, layout: Layout | None = None) -> None:
+def check_element(parts: tuple, given: str, layout: Layout | None = None) -> None:
     """Raise SpecError unless the parts of an index, or their Numba types, select one element of a
     tile."""
     if len(parts) != (1 if layout is not None and layout.flat else 2) or not all(
@@ -319,7 +319,7 @@ class PerLane:
     """The values of a carry, one for each lane of a warpgroup. The warpgroup's code can pass them
     on but cannot compute with them."""
 
-    def __init__(self, values: list[Any]) -> None:
+    def __init__(self, values: list) -> None:
         self.values = values
 
     def _none(self, *_: Any) -> NoReturn:
@@ -336,9 +336,7 @@ class PerLane:
     __floordiv__ = __rfloordiv__ = __mod__ = __rmod__ = __lt__ = __le__ = __gt__ = __ge__ = _none
 
 
-def each_lane(
-    body: Callable[..., Any], indices: Any, tiles: tuple[Any, ...], carry: tuple[Any, ...]
-) -> Any:
+def each_lane(body: Callable, indices: Any, tiles: tuple, carry: tuple) -> Any:
     """Call ``body(indices, *tiles, *carry)`` in every lane, and return the lanes' results as one
     carry."""
     lanes = as_lane(tiles)
@@ -371,7 +369,7 @@ def scatter(carry: Any, number: int) -> Any:
     return mapped(lambda part: part.values[number] if isinstance(part, PerLane) else part, carry)
 
 
-def gather(values: list[Any]) -> Any:
+def gather(values: list) -> Any:
     """Return all lanes' carries as one: a plain value where all lanes agree, else a `PerLane`."""
     first = values[0]
     if isinstance(first, tuple) and all(

@@ -86,7 +86,7 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
     return scratch
 
 
-def check_index(name: str, ndim: int, parts: Sequence[Any]) -> str | None:
+def check_index(name: str, ndim: int, parts: Sequence) -> str | None:
     """Return what makes an element inert, or None, given the parts of an index or their Numba
     types. Raises SpecError unless there is an integer for each dimension."""
     if len(parts) != ndim or not all(

@@ -123,11 +123,11 @@ def _element(table: Any, index: Any) -> Any:
         inside, builder.icmp_signed("<", offset, builder.sext(fields.nbytes, nb.i64))
     )
 
-    def shared() -> list[Any]:
+    def shared() -> list:
         at = builder.add(fields.address, builder.trunc(offset, nb.i32))
         return load_words(builder, machine, f"b{8 * size}", at, 1)
 
-    def behind() -> list[Any]:
+    def behind() -> list:
         block = Block(builder, ref, fields.ref, place, ())
         return [builder.bitcast(block.load(block.base, block.inside), machine)]
 

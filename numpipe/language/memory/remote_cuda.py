@@ -81,7 +81,7 @@ def _async_store_smem(
             send_to(nb.const(index), lane, first)
 
 
-def _send(builder: Any, where: list[Any], words: list[Any]) -> None:
+def _send(builder: Any, where: list, words: list) -> None:
     """Emit a store of int32 words. `where` has the address, the address of the mbarrier, and
     optionally whether the lane stores."""
     names = ", ".join(f"${number + len(where)}" for number in range(len(words)))

@@ -24,6 +24,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.machine import current, failure
@@ -53,7 +54,7 @@ class Slots:
     tile: type[SharedTile] = SmemTile
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Ints:
         return self.plan.kind.shape
 
     @property
@@ -101,9 +102,7 @@ class BarrierRef(BarrierFacts):
 
     operand = "barrier"
 
-    def __init__(
-        self, np_: Context, plan: BarrierPlan, copy: int, shape: tuple[int, ...], first: int
-    ) -> None:
+    def __init__(self, np_: Context, plan: BarrierPlan, copy: int, shape: Ints, first: int) -> None:
         self.np, self.plan, self.copy, self.shape, self.first = np_, plan, copy, shape, first
 
     @property
@@ -139,7 +138,7 @@ class BarrierRef(BarrierFacts):
 
 
 # ---- what both executions check
-def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
+def check_slots(lead: Ints, parts: tuple) -> None:
     """Raise SpecError unless an index (or its Numba types) has an integer for each slot dimension,
     followed by nothing or by two parts that select rows and columns of the tile."""
     if len(parts) not in (len(lead), len(lead) + 2) or not all(map(_is_place, parts[: len(lead)])):
@@ -150,7 +149,7 @@ def check_slots(lead: tuple[int, ...], parts: tuple[Any, ...]) -> None:
         )
 
 
-def check_barriers(shape: tuple[int, ...], parts: tuple[Any, ...]) -> tuple[int, ...]:
+def check_barriers(shape: Ints, parts: tuple) -> Ints:
     """Return the dimensions that remain after indexing barriers. Takes values or Numba types."""
     if not 0 < len(parts) <= len(shape) or not all(map(_is_place, parts)):
         raise SpecError(
@@ -164,7 +163,7 @@ def _is_place(part: Any) -> bool:
     return is_integer(part) or isinstance(part, NoValue)
 
 
-def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
+def linear(shape: Ints, index: tuple) -> int:
     """Return the row-major number of an index. Raises SimulationError if it is out of range, where
     the GPU would use whatever lies there."""
     number = 0
@@ -184,12 +183,12 @@ def linear(shape: tuple[int, ...], index: tuple[Any, ...]) -> int:
     return number
 
 
-def group(shape: tuple[int, ...]) -> str:
+def group(shape: Ints) -> str:
     count = math.prod(shape)
     return "a barrier" if count == 1 else f"{count} barriers of shape {shape}"
 
 
-def one_barrier(operation: str, shape: tuple[int, ...]) -> None:
+def one_barrier(operation: str, shape: Ints) -> None:
     """Raise SpecError unless `shape` is the shape of a single barrier."""
     if math.prod(shape) != 1:
         raise SpecError(
@@ -232,7 +231,7 @@ def scratch(np_: Context, site: str, kind: Any) -> Any:
 
 @op(context=True, site=True)
 def run_scoped(
-    np_: Context, site: str, function: Callable[..., Any], *kinds: Any, collective_axes: Any = None
+    np_: Context, site: str, function: Callable, *kinds: Any, collective_axes: Any = None
 ) -> Any:
     """Call ``function(*references)`` with allocations of these types, inside a kernel, and return
     its result.

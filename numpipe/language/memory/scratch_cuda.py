@@ -7,6 +7,7 @@ import math
 import operator
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.inert_cuda import InertType
 from ...core.numba import I32
@@ -65,7 +66,7 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
 
     context: ContextType
     plan: BarrierPlan
-    shape: tuple[int, ...]
+    shape: Ints
 
     def at(self, target: AtType, index: Any) -> Any:
         parts = index_parts(index)
@@ -96,13 +97,13 @@ nb.constant_attributes(BarriersType, None, shape=lambda ty: ty.shape)
 
 
 # ---- views
-def index_parts(index: Any) -> tuple[Any, ...]:
+def index_parts(index: Any) -> tuple:
     return tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
 
 
 def _linear(
     builder: Any,
-    shape: tuple[int, ...],
+    shape: Ints,
     parts: Any,
     index: Any,
     value: Any,

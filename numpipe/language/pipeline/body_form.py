@@ -99,15 +99,15 @@ def not_called(builder: str) -> str:
 
 
 def emit_pipeline_warp_specialized(
-    body: Callable[..., Any],
+    body: Callable,
     *,
-    grid: tuple[Any, ...],
-    in_specs: tuple[Any, ...] = (),
-    out_specs: tuple[Any, ...] = (),
+    grid: tuple,
+    in_specs: tuple = (),
+    out_specs: tuple = (),
     max_concurrent_steps: int | None = None,
     delay_release: int | None = None,
-    compute_context: Callable[..., Any] | None = None,
-    carry_coroutine: Callable[..., Any] | None = None,
+    compute_context: Callable | None = None,
+    carry_coroutine: Callable | None = None,
     num_compute_wgs: int | None = None,
     wg_axis: str | None = None,
     memory_registers: int | None = None,
@@ -167,11 +167,11 @@ def emit_pipeline_warp_specialized(
 
 
 def emit_pipeline(
-    body: Callable[..., Any],
+    body: Callable,
     *,
-    grid: tuple[Any, ...],
-    in_specs: tuple[Any, ...] = (),
-    out_specs: tuple[Any, ...] = (),
+    grid: tuple,
+    in_specs: tuple = (),
+    out_specs: tuple = (),
     max_concurrent_steps: int | None = None,
     delay_release: int | None = None,
     init_carry: Any = None,
@@ -247,7 +247,7 @@ class EmittedPipeline:
 @op
 def emitted(
     pipe: Pipeline, body: Any, compute: Any, coroutine: int, carry: Any, state: Any, last: int
-) -> Callable[..., Any]:
+) -> Callable:
     """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass wraps the
     call around a loop-form pipeline."""
     return bind(run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last))

@@ -32,7 +32,7 @@ class EmittedType(source.EmittedPipeline, nb.types.Type):  # type: ignore[misc]
             name=f"emitted({self.pipe}, {self.body}, {self.compute}, {self.carry}, {self.last})",
         )
 
-    def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple[Any, ...]]:
+    def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple]:
         """Return the types of the body as it is called, and of its arguments."""
         given = indices, *tiles, *([] if carry == nb.types.none else [carry])
         if self.by_lane:

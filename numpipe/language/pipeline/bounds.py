@@ -20,12 +20,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Sequence
 
+from ...arch.dimensions import Ints
 from ...core.machine import failure
 from ...diagnostics.errors import SimulationError
 from ...plan.block import Block
 
 
-def named(block: Block) -> tuple[int, ...]:
+def named(block: Block) -> Ints:
     """Return the dimensions along which an index names an element of the array."""
     return tuple(axis for axis, scale in enumerate(block.scales) if scale == 1)
 

@@ -6,13 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...plan.outside_cuda import clipped, report
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
 from .bounds import named
 
 
-def sized(plan: RingPlan, unit: Unit) -> tuple[int, ...]:
+def sized(plan: RingPlan, unit: Unit) -> Ints:
     """Return the operands of a ring for which copying blocks requires the sizes of their arrays."""
     return tuple(
         number
@@ -32,9 +33,9 @@ def bounded(
     plan: RingPlan,
     number: int,
     what: str,
-    start: list[Any],
-    sizes: Sequence[Any],
-) -> list[Any]:
+    start: list,
+    sizes: Sequence,
+) -> list:
     """Apply `bounds.bounded` to an operand; `sizes` are int32. A store before the array, at which
     TMA traps, is moved past its end."""
     block = plan.blocks[number]

@@ -36,6 +36,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
+from ...arch.dimensions import Ints
 from ...core.op import called, constant, helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.nested_tuples import Tree
@@ -121,9 +122,7 @@ def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
     return kept(tree) or Tree(())
 
 
-def by_kind(
-    loop: LoopFacts, barriers: Sequence[Any], make: Callable[[Tree, list[Any]], Any]
-) -> list[Any]:
+def by_kind(loop: LoopFacts, barriers: Sequence, make: Callable[[Tree, list], Any]) -> list:
     """Return the barriers in groups, one for each kind that the pipeline's options request, each in
     the shape of its specs."""
     shape = shape_of(
@@ -160,9 +159,7 @@ def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
     return tuple(kinds)
 
 
-def check_groups(
-    where: str, manual: tuple[str, ...], loaded: int, unpacked: tuple[int, ...]
-) -> None:
+def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: Ints) -> None:
     """Raise SpecError unless a loop unpacks all barriers of a step.
 
     `loaded`: the number of arrays that have barriers. `unpacked`: the number of names in each group

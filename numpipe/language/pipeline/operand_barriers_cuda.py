@@ -44,7 +44,7 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
 
     @cuda_meaning(operation)
     def typer(barrier: Any, *predicate: Any) -> Any:
-        argtypes: tuple[Any, ...]
+        argtypes: tuple
         if source.check_use(operation.__name__, kind, barrier):
             called, argtypes, computes = own, (barrier,), barrier.context.computes
         else:

@@ -72,7 +72,7 @@ def await_slot(ring: Ring) -> None:
 
 
 @op
-def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
+def first_lane(ring: Ring, function: Callable, *args: Any) -> None:
     """Call ``function(*args)`` in one lane of the first warpgroup that writes a tile. It is always
     the same lane, because bulk groups belong to the lane that committed them."""
     machine = current()
@@ -81,7 +81,7 @@ def first_lane(ring: Ring, function: Callable[..., Any], *args: Any) -> None:
 
 
 @op
-def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
+def check_start(ring: Ring, indices: tuple) -> None:
     """Check, in the memory role, that a tile's place depends neither on the warpgroup nor on tile
     data, because all warpgroups write the tile."""
     for number in range(len(ring.refs)):
@@ -89,7 +89,7 @@ def check_start(ring: Ring, indices: tuple[Any, ...]) -> None:
 
 
 @op
-def copy_block(ring: Ring, indices: tuple[Any, ...], slot: Any) -> None:
+def copy_block(ring: Ring, indices: tuple, slot: Any) -> None:
     """Issue the TMA stores of a slot, one for each panel of each operand, as one bulk group."""
     for copy in copies_of(ring, range(len(ring.refs)), indices, int(slot)):
         copy.store(once=True)
@@ -203,7 +203,7 @@ def take_over(ring, grid, k):  # type: ignore[no-untyped-def]
 
 
 # ---- what both executions check ------------------------------------------------------------------
-def check_specs(where: str, specs: Sequence[Any], labels: Sequence[str]) -> None:
+def check_specs(where: str, specs: Sequence, labels: Sequence[str]) -> None:
     """Raise SpecError for options of a BlockSpec that do not apply to outputs."""
     for spec, label in zip(specs, labels, strict=True):
         if not spec.loaded:

@@ -28,6 +28,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core.arith import is_integer, kind
 from ...core.functions import facts_of
 from ...core.inert import REASON, Inert, NoValue
@@ -232,9 +233,9 @@ class Pipeline(PipelineBase):
 
 def pipeline(
     *,
-    grid: tuple[Any, ...],
-    in_specs: tuple[Any, ...] = (),
-    out_specs: tuple[Any, ...] = (),
+    grid: tuple,
+    in_specs: tuple = (),
+    out_specs: tuple = (),
     max_concurrent_steps: int | None = None,
     delay_release: int | None = None,
     steps_of: Callable[[Any], Any] | None = None,
@@ -303,7 +304,7 @@ def make_pipeline(np_: Context, *given: Any) -> Pipeline:
 
 
 # ---- what both executions check
-def check_tokens(where: str, steps_of: bool, turns: tuple[int, ...] | None) -> None:
+def check_tokens(where: str, steps_of: bool, turns: Ints | None) -> None:
     """Raise SpecError for a loop with steps_of in which the number of turns may differ between
     steps: skipped steps take and pass their turns too."""
     if steps_of and turns is None:
@@ -369,11 +370,11 @@ def steps(
     refs: Any,
     nested: int,
     groups: int,
-    unpacked: tuple[int, ...],
-    waited: tuple[int, ...],
-    turns: tuple[int, ...] | None,
+    unpacked: Ints,
+    waited: Ints,
+    turns: Ints | None,
     last: int,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[tuple]:
     """Implement ``pipe(arrays)`` in a `for`: yield ``(indices), (tiles)``, then a group of barriers
     for each kind that the options request.
 
@@ -396,10 +397,10 @@ def steps_over(
     nested: int,
     groups: int,
     last: int = 0,
-    waited: tuple[int, ...] = (),
-    turns: tuple[int, ...] = (),
+    waited: Ints = (),
+    turns: Ints = (),
     apart: bool = False,
-) -> Iterator[tuple[Any, ...]]:
+) -> Iterator[tuple]:
     """Return the steps of a pipeline over arrays; for the parameters see `steps`. Unless `apart`,
     barriers follow the tiles in one tuple."""
     arrays, shared = arrays_of(pipe, refs, nested)
@@ -432,7 +433,7 @@ def steps_over(
 
 def arrays_of(
     pipe: PipelineBase, refs: Any, nested: int = 0
-) -> tuple[list[Any], tuple[RingPlan, ...] | None]:
+) -> tuple[list, tuple[RingPlan, ...] | None]:
     """Return the arrays that a pipeline is called on, and the rings of the allocations that follow
     them (`chains`), or None.
 
@@ -476,7 +477,7 @@ def loaded(pipe: PipelineBase) -> int:
     )
 
 
-def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> tuple[int, ...]:
+def waited_parts(pipe: PipelineBase, group: Group, waited: Ints) -> Ints:
     """Return the parts of a ring whose ready barriers are among `waited`, numbers of barriers in
     the loop's order."""
     # waiting for a tuple of barriers does not say which of its leaves
@@ -491,7 +492,7 @@ def waited_parts(pipe: PipelineBase, group: Group, waited: tuple[int, ...]) -> t
 
 
 def plan_rings(
-    pipe: PipelineBase, arrays: Sequence[Any], shared: tuple[RingPlan, ...] | None
+    pipe: PipelineBase, arrays: Sequence, shared: tuple[RingPlan, ...] | None
 ) -> list[tuple[RingPlan, Group]]:
     """Return the rings of a pipeline over arrays, then its output rings, each with its operands; a
     ring's `index` is its number.
@@ -522,7 +523,7 @@ def plan_rings(
     return rings
 
 
-def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple[Any, ...]]:
+def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple]:
     with running(
         loop.np.running, loop.np.unit.kernel, (ring.plan for ring in (*loop.rings, *loop.outs))
     ):

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.arith import successor
 from ...core.inert_cuda import InertType
@@ -165,8 +166,8 @@ def steps_type(
     nested: int,
     groups: int,
     last: int = 0,
-    waited: tuple[int, ...] = (),
-    turns: tuple[int, ...] = (),
+    waited: Ints = (),
+    turns: Ints = (),
     apart: bool = False,
 ) -> StepsType:
     """Return the type of a pipeline's steps over arrays, and plan its rings; for the parameters see

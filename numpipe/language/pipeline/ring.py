@@ -61,6 +61,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core.arith import is_read
 from ...core.machine import current, failure
 from ...core.op import formula, helper, op
@@ -126,10 +127,10 @@ class Ring(RingFacts):
         np_: Context,
         plan: RingPlan,
         refs: tuple[GmemRef, ...],
-        index_maps: tuple[Any, ...],
-        grid: tuple[Any, ...],
+        index_maps: tuple,
+        grid: tuple,
         steps: Any,
-        waited: tuple[int, ...] = (),
+        waited: Ints = (),
     ) -> None:
         self.np = np_
         self.plan = plan
@@ -405,14 +406,14 @@ def tiles_of(ring: Ring, slot: Any) -> tuple[SmemTile, ...]:
 
 
 @op
-def unravel(step: Any, grid: tuple[Any, ...]) -> tuple[Any, ...]:
+def unravel(step: Any, grid: tuple) -> tuple:
     """Return the grid indices of a linear step, last index fastest."""
     return tuple(map(np.int32, unraveled(step, grid)))
 
 
-def unraveled(step: Any, grid: Sequence[Any]) -> tuple[Any, ...]:
+def unraveled(step: Any, grid: Sequence) -> tuple:
     """Implement `unravel` for ints, or for values in compiled code."""
-    indices: list[Any] = []
+    indices: list = []
     for size in reversed(grid[1:]):
         indices.append(step % size)
         step = step // size

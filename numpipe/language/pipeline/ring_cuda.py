@@ -8,6 +8,7 @@ import functools
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.inert import REASON
@@ -44,7 +45,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         refs: Any,
         index_maps: Any,
         rank: int,
-        waited: tuple[int, ...] = (),
+        waited: Ints = (),
         copies: bool = True,
     ) -> None:
         self.context = self.np = context
@@ -190,9 +191,7 @@ cuda_meaning(source.note_released)(nb.no_code)
 cuda_meaning(source.check_released)(nb.no_code)
 
 
-def index_maps_return(
-    ring: RingType, indices: Any, operands: Iterable[int] | None = None
-) -> list[Any]:
+def index_maps_return(ring: RingType, indices: Any, operands: Iterable[int] | None = None) -> list:
     """Return the types that the index maps of a ring's operands return. Raises SpecError for types
     that cannot be the start of a block."""
     plan, returned = ring.plan, []
@@ -222,7 +221,7 @@ def start_of(
     kinds: Any,
     indices: Any,
     index_values: Any,
-) -> list[Any]:
+) -> list:
     """Implement `ring.start_of` for an index map that returns `kinds`."""
     block, index_map = ring.plan.blocks[number], ring.index_maps[number]
     if isinstance(index_map, nb.types.NoneType):

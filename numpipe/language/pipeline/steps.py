@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core.arith import successor
 from ...core.lanes import one_lane
 from ...core.op import formula, helper, op
@@ -83,12 +84,12 @@ class Group:
     dims: int | None
     slots: int
     delay: int
-    operands: tuple[int, ...]
+    operands: Ints
 
 
 def grouped(
     where: str,
-    specs: Sequence[Any],
+    specs: Sequence,
     labels: Sequence[str],
     known: Sequence[int | None],
     slots: int,
@@ -181,11 +182,11 @@ class LoopFacts(StoringFacts):
     def __init__(
         self,
         pipe: Any,
-        rings: Sequence[Any],
-        arrays: Sequence[Any],
+        rings: Sequence,
+        arrays: Sequence,
         groups: int,
         last: int,
-        turns: tuple[int, ...],
+        turns: Ints,
     ) -> None:
         """`groups`: number of products that every step is certain to issue. `last`, `turns`: see
         `pipelines.steps`."""
@@ -242,10 +243,10 @@ class Loop(LoopFacts):
         self,
         pipe: Any,
         rings: Sequence[Ring],
-        arrays: Sequence[Any],
+        arrays: Sequence,
         groups: int,
         last: int,
-        turns: tuple[int, ...],
+        turns: Ints,
         total: Any,
         steps: Any,
     ) -> None:
@@ -253,7 +254,7 @@ class Loop(LoopFacts):
         self.grid, self.total, self.steps = pipe.grid, total, steps
 
 
-def pending_groups(rings: Sequence[Any], groups: int) -> int | None:
+def pending_groups(rings: Sequence, groups: int) -> int | None:
     """Return how many groups may stay in flight while rings release slots; None if no ring releases
     before the end of the loop.
 

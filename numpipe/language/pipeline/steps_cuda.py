@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.numba import I32
 from ...core.op import cuda_meaning
@@ -23,10 +24,10 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
         self,
         pipe: Any,
         rings: list[RingType],
-        arrays: list[Any],
+        arrays: list,
         groups: int,
         last: int,
-        turns: tuple[int, ...],
+        turns: Ints,
     ) -> None:
         source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
         self.rank = pipe.rank
@@ -40,7 +41,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
         )
 
     @property
-    def passed(self) -> list[Any]:
+    def passed(self) -> list:
         """The types of the arrays that a body receives unchanged; for the others, a loop uses only
         the type."""
         return [

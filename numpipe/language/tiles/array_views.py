@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core.arith import is_integer, is_read
 from ...core.inert import NoValue
 from ...core.machine import failure
@@ -30,9 +31,7 @@ class GmemView:
 
     operand = "view"
 
-    def __init__(
-        self, ref: GmemRef, start: tuple[Any, ...], axes: tuple[int, ...], shape: tuple[int, ...]
-    ) -> None:
+    def __init__(self, ref: GmemRef, start: tuple, axes: Ints, shape: Ints) -> None:
         self.ref, self.start, self.axes, self.shape, self.dtype = ref, start, axes, shape, ref.dtype
         self.placed = placed(start)
 
@@ -47,7 +46,7 @@ def _view(ref: GmemRef, index: Any) -> GmemView:
 method_of(GmemRef, "at")(property(lambda ref: At(functools.partial(_view, ref))))
 
 
-def placed(parts: Sequence[Any]) -> bool:
+def placed(parts: Sequence) -> bool:
     """Return whether the starts of an index's parts, given as values or Numba types, are known in
     this role."""
     return not any(
@@ -67,12 +66,12 @@ def check_placed(ref: Any, known: bool, what: str) -> None:
         )
 
 
-def starts(parts: Sequence[Any]) -> tuple[Any, ...]:
+def starts(parts: Sequence) -> tuple:
     """Return the start of each part of an index; an integer is its own start."""
     return tuple(part.start if isinstance(part, Ds) else part for part in parts)
 
 
-def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
+def ends(ref: GmemRef, parts: Sequence) -> Ints:
     """Return the end of each dimension of an array for an index: the array's end, or the stop of a
     `ds` before it."""
     return tuple(
@@ -81,7 +80,7 @@ def ends(ref: GmemRef, parts: Sequence[Any]) -> tuple[int, ...]:
     )
 
 
-def along(vector: Form, tile: Form, axis: int) -> tuple[int, ...]:
+def along(vector: Form, tile: Form, axis: int) -> Ints:
     """Return the shape of a vector that lies along a dimension of a tile."""
     shape = [1] * len(tile.shape)
     shape[axis] = vector.shape[0]
@@ -97,8 +96,8 @@ def index_form(tile: Form, axis: int, vector: Form) -> Form:
 
 def check_inside(
     ref: GmemRef,
-    parts: Sequence[Any],
-    axes: tuple[int, ...],
+    parts: Sequence,
+    axes: Ints,
     what: str,
     below: str,
     beyond: str,
@@ -119,7 +118,7 @@ def check_inside(
 
 
 def check_read(
-    ref: GmemRef, start: Sequence[Any], axes: Sequence[int], shape: Sequence[int], what: str
+    ref: GmemRef, start: Sequence, axes: Sequence[int], shape: Sequence[int], what: str
 ) -> None:
     """Raise SimulationError for a block that starts at a number that was read from an array, and
     lies wholly outside: it is not the last one of a grid, but wrong data."""
@@ -141,13 +140,13 @@ def check_read(
             )
 
 
-def check_parts(ref: GmemRef, parts: Sequence[Any], what: str) -> None:
+def check_parts(ref: GmemRef, parts: Sequence, what: str) -> None:
     """`check_read` of the parts of an index. The stop of a `ds` already says what lies outside."""
     axes = [n for n, part in enumerate(parts) if isinstance(part, Ds) and not part.limited]
     check_read(ref, starts(parts), axes, [parts[axis].size for axis in axes], what)
 
 
-def block_axes(ref: Any, parts: Sequence[Any], what: str, gathers: bool = False) -> tuple[int, ...]:
+def block_axes(ref: Any, parts: Sequence, what: str, gathers: bool = False) -> Ints:
     """Return the dimensions of an array in which an index selects several elements.
 
     parts    the index's parts, or their Numba types: ``ds(start, size)``, an integer, and with

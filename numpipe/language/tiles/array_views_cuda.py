@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.inert import NoValue
 from ...core.numba import I32
@@ -18,8 +19,8 @@ from .tile_cuda import TileType, registers
 
 class ViewType(nb.FieldsType, source.GmemView):
     ref: GmemType
-    axes: tuple[int, ...]
-    shape: tuple[int, ...]
+    axes: Ints
+    shape: Ints
     placed: bool
 
     def __post_init__(self) -> None:
@@ -41,11 +42,11 @@ class Block:
         builder: Any,
         ref: GmemType,
         value: Any,
-        start: Sequence[Any],
-        axes: tuple[int, ...],
+        start: Sequence,
+        axes: Ints,
         indices: Sequence[tuple[int, TileType, Any]] = (),
-        stops: Sequence[Any] = (),
-        parts: Sequence[Any] = (),
+        stops: Sequence = (),
+        parts: Sequence = (),
     ) -> None:
         """`indices`: see the attribute. `stops`: where the block ends before the array, by
         dimension. `parts`: the types of the index, if known."""
@@ -172,7 +173,7 @@ class Block:
         return builder.select(inside, found, zero)
 
 
-def indices_of(builder: Any, tile: Form, axis: int, vector: TileType, value: Any) -> list[Any]:
+def indices_of(builder: Any, tile: Form, axis: int, vector: TileType, value: Any) -> list:
     """Return the index, along a dimension, of each element of a lane of a tile that is gathered, or
     scattered."""
     have, lies = registers(builder, vector, value), source.along(vector.form, tile, axis)
@@ -185,7 +186,7 @@ with_at(GmemType)
 nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
 
 
-def starts(builder: Any, index: Any, value: Any) -> list[Any]:
+def starts(builder: Any, index: Any, value: Any) -> list:
     """Return the start of each part of an index, as int32; 0 where it is unknown. A vector of
     indices is returned unchanged."""
     values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
@@ -206,7 +207,7 @@ def starts(builder: Any, index: Any, value: Any) -> list[Any]:
     ]
 
 
-def stops(builder: Any, index: Any, value: Any) -> list[Any]:
+def stops(builder: Any, index: Any, value: Any) -> list:
     """Return the stop of each part of an index, as int32; None for parts that have none."""
     values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     return [

@@ -64,7 +64,7 @@ _RESULTS = {
 }
 
 
-COPIES: list[Op[..., Any]] = []
+COPIES: list[Op] = []
 """the copy of a tile in shared memory to an array, by TMA (`memory.copies`)"""
 
 
@@ -143,7 +143,7 @@ def _check_element(name: str, ref: Any, value: Any, known: Sequence[str]) -> Non
     check_number(f"{name}: {array.name}.at[…]", array.name, array.dtype, value)
 
 
-def _atomic(reduction: str) -> Op[..., Any]:
+def _atomic(reduction: str) -> Op:
     name = f"atomic_{reduction}"
 
     def operation(dst: Any, tile: Any) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.numba import I32
@@ -19,7 +20,7 @@ def arrive(
     peers: tuple[Dims, ...],
     dims: Dims,
     address: Any,
-    led: tuple[int, ...] = (),
+    led: Ints = (),
     wide: bool = False,
 ) -> None:
     """Emit each warp's arrivals on the mbarrier at a shared address: lane i arrives in the CTA at

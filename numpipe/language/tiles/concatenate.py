@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
@@ -23,7 +24,7 @@ from .tile_slices import elements_of, part_form
 CALL = "np.concatenate"
 
 
-def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, tuple[int, ...]]]]:
+def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     """Return (form, parts) of tiles one after another along `axis`. For each tile, `parts` has the
     form in which its registers are used, and which elements of a lane of the result they are.
 
@@ -54,7 +55,7 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, tuple[int
     if first.layout == f"{ROW} {WHOLE}":
         result = replace(result, layout=first.layout)
     for form in forms:
-        index: list[Any] = [ALL] * len(shape)
+        index: list = [ALL] * len(shape)
         index[along] = Span(start, start + form.shape[along])
         part, slices = part_form(result, index)
         parts.append((part, elements_of(result, part, slices)))

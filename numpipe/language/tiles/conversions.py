@@ -31,6 +31,7 @@ import math
 from dataclasses import replace
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
@@ -182,7 +183,7 @@ def moved_bytes(have: Form, form: Form) -> int:
     return nbytes
 
 
-def panels(shape: tuple[int, ...]) -> int:
+def panels(shape: Ints) -> int:
     """Return how many panels of 64 x 64 elements a tile has; of a vector one."""
     whole = len(shape) == 2 and 1 not in shape
     return math.prod(-(-size // 64) for size in shape) if whole else 1

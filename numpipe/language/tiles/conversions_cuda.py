@@ -72,7 +72,7 @@ def cast(builder: Any, have: TileType, result: TileType, value: Any) -> Any:
     return assembled(builder, result, way(builder, have, value, result))
 
 
-def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> list:
     """Return a tile's registers in another layout: panel by panel, those that have an element store
     it, and all load theirs."""
     base, size = builder.external(EXCHANGE, nb.i32), have.dtype.itemsize
@@ -89,7 +89,7 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         every = [anywhere.load(builder, line, base, each, none) for each in lines]
         return [register for way in every for register in way]
     panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
-    found: list[Any] = [None] * result.elements
+    found: list = [None] * result.elements
     stored, loaded = anywhere.panels(have), anywhere.panels(result)
     for origin in stored:
         barrier(builder)
@@ -123,7 +123,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
                 yield first * each // vector + n, min(4, each), swizzled(start + 4 * n, width).value
 
 
-def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list:
     """Return an accumulator's registers in coalesced layout. In each panel, each warp stores its 16
     rows and loads whole lines."""
     base, found = builder.external(EXCHANGE, nb.i32), [None] * result.registers
@@ -141,10 +141,10 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
     return found
 
 
-def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) -> list:
     """Return a coalesced tile's registers in accumulator layout."""
     base, parts = builder.external(EXCHANGE, nb.i32), registers(builder, have, value)
-    found: list[Any] = [None] * result.registers
+    found: list = [None] * result.registers
     for row, column, columns in _panels(have):
         for first, words, offset in _runs(builder, have, row, column):
             run = [

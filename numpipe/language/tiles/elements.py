@@ -35,7 +35,7 @@ from .array_views import check_inside
 from .refs import GmemRef
 
 
-def is_element(parts: Sequence[Any]) -> bool:
+def is_element(parts: Sequence) -> bool:
     """Return whether an index, given as values or Numba types, selects a single element."""
     return all(isinstance(part, NoValue) or arith.is_integer(part) for part in parts)
 
@@ -81,7 +81,7 @@ def as_element(what: str, dtype: np.dtype, value: Any) -> Any:
 
 
 def write_element(
-    ref: GmemRef, index: Sequence[Any], value: Any, what: str, reduction: str = ""
+    ref: GmemRef, index: Sequence, value: Any, what: str, reduction: str = ""
 ) -> None:
     """Store a number, or reduce it into the array, from one lane. In the memory role it does
     nothing."""

@@ -36,7 +36,7 @@ def write_element(
     builder: Any,
     ref: GmemType,
     array: Any,
-    index: Sequence[Any],
+    index: Sequence,
     value: Any,
     ty: Any,
     statement: str = "",

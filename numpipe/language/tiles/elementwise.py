@@ -68,7 +68,7 @@ Operand = Form | arith.Kind
 """a tile's form, the kind of a number, or `NoValue`"""
 
 
-def operands_of(symbol: str, operands: Sequence[Any], literals: int = 0) -> list[Operand | None]:
+def operands_of(symbol: str, operands: Sequence, literals: int = 0) -> list[Operand | None]:
     """Return the form or the kind of each operand, given values or Numba types; None for operands
     that are neither tiles nor numbers.
 
@@ -84,12 +84,12 @@ def operands_of(symbol: str, operands: Sequence[Any], literals: int = 0) -> list
     ]
 
 
-def without_value(operands: Sequence[Any]) -> Any:
+def without_value(operands: Sequence) -> Any:
     """Return the first operand that has no value in the memory role, or its Numba type."""
     return next((part for part in operands if isinstance(part, NoValue)), None)
 
 
-def _inert(operands: Sequence[Any]) -> bool:
+def _inert(operands: Sequence) -> bool:
     return any(isinstance(part, NoValue) or getattr(part, "inert", False) for part in operands)
 
 
@@ -128,7 +128,7 @@ def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) ->
 
 
 # ---- simulated -----------------------------------------------------------------------------------
-def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callable[..., Any]) -> Any:
+def computed(symbol: str, plan: Plan, operands: Sequence, function: Callable) -> Any:
     """Apply a function of NumPy arrays to tiles and numbers, as planned."""
     form = plan.result
     if plan.inert:
@@ -144,7 +144,7 @@ def computed(symbol: str, plan: Plan, operands: Sequence[Any], function: Callabl
         return Tile(np.broadcast_to(found, form.shape).astype(form.dtype, copy=False), form)
 
 
-def in_place(form: Form, operands: Sequence[Any]) -> list[Any]:
+def in_place(form: Form, operands: Sequence) -> list:
     """Return operands, of which tiles have their elements where an operation that gives `form`
     needs them."""
     return [
@@ -196,7 +196,7 @@ class Operator:
     """
 
     symbol: str
-    meaning: Callable[..., Any]
+    meaning: Callable
     takes: str
     compares: bool = False
 
@@ -204,7 +204,7 @@ class Operator:
         plan = self.plan(values)
         return NotImplemented if plan is None else computed(self.symbol, plan, values, self.meaning)
 
-    def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
+    def plan(self, values: Sequence, literals: int = 0) -> Plan | None:
         """Return the plan of the operation for values or types. Return None if no operand is a
         tile, or if one is neither a tile nor a number.
 
@@ -271,7 +271,7 @@ POWER = Operator("**", np.ones_like, "fhi")
 """``tile ** 0``; other powers are computed as products"""
 
 
-def _in_float32(function: Callable[..., Any], a: Any, b: Any) -> Any:
+def _in_float32(function: Callable, a: Any, b: Any) -> Any:
     """Apply a function of two operands; compute 16-bit operands in float32, because ml_dtypes
     rounds at each step."""
     return function(
@@ -321,7 +321,7 @@ Tile.__hash__ = None  # type: ignore[assignment]
 
 
 # ---- choices -------------------------------------------------------------------------------------
-def plan_where(values: Sequence[Any], literals: int = 0) -> Plan | None:
+def plan_where(values: Sequence, literals: int = 0) -> Plan | None:
     """Return how a selection is computed, in the type of its tiles or numbers. Return None if no
     operand is a tile and one has no value."""
     mask, *operands = every = operands_of("np.where", values, literals)

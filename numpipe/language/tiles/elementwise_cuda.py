@@ -26,10 +26,10 @@ from .layouts import EITHER, Form, laid, places, sources, ways
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
 
-Emit = Callable[..., Any]
+Emit = Callable
 """(builder, dtype, *elements) -> element; 16-bit elements are passed as float32, and dtype is
 float32"""
-Packed = Callable[..., Any]
+Packed = Callable
 """(builder, dtype, *registers) -> register, each of two 16-bit elements"""
 
 
@@ -56,7 +56,7 @@ def parameter(ty: Any, dtype: np.dtype, result: Form) -> Any:
     )
 
 
-def elements(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
+def elements(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list:
     """Return an operand's elements, one for each element of the result. A number is the same for
     all; 8-bit integers are extended to 32 bits."""
     form = plan.result
@@ -73,7 +73,7 @@ def elements(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
     return [have[i] for i in sources(form.shape, form.layout, ty.shape, ty.layout)]
 
 
-def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
+def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list:
     """Return a 16-bit operand as registers of two elements each, as in the result; a number is
     rounded once."""
     form = plan.result
@@ -92,7 +92,7 @@ def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list[Any]:
     ]
 
 
-def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
+def _joined(builder: Any, have: list, low: int, high: int) -> Any:
     """Return a register with two elements. They may come from different registers, or be the same
     element, for a row's value along a column."""
     if low % 2 == 0 and high == low + 1:
@@ -104,7 +104,7 @@ def _joined(builder: Any, have: list[Any], low: int, high: int) -> Any:
     return builder.or_(first, second)
 
 
-def signature(plan: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
+def signature(plan: source.Plan, types: Sequence) -> tuple[Any, list]:
     """Return (type of the result, types of the parameters)."""
     if plan.result.shape:
         return TileType(plan.result), [parameter(ty, plan.computed, plan.result) for ty in types]
@@ -117,8 +117,8 @@ def signature(plan: source.Plan, types: Sequence[Any]) -> tuple[Any, list[Any]]:
 def emitted(
     builder: Any,
     plan: source.Plan,
-    types: Sequence[Any],
-    args: Sequence[Any],
+    types: Sequence,
+    args: Sequence,
     emit: Emit,
     by_pairs: Packed | None = None,
 ) -> Any:
@@ -151,10 +151,10 @@ def emitted(
 
 def typed(
     plan: source.Plan | None,
-    types: Sequence[Any],
+    types: Sequence,
     emit: Emit,
     by_pairs: Packed | None = None,
-    literals: Sequence[Any] = (),
+    literals: Sequence = (),
 ) -> Any:
     """Type and emit a planned operation; `literals` says which operands are float literals, and
     does not affect the generated code."""
@@ -361,7 +361,7 @@ def place_of(builder: Any, tile: TileType) -> tuple[Any, Any]:
     return row.value, column.value
 
 
-def inside_of(builder: Any, form: Form) -> list[Any]:
+def inside_of(builder: Any, form: Form) -> list:
     """Return, of each element of a lane, whether it is inside the tile; None for those that are in
     every lane."""
     own, found = place_of(builder, TileType(form)), []

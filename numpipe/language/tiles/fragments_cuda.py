@@ -38,12 +38,12 @@ class _Loads:
         base = self.bases.setdefault(xor, self.builder.xor(self.bases[0], xor))
         return self.builder.add(base, add)
 
-    def load(self, row: int, step: int, rows: int) -> list[Any]:
+    def load(self, row: int, step: int, rows: int) -> list:
         """Return the registers of one step along K: 16 rows of A, or 8 or 16 columns of B."""
         column = step * self.product.k_bytes // self.layout.itemsize
         if self.product.loads == "ldmatrix":
             transposed = self.layout.inner == 0
-            words: list[Any] = ldmatrix(self.builder, rows // 4, transposed, self._at(row, column))
+            words: list = ldmatrix(self.builder, rows // 4, transposed, self._at(row, column))
             return words
         # for A: rows g and g + 8 alternate
         groups = [
@@ -58,11 +58,11 @@ def multiplied(
     builder: Any,
     product: Product,
     result: TileType,
-    sums: list[Any],
+    sums: list,
     a: SmemType | TileType,
     b: SmemType,
     values: tuple[Any, Any],
-) -> list[Any]:
+) -> list:
     """Return the registers of ``sums + a @ b``; `sums` are in accumulator order."""
     rows, columns = result.shape
     blocks, steps = rows // product.rows, b.layout.shape[0] * b.dtype.itemsize // product.k_bytes
@@ -73,7 +73,7 @@ def multiplied(
     kind = result.machine.element
     text = _statement(product, a, b)
 
-    def loads() -> Iterator[tuple[int, list[list[Any]], list[Any]]]:
+    def loads() -> Iterator[tuple[int, list[list], list]]:
         for step in range(steps):
             own = [
                 left.load(product.rows * i, step, 16)
@@ -84,7 +84,7 @@ def multiplied(
             for first in range(0, columns, together):
                 yield first, own, right.load(first, step, min(together, columns - first))
 
-    def multiply(first: int, own: list[list[Any]], words: list[Any]) -> None:
+    def multiply(first: int, own: list[list], words: list) -> None:
         each = len(own[0]) // 2
         for n, block in itertools.product(range(0, len(words), each), range(blocks)):
             at = (block * columns + first) // 2 + 4 * (n // each)
@@ -93,7 +93,7 @@ def multiplied(
                 [kind] * 4, [*operands, *sums[at : at + 4]], text, tied=len(operands), memory=False
             )
 
-    waiting: list[tuple[int, list[list[Any]], list[Any]]] = []
+    waiting: list[tuple[int, list[list], list]] = []
     for loaded in loads():
         waiting.append(loaded)
         if len(waiting) > AHEAD:

@@ -63,14 +63,12 @@ def checked(value: Any, mode: Any) -> str:
     return str(mode)
 
 
-def plain(parts: Sequence[Any]) -> tuple[Any, ...]:
+def plain(parts: Sequence) -> tuple:
     """Return the parts of an array's index without their modes."""
     return tuple(part.value if isinstance(part, Index) else part for part in parts)
 
 
-def settled(
-    ref: GmemRef, given: Sequence[Any], parts: Sequence[Any]
-) -> tuple[tuple[Any, ...], bool]:
+def settled(ref: GmemRef, given: Sequence, parts: Sequence) -> tuple[tuple, bool]:
     """Return (the parts of an index with their modes applied, whether a number with mode "zero"
     lies outside).
 
@@ -93,7 +91,7 @@ def settled(
     return tuple(found), absent
 
 
-def check_gathered(ref: GmemRef, given: Sequence[Any]) -> None:
+def check_gathered(ref: GmemRef, given: Sequence) -> None:
     """Raise SimulationError if a vector of indices without a mode has one outside the array.
     `check_inside` checks the other indices."""
     for axis, part in enumerate(given):

@@ -37,7 +37,7 @@ def settled(
     index: Any,
     value: Any,
     stored: bool = False,
-) -> list[Any]:
+) -> list:
     """Return the starts of an index, with the modes of its parts applied.
 
     For a number outside the array, return the array's size if TMA may do the store: TMA traps at a
@@ -75,7 +75,7 @@ def settled(
     return start
 
 
-def report_view(builder: Any, view: Any, sizes: Any, start: list[Any], once: bool = False) -> None:
+def report_view(builder: Any, view: Any, sizes: Any, start: list, once: bool = False) -> None:
     """Report, in a kernel compiled with debug, the integers of a view's index that are outside the
     array. A store then continues past the end."""
     for axis in range(len(start)):

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import packing
 from ...diagnostics.argument_checks import STRING, element_type, require, told, whole, word
 from ...diagnostics.errors import SpecError
@@ -36,9 +37,9 @@ class Picture:
     """A drawing: notebooks display it, `save` writes it, and ``str`` returns its SVG text."""
 
     title: str
-    rows: tuple[int, ...]
+    rows: Ints
     """Numbers next to the rows; -1 for none."""
-    columns: tuple[int, ...]
+    columns: Ints
     cells: tuple[tuple[int, int, int, str], ...]
     """(index into `rows`, index into `columns`, lane, text)"""
 

@@ -55,6 +55,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.products import WGMMA
 from ...arch.register_layouts import (
     LANES,
@@ -141,7 +142,7 @@ def only_accumulator(form: Form, what: str) -> None:
         )
 
 
-def fits(shape: tuple[int, ...]) -> bool:
+def fits(shape: Ints) -> bool:
     """Return whether an accumulator can have this two-dimensional shape."""
     return (
         len(shape) == 2
@@ -178,7 +179,7 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
 class Form:
     """Shape in elements, dtype and layout of a register tile."""
 
-    shape: tuple[int, ...]
+    shape: Ints
     dtype: np.dtype
     layout: str = ACCUMULATOR
 
@@ -210,7 +211,7 @@ class Form:
         return layout == self.layout or (self.layout == EITHER and layout in ways(self.shape))
 
     @property
-    def covered(self) -> tuple[int, ...]:
+    def covered(self) -> Ints:
         """The shape that the registers of the lanes have room for: the tile's, rounded up."""
         sizes = list(self.shape)
         if 0 in self.record.axes and lanes_of(self.layout):
@@ -275,7 +276,7 @@ def joined(one: Form, other: Form) -> Form | None:
     return other if one.layout == EITHER else one
 
 
-def layout_of(shape: tuple[int, ...]) -> str:
+def layout_of(shape: Ints) -> str:
     """Return the default layout of a two-dimensional shape.
 
     >>> layout_of((64, 1)), layout_of((1, 128)), layout_of((64, 128))
@@ -285,7 +286,7 @@ def layout_of(shape: tuple[int, ...]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def ways(shape: tuple[int, ...]) -> tuple[str, ...]:
+def ways(shape: Ints) -> tuple[str, ...]:
     """Return the layouts in which a vector, or a tile of one row or column, may be needed: along
     the columns of a tile, along its rows, or both.
 
@@ -316,13 +317,13 @@ def ways(shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 @functools.lru_cache(maxsize=1024)
-def before(shape: tuple[int, ...], layout: str) -> int:
+def before(shape: Ints, layout: str) -> int:
     """Return how many elements a lane of a deferred tile has before those of one of its `ways`."""
     own = ways(shape)
     return sum(len(places(shape, of)) for of in own[: own.index(layout)])
 
 
-def deferred(shape: tuple[int, ...]) -> str:
+def deferred(shape: Ints) -> str:
     """Return the layout of a tile of one row or column whose layout its use decides.
 
     >>> deferred((64,)), deferred((1,))
@@ -333,7 +334,7 @@ def deferred(shape: tuple[int, ...]) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
+def record(shape: Ints, layout: str) -> RegisterLayout:
     """Return the record of the layout of a tile of this shape; of a deferred one, that of its first
     way.
 
@@ -372,7 +373,7 @@ def run_offset(form: Form, thread: Any, down: int) -> Any:
 
 
 @functools.lru_cache(maxsize=1024)
-def places(shape: tuple[int, ...], layout: str) -> tuple[Place, ...]:
+def places(shape: Ints, layout: str) -> tuple[Place, ...]:
     """Return the elements of a lane, in the order of its registers.
 
     >>> places((64, 8), ACCUMULATOR)
@@ -396,7 +397,7 @@ def farthest(of: RegisterLayout) -> tuple[int, int]:
 
 
 @functools.lru_cache(maxsize=1024)
-def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str) -> tuple[int, ...]:
+def sources(shape: Ints, layout: str, have: Ints, of: str) -> Ints:
     """Return, for each element of a lane of a result, the index of the element of an operand (shape
     `have`, layout `of`) that it is computed from.
 
@@ -423,7 +424,7 @@ def sources(shape: tuple[int, ...], layout: str, have: tuple[int, ...], of: str)
     )
 
 
-def needed(have: tuple[int, ...], shape: tuple[int, ...], layout: str) -> str:
+def needed(have: Ints, shape: Ints, layout: str) -> str:
     """Return the layout in which an operand of shape `have` lies for a result (shape, layout).
 
     >>> needed((64,), (8, 64), "rows 32"), needed((64, 1), (64, 64), ACCUMULATOR)
@@ -435,14 +436,14 @@ def needed(have: tuple[int, ...], shape: tuple[int, ...], layout: str) -> str:
     return f"{word} {lanes_of(layout)}" if lanes_of(layout) else word
 
 
-def laid(form: Form, shape: tuple[int, ...], layout: str) -> Form:
+def laid(form: Form, shape: Ints, layout: str) -> Form:
     """Return the form that an operand of an operation that gives a result (shape, layout) is moved
     to; its own, if its lanes have what they need."""
     want = needed(form.shape, shape, layout)
     return form if form.single or form.holds(want) else replace(form, layout=want)
 
 
-def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
+def combined(symbol: str, forms: list[Form]) -> tuple[Ints, str]:
     """Return (shape, layout) of the result of an operation on tiles of these forms, broadcast as in
     NumPy. Raises SpecError if they do not fit."""
     shapes = [form.shape for form in forms]
@@ -481,7 +482,7 @@ def combined(symbol: str, forms: list[Form]) -> tuple[tuple[int, ...], str]:
     return shape, natural(shape)
 
 
-def natural(shape: tuple[int, ...]) -> str:
+def natural(shape: Ints) -> str:
     """Return the layout of a tile (M, N) that is loaded or made: the accumulator's, or by rows.
 
     >>> natural((64, 64)), natural((8, 64)), natural((3, 10))
@@ -490,7 +491,7 @@ def natural(shape: tuple[int, ...]) -> str:
     return ACCUMULATOR if fits(shape) else f"{ROWS} {lanes_for(shape[1])}"
 
 
-def expanded_form(form: Form, parts: tuple[Any, ...]) -> Form:
+def expanded_form(form: Form, parts: tuple) -> Form:
     """Return the form of ``v[:, None]`` or ``v[None, :]``, given the index's parts. Raises
     SpecError for other indices."""
     index = ", ".join(map(str, parts)).replace("none", "None")

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
 from ...core.arith import INT64, as_read
 from ...core.inert import Inert, NoValue
@@ -114,7 +115,7 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
     return form
 
 
-def plan(ref: Any, parts: Sequence[Any]) -> tuple[tuple[int, ...], Form | None]:
+def plan(ref: Any, parts: Sequence) -> tuple[Ints, Form | None]:
     """Return (the dimensions of a block of an array, the form of its register tile or None), given
     the parts of an index, or their Numba types."""
     name = ref.arg.name
@@ -132,7 +133,7 @@ def number_type(dtype: np.dtype) -> np.dtype:
     return FLOAT32 if dtype == BFLOAT16 else dtype
 
 
-def without_value(arg: ArrayArg, parts: Sequence[Any]) -> str:
+def without_value(arg: ArrayArg, parts: Sequence) -> str:
     """Return how messages name a single element of an array, and why the memory role does not have
     it; "" if the memory role reads it too.
 
@@ -271,7 +272,7 @@ def load(ref: GmemRef, index: Any) -> Any:
                 ),
                 found,
             )
-            chosen: list[Any] = [slice(None)] * len(axes)
+            chosen: list = [slice(None)] * len(axes)
             chosen[gathered] = indices
             value[tuple(chosen)] = np.take(
                 found, parts[axes[gathered]].value[indices] - part.start, axis=gathered
@@ -279,9 +280,7 @@ def load(ref: GmemRef, index: Any) -> Any:
     return Tile(value, form)
 
 
-def _read_block(
-    ref: GmemRef, axes: tuple[int, ...], parts: tuple[Any, ...], value: np.ndarray
-) -> None:
+def _read_block(ref: GmemRef, axes: Ints, parts: tuple, value: np.ndarray) -> None:
     """Copy the elements of a block that are inside the array, and before the stops of its parts, to
     their places in `value`."""
     start = list(map(int, starts(parts)))

@@ -40,7 +40,7 @@ def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
     return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
 
 
-def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
+def _run(block: Block, address: Any, inside: Any, count: int) -> list:
     """Load `count` adjacent elements at once, as registers."""
     found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
     if not words:
@@ -51,7 +51,7 @@ def _run(block: Block, address: Any, inside: Any, count: int) -> list[Any]:
     return [_bits(block.builder, block.dtype, part) for part in parts]
 
 
-def _packed(block: Block, two: list[Any]) -> list[Any]:
+def _packed(block: Block, two: list) -> list:
     """Return the registers of two elements that were loaded separately."""
     builder = block.builder
     if packing(block.dtype).per_register == 2:
@@ -72,9 +72,7 @@ def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     )
 
 
-def _registers(
-    builder: nb.Builder, block: Block, forms: list[Form], whole: bool = False
-) -> list[Any]:
+def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool = False) -> list:
     """Load a tile in layouts whose lanes have the same place as their own: in pairs if the first
     column is even and the array has all columns, else by elements. A tile that is `whole` is inside
     the array, and starts at an even column if pairs may be loaded at once."""
@@ -141,8 +139,8 @@ def _registers(
 
     rowwise = bool(lanes) and not gathered and where[0][1] is not None
 
-    def registers(pairs: bool) -> list[Any]:
-        found: list[Any] = []
+    def registers(pairs: bool) -> list:
+        found: list = []
         for first in range(0, len(where), run):
             if pairs and where[first][1] is not None:
                 found += _run(
@@ -163,7 +161,7 @@ def _registers(
 
     pairs = block.pairs and not width % run and (rowwise or block.lines)
 
-    def in_pairs(test: Callable[..., Any], *of: Any) -> list[Any]:
+    def in_pairs(test: Callable, *of: Any) -> list:
         if not pairs:
             return registers(False)
         return builder.one_of(test(*of), lambda: registers(True), lambda: registers(False))

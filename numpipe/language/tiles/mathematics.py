@@ -86,7 +86,7 @@ class Function(Operator):
             else computed(self.symbol, plan, values, self.meaning)
         )
 
-    def plan(self, values: Sequence[Any], literals: int = 0) -> Plan | None:
+    def plan(self, values: Sequence, literals: int = 0) -> Plan | None:
         """Return the plan of the function for values or types. Numbers alone are computed in the
         type that `arith.common` gives.
 
@@ -112,17 +112,17 @@ class Function(Operator):
         return Plan(dtype, Form((), np.dtype(bool) if self.compares else dtype))
 
 
-FUNCTIONS: dict[Op[..., Any], Function] = {}
+FUNCTIONS: dict[Op, Function] = {}
 
 
 def elementwise_function(
     name: str,
-    meaning: Callable[..., Any],
+    meaning: Callable,
     doc: str = "",
     operands: Sequence[str] = "x",
     numpy: Any = (),
     **of: Any,
-) -> Op[..., Any]:
+) -> Op:
     """Make the operation for a function with these operands. If its name begins with ``np.``, it
     replaces that NumPy function; `numpy` lists further NumPy functions that it replaces."""
     known, plain = Function(name, meaning, **{"takes": "fhi", **of}), name.removeprefix("np.")
@@ -149,7 +149,7 @@ def elementwise_function(
     return found
 
 
-def _as_numpy(function: Callable[..., Any]) -> Callable[..., Any]:
+def _as_numpy(function: Callable) -> Callable:
     """Return NumPy's function, computed through float32 for bfloat16: ml_dtypes differs in some
     functions (its sign of -0 is -0)."""
     return lambda *values: function(
@@ -206,7 +206,7 @@ for _name, _meaning in {"least": minimum, "greatest": maximum}.items():
 Tile.__round__ = lambda self: nearest(self)  # type: ignore[attr-defined]
 
 
-def clipped_by(operands: Sequence[Any]) -> list[int]:
+def clipped_by(operands: Sequence) -> list[int]:
     """Return which operands of a clip are not None: 0 and at least one bound. Raises SpecError if
     both bounds are None."""
     present = [number for number, operand in enumerate(operands) if operand is not None]
@@ -233,8 +233,8 @@ CLIP = Function("np.clip", clip, "fhi")
 
 
 def _rounded(
-    name: str, function: Callable[..., Any], doc: str = "", operands: str = "x", takes: str = "fh"
-) -> Op[..., Any]:
+    name: str, function: Callable, doc: str = "", operands: str = "x", takes: str = "fh"
+) -> Op:
     """Make the operation for a function of floats that is computed in float64 and rounded."""
 
     def rounded(*values: Any) -> Any:

@@ -23,7 +23,7 @@ from .trigonometry_cuda import cosine, sine, tangent
 LOG2_E, LN_2 = float(np.float32(np.log2(np.e))), float(np.float32(np.log(2)))
 
 
-def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None) -> None:
+def _meaning(operation: Op, emit: Emit, by_pairs: Packed | None = None) -> None:
     function, count = source.FUNCTIONS[operation], len(operation.__signature__.parameters) - 1
 
     @cuda_meaning(operation)
@@ -34,12 +34,12 @@ def _meaning(operation: Op[..., Any], emit: Emit, by_pairs: Packed | None = None
         )
 
 
-def _instruction(text: str) -> Callable[..., Any]:
+def _instruction(text: str) -> Callable:
     """Return a function that emits a PTX instruction on one float32."""
     return lambda builder, x: builder.pure_asm(nb.f32, [x], f"{text} $0, $1;")
 
 
-def _library(name: str) -> Callable[..., Any]:
+def _library(name: str) -> Callable:
     return lambda builder, x: libdevice(builder, name, x)
 
 
@@ -104,7 +104,7 @@ _meaning(
 )
 
 
-def _of_builtin(builtin: Any, operation: Op[..., Any], emit: Emit, by_pairs: Packed | None) -> None:
+def _of_builtin(builtin: Any, operation: Op, emit: Emit, by_pairs: Packed | None) -> None:
     """Let a builtin on tiles (and numbers) mean an operation; more than two operands are combined
     from left to right."""
     function = source.FUNCTIONS[operation]
@@ -207,9 +207,7 @@ def _fast_sigmoid(builder: Any, x: Any) -> Any:
     return builder.fadd(half, 0.5)
 
 
-def _rounded(
-    operation: Op[..., Any], exact: Callable[..., Any], approximation: Callable[..., Any]
-) -> None:
+def _rounded(operation: Op, exact: Callable, approximation: Callable) -> None:
     name = operation.__name__  # type: ignore[attr-defined]
     _meaning(
         operation, lambda builder, _dtype, x: approximate(builder, name, [x], exact, approximation)

@@ -24,7 +24,7 @@ from .refs_cuda import SmemType
 from .tile_cuda import InFlightType, TileType, assembled, registers, undefined
 
 
-def through(builder: Any, tile: TileType, value: Any, text: str, extra: Sequence[Any] = ()) -> Any:
+def through(builder: Any, tile: TileType, value: Any, text: str, extra: Sequence = ()) -> Any:
     """Emit `text` on an accumulator whose registers are outputs and, tied to them, inputs. If
     `value` is None, they are outputs only."""
     parts = [] if value is None else registers(builder, tile, value)

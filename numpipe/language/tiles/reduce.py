@@ -70,7 +70,7 @@ REDUCED = "a reduction of a register tile"
 VOTES = "any", "all"
 INDICES = "argmax", "argmin"
 SPREADS = "var", "std"
-FUNCTIONS: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable] = {
     name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES, *SPREADS)
 }
 DIVIDED = "mean", *SPREADS
@@ -203,7 +203,7 @@ def _spread(name: str, value: np.ndarray, form: Form, how: Plan) -> Any:
     return np.sqrt(found) if name == "std" else found
 
 
-def _reduction(name: str) -> Op[..., Any]:
+def _reduction(name: str) -> Op:
     def operation(np_: Context, tile: Any, axis: Any = None, keepdims: Any = False) -> Any:
         how = plan(np_, name, tile, axis, keepdims)
         form = how.result
@@ -261,7 +261,7 @@ def partial_form(tile: Any, name: str) -> tuple[Form, Form]:
     return form, replace(form, shape=(form.shape[0], GROUP))
 
 
-def _partial(name: str, function: Callable[..., Any], doc: str) -> Any:
+def _partial(name: str, function: Callable, doc: str) -> Any:
     def operation(tile: Any) -> Any:
         source, form = partial_form(tile, name)
         if tile.inert:
@@ -300,4 +300,4 @@ partial_max = _partial(
 partial_min = _partial(
     "partial_min", np.min, "Minima of every eighth column; NaN where one is NaN."
 )
-PARTIALS: dict[str, Op[..., Any]] = {"sum": partial_sum, "max": partial_max, "min": partial_min}
+PARTIALS: dict[str, Op] = {"sum": partial_sum, "max": partial_max, "min": partial_min}

@@ -48,7 +48,7 @@ def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
     return functools.partial(extreme(operation), builder, dtype)
 
 
-def _tree(combine: Combine, values: Sequence[Any]) -> Any:
+def _tree(combine: Combine, values: Sequence) -> Any:
     """Combine all values in pairs, so that the sums do not depend on each other."""
     parts = list(values)
     while len(parts) > 1:
@@ -86,7 +86,7 @@ def barrier(builder: Any) -> None:
     builder.emit_asm(nb.void, [own_barrier(builder)], "bar.sync $0, 128;")
 
 
-def of_warps(builder: Any, values: list[Any], lanes: int = 1) -> Iterator[list[Any]]:
+def of_warps(builder: Any, values: list, lanes: int = 1) -> Iterator[list]:
     """Yield each value, of 4 or 8 bytes, from all four warps in order.
 
     If `lanes` lanes share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o,
@@ -149,7 +149,7 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     return builder.icmp_unsigned("!=", found, 0)
 
 
-def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax") -> list[Any]:
+def ranks(builder: Any, dtype: np.dtype, values: list, name: str = "argmax") -> list:
     """Return int32 ranks of elements, the greatest of which belongs to the element that `name`
     finds: -0 ranks as 0, NaN as the greatest."""
     if dtype == UINT32:
@@ -169,9 +169,7 @@ def ranks(builder: Any, dtype: np.dtype, values: list[Any], name: str = "argmax"
     return found
 
 
-def _ranked(
-    builder: Any, name: str, tile: TileType, values: list[Any], along: int | None
-) -> list[Any]:
+def _ranked(builder: Any, name: str, tile: TileType, values: list, along: int | None) -> list:
     """Return int64 keys of elements, the greatest of which belongs to the element that `name`
     finds: the rank, then how early the element comes."""
     row, column = place_of(builder, tile)
@@ -225,7 +223,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     values = floats(builder, tile.dtype, values) if wide else values
     masks = inside_of(builder, plan.form)
 
-    def masked(values: list[Any], neutral: float) -> list[Any]:
+    def masked(values: list, neutral: float) -> list:
         """Return elements, with `neutral` in place of those that are outside the tile."""
         return [
             value if mask is None else builder.select(mask, value, value.type(neutral))
@@ -241,7 +239,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     if name in source.INDICES:
         values = _ranked(builder, name, tile, values, None if plan.whole else plan.axis)
 
-    def reduced(values: list[Any]) -> list[Any]:
+    def reduced(values: list) -> list:
         """Return the registers of the result, or the number alone."""
         if not plan.whole:
             return [
@@ -288,14 +286,14 @@ def _neutral(name: str, dtype: np.dtype) -> float:
     return int(name == "all") if name in source.VOTES or dtype != FLOAT32 else -0.0
 
 
-def _of_lines(tile: TileType, found: list[Any], result: TileType) -> list[Any]:
+def _of_lines(tile: TileType, found: list, result: TileType) -> list:
     """Return, for each element of a lane, the result of its row, or of its column."""
     by_place = dict(zip(result.form.places, found, strict=True))
     rows = word_of(result.layout) == COLUMN
     return [by_place[(row, None) if rows else (None, column)] for row, column in tile.form.places]
 
 
-def _squares(builder: Any, values: list[Any], means: list[Any]) -> list[Any]:
+def _squares(builder: Any, values: list, means: list) -> list:
     """Return the squared differences of elements from their means. Each is rounded, because ptxas
     would fuse the products with their sum."""
     apart = [builder.fsub(value, mean) for value, mean in zip(values, means, strict=True)]
@@ -306,10 +304,10 @@ def _along(
     builder: Any,
     combine: Combine,
     tile: TileType,
-    values: list[Any],
+    values: list,
     result: TileType,
     redux: str,
-) -> list[Any]:
+) -> list:
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of
     a column."""
     rows, record = word_of(result.layout) == COLUMN, tile.form.record
@@ -339,7 +337,7 @@ def _partial(name: str, tile: Any) -> Any:
     combine = combination(builder, name, tile.dtype)
     # lanes that have other columns of every eight
     shared = [far for far in form.record.distances(1) if far * 2 >= GROUP]
-    lines: dict[Any, list[Any]] = {}
+    lines: dict[Any, list] = {}
     for value, (row, column) in zip(registers(builder, tile, args[0]), form.places, strict=True):
         lines.setdefault((row, (column or 0) % GROUP), []).append(value)
     return assembled(

@@ -27,6 +27,7 @@ from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core import arith
 from ...core.inert import REASON, Inert
 from ...core.machine import TensorMap, failure
@@ -138,7 +139,7 @@ def no_stop(stop: Any) -> SpecError:
     )
 
 
-def unlimited(parts: Sequence[Any], what: str) -> None:
+def unlimited(parts: Sequence, what: str) -> None:
     """Raise SpecError if a part of an index, given as values or types, is a `ds` with a stop, which
     `what` does not support."""
     if any(isinstance(part, Ds) and part.limited for part in parts):
@@ -210,7 +211,7 @@ class SharedTile:
     writable: bool = False
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Ints:
         return self.layout.sides
 
     @property
@@ -329,7 +330,7 @@ ELEMENT = (
 )
 
 
-def bounded(parts: tuple[Any, ...]) -> None:
+def bounded(parts: tuple) -> None:
     """Raise SpecError for a slice with an omitted bound, or one counted from the end: the size may
     not be known at compile time."""
     for part in parts:
@@ -341,7 +342,7 @@ def bounded(parts: tuple[Any, ...]) -> None:
             )
 
 
-def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
+def slices(index: Any, layout: Layout) -> tuple:
     """Return the parts of a tile's index, one for each dimension, given an index or its type.
     Raises SpecError for other indices."""
     parts, count = whole_slices(index), len(layout.sides)
@@ -363,7 +364,7 @@ def slices(index: Any, layout: Layout) -> tuple[Any, ...]:
 
 
 @functools.singledispatch
-def whole_slices(index: Any) -> tuple[Any, ...]:
+def whole_slices(index: Any) -> tuple:
     """Return the parts of an index, or the types of its parts; ``:`` becomes `All`."""
     parts = index if isinstance(index, tuple) else (index,)
     return tuple(ALL if isinstance(p, slice) and p == slice(None) else p for p in parts)

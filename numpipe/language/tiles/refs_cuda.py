@@ -352,7 +352,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
     return tile.of(layout), codegen
 
 
-def _slices(tile: SharedType, index: Any, before: int) -> tuple[Any, ...]:
+def _slices(tile: SharedType, index: Any, before: int) -> tuple:
     return refs.slices(nb.types.Tuple(tuple(index)[before:]) if before else index, tile.layout)
 
 

@@ -31,6 +31,7 @@ last elements of some lanes are outside the tile (`Form.outside`). Nothing reads
 
 from __future__ import annotations
 
+from ...arch.dimensions import Ints
 from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Registers
 
 ROWS = "rows"
@@ -86,7 +87,7 @@ def rows_apart(rows: int, lanes: int) -> int:
     return power_of_two(covered_rows(rows) // 2, 128 // lanes)
 
 
-def record(shape: tuple[int, ...], layout: str) -> RegisterLayout:
+def record(shape: Ints, layout: str) -> RegisterLayout:
     """Return the record of the layout of a tile of this shape, as `layouts.record` does.
 
     >>> record((8, 1024), "rows 32").warps, record((64, 16), "rows 8").distances(0)

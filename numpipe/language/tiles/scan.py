@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import BOOL, FLOAT32, INT32
 from ...arch.register_layouts import WARP, WARPS
 from ...core.op import Op, called, constant, op
@@ -107,9 +108,9 @@ class Lines:
 
     lanes: int
     among: int
-    distances: tuple[int, ...]
+    distances: Ints
     step: int
-    halves: tuple[int, ...]
+    halves: Ints
     warps: int
 
     @property
@@ -160,7 +161,7 @@ def _add(one: Line, other: Line) -> Line:
 
 
 # ---- maxima and minima, which never round
-def _accumulate(function: np.ufunc) -> Op[..., Any]:
+def _accumulate(function: np.ufunc) -> Op:
     name = f"np.{function.__name__}.accumulate"
 
     def operation(np_: Context, tile: Any, axis: Any = 0) -> Tile:
@@ -179,7 +180,7 @@ def _accumulate(function: np.ufunc) -> Op[..., Any]:
     return op(context=True, numpy=function.accumulate)(operation)
 
 
-ACCUMULATED: dict[str, Op[..., Any]] = {
+ACCUMULATED: dict[str, Op] = {
     "max": _accumulate(np.maximum),
     "min": _accumulate(np.minimum),
 }

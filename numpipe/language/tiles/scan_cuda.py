@@ -42,7 +42,7 @@ def of_last(builder: Any, value: Any, lines: Lines) -> Any:
     )
 
 
-Line = list[Any]
+Line = list
 """The registers of one or two adjacent columns, or rows, that a lane holds, for one tile after the
 other."""
 Combine = Callable[[Line, Line], Line]
@@ -122,7 +122,7 @@ class _Scan:
         ]
 
     def _after_earlier_warps(
-        self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list[Any]]
+        self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list]
     ) -> dict[Any, Line]:
         builder, found = self.builder, dict[Any, Line]()
         warps, halves = self.lines.warps, self.lines.halves
@@ -152,8 +152,8 @@ class _Scan:
 
 
 def _scanned(
-    builder: Any, tiles: list[TileType], values: list[Any], along: int, combine: Combine
-) -> list[Any]:
+    builder: Any, tiles: list[TileType], values: list, along: int, combine: Combine
+) -> list:
     where = tiles[0].form.places
     parts = [registers(builder, tile, value) for tile, value in zip(tiles, values, strict=True)]
     if not alone(tiles[0].form, along):

@@ -18,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import INT32
 from ...core.machine import current, failure
 from ...diagnostics.errors import SimulationError, SpecError
@@ -28,12 +29,12 @@ from .refs import All, Ds, GmemRef
 from .tile import Tile, TileLike, form_of
 
 
-def scattered(parts: Sequence[Any]) -> int | None:
+def scattered(parts: Sequence) -> int | None:
     """Return which part of an index is a vector of indices, or None."""
     return next((axis for axis, part in enumerate(parts) if isinstance(part, TileLike)), None)
 
 
-def sizes_of(parts: Sequence[Any], axes: Sequence[int]) -> tuple[int, ...]:
+def sizes_of(parts: Sequence, axes: Sequence[int]) -> Ints:
     """Return the shape that an index selects."""
     return tuple(
         parts[axis].shape[0] if isinstance(parts[axis], TileLike) else parts[axis].size
@@ -41,7 +42,7 @@ def sizes_of(parts: Sequence[Any], axes: Sequence[int]) -> tuple[int, ...]:
     )
 
 
-def all_of_tile(parts: tuple[Any, ...], tile: Any) -> tuple[Any, ...]:
+def all_of_tile(parts: tuple, tile: Any) -> tuple:
     """Return an index in which each ``:`` is replaced by a range as long as the stored tile."""
     if not isinstance(tile, TileLike) or not any(isinstance(part, All) for part in parts):
         return parts
@@ -55,7 +56,7 @@ def all_of_tile(parts: tuple[Any, ...], tile: Any) -> tuple[Any, ...]:
     )
 
 
-def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: str) -> None:
+def check_all(ref: GmemRef, given: Sequence, parts: Sequence, what: str) -> None:
     """Raise SimulationError for a ``:`` that selects more, or fewer, elements than the tile has."""
     for axis, (whole, part) in enumerate(zip(given, parts, strict=True)):
         if isinstance(whole, All) and ref.array.shape[axis] != part.size:
@@ -66,7 +67,7 @@ def check_all(ref: GmemRef, given: Sequence[Any], parts: Sequence[Any], what: st
             )
 
 
-def check_scatter(name: str, parts: Sequence[Any]) -> None:
+def check_scatter(name: str, parts: Sequence) -> None:
     """Raise SpecError unless one part of an index is a vector of int32. `parts` are the parts of
     the index along the tile's dimensions."""
     what = f"'{name}[…] = tile'"
@@ -79,7 +80,7 @@ def check_scatter(name: str, parts: Sequence[Any]) -> None:
         )
 
 
-def stored_form(form: Form, parts: Sequence[Any]) -> Form:
+def stored_form(form: Form, parts: Sequence) -> Form:
     """Return the form in which a tile is stored: a coalesced one whose places are scattered is
     moved."""
     scatters = scattered(parts) is not None and vector_of(form.layout)
@@ -89,7 +90,7 @@ def stored_form(form: Form, parts: Sequence[Any]) -> Form:
 def scatter(
     ref: GmemRef,
     axes: Sequence[int],
-    parts: Sequence[Any],
+    parts: Sequence,
     tile: Tile,
     what: str,
     moded: bool = False,

@@ -96,7 +96,7 @@ def load(
     start: Start,
     even: bool = False,
     at: Callable[[Any, Any, int], Any] | None = None,
-) -> list[Any]:
+) -> list:
     """Return the registers of a part of a tile. `even`: the part starts at an even column, so that
     pairs of columns are loaded at once. `at` loads a number of bytes from an address, in place of a
     load from the CTA's own shared memory.
@@ -176,7 +176,7 @@ def words_of(
     tile: TileType,
     numbers: Sequence[int],
     origin: tuple[int, int],
-) -> list[Any]:
+) -> list:
     """Return some elements of a tile, one int32 each, from a panel that begins at `origin`."""
     address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
     found = [_at(builder, address(number), tile.dtype.itemsize) for number in numbers]

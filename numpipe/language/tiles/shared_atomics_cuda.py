@@ -79,7 +79,7 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     builder.apply(before_access, (tile,), (base,))
     settled = TileType(form.settled(COLUMN))
 
-    def elements(have: Any, of: Any) -> list[Any]:
+    def elements(have: Any, of: Any) -> list:
         want = TileType(Form(form.shape, have.dtype, settled.layout))
         return registers(builder, want, builder.cast(of, have, want))
 

@@ -31,14 +31,12 @@ from .scattered_shared import store as store_anywhere
 from .tile import Tile, cast_to_store, check_form, form_of
 
 
-def chosen(tile: SmemLike, index: Any) -> tuple[Any, ...]:
+def chosen(tile: SmemLike, index: Any) -> tuple:
     """Return the parts of an index, or of its type, in a load from a tile or a store to it."""
     return (ALL,) * len(tile.layout.sides) if is_whole(index) else slices(index, tile.layout)
 
 
-def check_part(
-    tile: SmemLike, parts: Sequence[Any], starts: Sequence[Any], simulated: bool
-) -> None:
+def check_part(tile: SmemLike, parts: Sequence, starts: Sequence, simulated: bool) -> None:
     """Call `refs.check_start` for each part. A start that is unknown is None, and is taken to be
     0."""
     for axis, (part, start) in enumerate(zip(parts, starts, strict=True), 2 - len(parts)):
@@ -46,7 +44,7 @@ def check_part(
             check_start(tile.layout, axis, start or 0, part.size, "tile[…]", simulated)
 
 
-def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> Form:
+def load_form(tile: SmemLike, parts: Sequence, what: str = "tile[…]") -> Form:
     """Return the form of the register tile that a load of a part returns."""
     sides = tuple(
         size if isinstance(part, All) else part.size
@@ -55,7 +53,7 @@ def load_form(tile: SmemLike, parts: Sequence[Any], what: str = "tile[…]") -> 
     return check_form(sides, tile.dtype, what)
 
 
-def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[Any]) -> bool:
+def by_rows(tile: SmemLike, form: Form, parts: Sequence, starts: Sequence) -> bool:
     """Return whether a part of a tile starts where the swizzle pattern repeats; starts that are
     unknown (None) are assumed to.
 
@@ -72,7 +70,7 @@ def by_rows(tile: SmemLike, form: Form, parts: Sequence[Any], starts: Sequence[A
     )
 
 
-def check_store(tile: SmemLike, parts: Sequence[Any], value: Any) -> Form:
+def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
     """Return the form in which a value is stored to a part of a shared-memory tile. Raises
     SpecError if it does not fit."""
     what = "tile[…] = value"
@@ -142,7 +140,7 @@ def _from_bytes(found: np.ndarray, layout: Layout, dtype: np.dtype) -> np.ndarra
     return value if layout.inner == 1 else np.ascontiguousarray(value.T)
 
 
-def part_of(tile: SmemTile, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def part_of(tile: SmemTile, index: Any) -> tuple[tuple, tuple]:
     """Return (parts of an index, their starts). Raises SimulationError for a part that is not
     inside the tile."""
     parts = chosen(tile, index)

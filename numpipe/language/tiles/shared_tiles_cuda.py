@@ -26,7 +26,7 @@ from .tile_cuda import TileType, assembled, cast_to_store, undefined, words
 from .words_cuda import load_words, store_words
 
 
-def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
+def in_place(builder: Any, layout: Layout, registers: list) -> list:
     """Convert registers from a tile's order to the order in which accesses move them, or back; the
     swap is its own inverse (`detour`)."""
     turn = detour(layout)
@@ -40,7 +40,7 @@ def in_place(builder: Any, layout: Layout, registers: list[Any]) -> list[Any]:
     ]
 
 
-def write_registers(builder: Any, layout: Layout, address: Any, registers: list[Any]) -> None:
+def write_registers(builder: Any, layout: Layout, address: Any, registers: list) -> None:
     """Store a tile's registers (`tile_cuda.words`) to shared memory."""
     registers = in_place(builder, layout, registers)
     for access, at in addresses(builder, layout, address):
@@ -57,10 +57,10 @@ def write_registers(builder: Any, layout: Layout, address: Any, registers: list[
         )
 
 
-def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list[Any]:
+def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) -> list:
     """Load a tile's registers from shared memory."""
     machine, kind = (nb.i32, "u16") if layout.itemsize == 1 else (nb.f32, "f32")
-    found: list[Any] = [None] * (layout.shape[0] * layout.shape[1] * max(layout.itemsize, 2) // 512)
+    found: list = [None] * (layout.shape[0] * layout.shape[1] * max(layout.itemsize, 2) // 512)
     for access, at in addresses(builder, layout, address):
         found[access.first : access.first + access.count] = (
             ldmatrix(builder, access.count, layout.inner == 0, at)
@@ -92,7 +92,7 @@ def converge(builder: Any) -> None:
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source
-def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
+def part_of(tile: SmemType, index: Any) -> tuple[tuple, tuple]:
     """Return (parts of an index, where they start, None where unknown). Raises SpecError for a part
     outside the tile."""
     parts = source.chosen(tile, index)
@@ -103,7 +103,7 @@ def part_of(tile: SmemType, index: Any) -> tuple[tuple[Any, ...], tuple[Any, ...
 
 
 def starts_of(
-    builder: Any, tile: SmemType, index: Any, parts: tuple[Any, ...], value: Any
+    builder: Any, tile: SmemType, index: Any, parts: tuple, value: Any
 ) -> tuple[Any, Any]:
     """Return (row, column) at which a part of a tile starts, as int32."""
     values = (
@@ -117,7 +117,7 @@ def starts_of(
     return (nb.const(0), found[0]) if tile.layout.flat else (found[0], found[1])
 
 
-def _aligned(builder: Any, tile: SmemType, starts: tuple[Any, ...], at: tuple[Any, Any]) -> Any:
+def _aligned(builder: Any, tile: SmemType, starts: tuple, at: tuple[Any, Any]) -> Any:
     """Return whether starts that are known only at run time lie where the swizzle pattern repeats;
     None if there are no such starts."""
     units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
@@ -142,10 +142,10 @@ def _get_item(whole: Any, index: Any) -> Any:
     builder.apply(before_access, (whole,), (args[0],))
     place = inside(builder, whole, index, args[1], "tile[…]")
 
-    def rows() -> list[Any]:
+    def rows() -> list:
         return read_registers(builder, part.layout, address(builder, args[0], place), whole.dtype)
 
-    def elements() -> list[Any]:
+    def elements() -> list:
         even = starts[-1] is not None and starts[-1] % 2 == 0
         return anywhere.load(
             builder,
@@ -187,13 +187,13 @@ def _set_item(whole: Any, index: Any, value: Any) -> Any:
     builder.apply(before_access, (whole,), (args[0],))
     place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])
 
-    def rows() -> list[Any]:
+    def rows() -> list:
         write_registers(
             builder, part.layout, address(builder, args[0], place), words(builder, stored, value)
         )
         return []
 
-    def elements() -> list[Any]:
+    def elements() -> list:
         anywhere.store(
             builder,
             whole.layout,

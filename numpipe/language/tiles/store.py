@@ -42,6 +42,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import BOOL, TILES
 from ...core.machine import failure
 from ...core.op import called
@@ -62,7 +63,7 @@ def check(
     what: str,
     name: str,
     dtype: Any,
-    sizes: tuple[int, ...],
+    sizes: Ints,
     form: Form,
     known: Sequence[str] = tuple(map(str, TILES)),
 ) -> None:
@@ -101,7 +102,7 @@ FIX = (
 """how to fix a call that did not know that an array is an output"""
 
 
-def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
+def plan(ref: Any, parts: Sequence, tile: Any) -> Ints:
     """Return the dimensions of the block that a tile is stored to. Raises SpecError if the store is
     not supported."""
     name = ref.arg.name
@@ -126,13 +127,13 @@ def plan(ref: Any, parts: Sequence[Any], tile: Any) -> tuple[int, ...]:
     return axes
 
 
-def takes_over(ref: Any, axes: tuple[int, ...], parts: Sequence[Any], form: Form) -> bool:
+def takes_over(ref: Any, axes: Ints, parts: Sequence, form: Form) -> bool:
     """Return whether this role stores a tile that another role computes. Only tiles in the store
     ring are handed over; the computing lanes store all others."""
     return ref.takes_over and scattered(parts) is None and through_tma(ref.arg, axes, form)
 
 
-def plan_number(ref: Any, parts: Sequence[Any], value: Any) -> bool:
+def plan_number(ref: Any, parts: Sequence, value: Any) -> bool:
     """Return whether a number is stored to a single element. Raises SpecError if the array does not
     accept it."""
     if not is_element(parts) or not is_number(value):
@@ -149,7 +150,7 @@ def stored(name: str) -> str:
     return f"'{name}[…] = tile'"
 
 
-def through_tma(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
+def through_tma(array: ArrayArg, axes: Ints, form: Form) -> bool:
     """Return whether a tile that lies along `axes` of this array is stored through the store
     ring."""
     if form.layout != ACCUMULATOR or form.dtype.itemsize > 4 or not (array.tma and array.tma_store):
@@ -190,12 +191,12 @@ def store(ref: GmemRef, index: Any, tile: Any) -> None:
 
 def write_out(
     ref: GmemRef,
-    axes: tuple[int, ...],
-    at: tuple[Any, ...],
+    axes: Ints,
+    at: tuple,
     tile: Tile,
     what: str,
     reduction: str = "",
-    last: tuple[int, ...] | None = None,
+    last: Ints | None = None,
     clipped: bool = False,
 ) -> None:
     """Store a tile that fits, or reduce it into the array. `at` has the start along each dimension;

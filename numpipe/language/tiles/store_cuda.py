@@ -7,6 +7,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import packing
 from ...core import numba as nb
 from ...core.numba import I32
@@ -38,10 +39,10 @@ Statement = tuple[str, str]
 def writing(
     ref: GmemType,
     tile: TileType,
-    axes: tuple[int, ...],
+    axes: Ints,
     reduction: str = "",
     statement: Statement | None = None,
-    parts: Sequence[Any] = (),
+    parts: Sequence = (),
 ) -> Callable[..., None]:
     """Return ``emit(context, builder, array, start, tile)``, the code for `store.write_out`:
     `start` has a value for each dimension.
@@ -81,11 +82,11 @@ def writing(
     def emit(
         builder: Any,
         array: Any,
-        start: Sequence[Any],
+        start: Sequence,
         value: Any,
-        last: Sequence[Any] = (),
+        last: Sequence = (),
     ) -> None:
-        def by_ring() -> list[Any]:
+        def by_ring() -> list:
             for batch in stored:
                 builder.apply(
                     put,
@@ -94,7 +95,7 @@ def writing(
                 )
             return []
 
-        def by_lanes() -> list[Any]:
+        def by_lanes() -> list:
             indices = []
             for number, vector, axis in vectors:
                 want = TileType(index_form(tile.form, number, vector.form))
@@ -174,7 +175,7 @@ class _Lanes:
         }
         """for a scatter: the index of each element of a lane, by dimension"""
 
-    def store(self, array: ArrayArg, axes: tuple[int, ...]) -> None:
+    def store(self, array: ArrayArg, axes: Ints) -> None:
         # adjacent elements are contiguous, and rows are aligned
         side_by_side = array.order == "row" and axes[-1] == array.ndim - 1
         by_row = lanes_of(self.tile.form.settled(COLUMN).layout)
@@ -327,7 +328,7 @@ class _Lanes:
         where = places(tile.shape, tile.layout)
         masks, lanes = inside_of(builder, tile.form), lanes_of(tile.layout)
 
-        def place(number: int, stride: Any) -> tuple[Any, list[Any]]:
+        def place(number: int, stride: Any) -> tuple[Any, list]:
             """Return (address, whether the array has the row and the column) of an element, at a
             constant distance from one address for each row of a tile by rows."""
             down, right = (part or 0 for part in where[number])
@@ -347,7 +348,7 @@ class _Lanes:
             line = to.moved(line, nb.const(down), to.stride[0])
             return to.moved(line, nb.const(right), stride), tests
 
-        def inside(number: int, tests: list[Any]) -> Any:
+        def inside(number: int, tests: list) -> Any:
             masked = [] if masks[number] is None else [masks[number]]
             return functools.reduce(builder.and_, [*tests, *masked], mine)
 

@@ -34,6 +34,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core.lanes import each_warp, one_lane
 from ...core.machine import current
 from ...core.op import formula, helper, op
@@ -73,13 +74,11 @@ class Batch:
     tile: Tile
     panels: tuple[tuple[int, int, int], ...]
     inner: int
-    axes: tuple[int, ...]
+    axes: Ints
     reduction: str
 
 
-def batches(
-    kind: Callable[..., Any], ref: Any, tile: Any, axes: tuple[int, ...], reduction: str
-) -> list[Any]:
+def batches(kind: Callable, ref: Any, tile: Any, axes: Ints, reduction: str) -> list:
     """Return a tile's batches, each created by `kind`.
 
     Panels that are adjacent in the array's memory are consecutive.
@@ -95,7 +94,7 @@ def batches(
     ]
 
 
-def panels_of(shape: tuple[int, ...], itemsize: int, inner: int = 1) -> list[tuple[int, int, int]]:
+def panels_of(shape: Ints, itemsize: int, inner: int = 1) -> list[tuple[int, int, int]]:
     """Return (row, column, columns) of each panel of a tile of this shape.
 
     Panels of rows are 128 bytes wide; remaining columns are divided into panels of 64, 32 and 16
@@ -142,12 +141,12 @@ def write_to(batch: Batch, address: int) -> None:
 
 
 @op
-def copy_out(ref: GmemRef, batch: Batch, start: tuple[Any, ...]) -> None:
+def copy_out(ref: GmemRef, batch: Batch, start: tuple) -> None:
     """Issue the TMA stores or reductions of a batch as one bulk group."""
     copy_from(ref, batch, start, staging(ref, 0))
 
 
-def copy_from(ref: GmemRef, batch: Batch, start: tuple[Any, ...], address: int) -> None:
+def copy_from(ref: GmemRef, batch: Batch, start: tuple, address: int) -> None:
     for plan in plans_of(ref, len(start), batch):
         Copy(plan, ref, start, address).store()
     cp_async_bulk.commit_group()
@@ -268,7 +267,7 @@ def write_slot(ref: GmemRef, batch: Batch, slot: Any) -> None:
 
 
 @op
-def copy_slot(ref: GmemRef, batch: Batch, start: tuple[Any, ...], slot: Any) -> None:
+def copy_slot(ref: GmemRef, batch: Batch, start: tuple, slot: Any) -> None:
     """Call `copy_out` for the slot at this address."""
     copy_from(ref, batch, start, int(slot))
 

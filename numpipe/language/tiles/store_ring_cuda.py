@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.lanes_cuda import elected
 from ...core.numba import I32
@@ -25,7 +26,7 @@ class BatchType(nb.FieldsType):
     tile: TileType
     panels: tuple[tuple[int, int, int], ...]
     inner: int
-    axes: tuple[int, ...]
+    axes: Ints
     reduction: str
 
 
@@ -93,7 +94,7 @@ def _copy_slot(ref: GmemType, batch: Any, start: Any, slot: Any) -> Any:
     yield from _copy(ref, batch, start, (I32,))
 
 
-def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple[Any, ...]) -> Any:
+def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple) -> Any:
     plans = source.plans_of(ref, len(start), batch)
     for plan in plans:
         ref.unit.map_slot(plan.request)

@@ -33,6 +33,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core.machine import current
 from ...plan.layout import swizzled
 from ...plan.plans import ArrayArg
@@ -46,7 +47,7 @@ WARP_BYTES = 2048
 """bytes of a panel that belong to a warp: 16 rows of at most 128 bytes"""
 
 
-def through_panel(array: ArrayArg, axes: tuple[int, ...], form: Form) -> bool:
+def through_panel(array: ArrayArg, axes: Ints, form: Form) -> bool:
     """Return whether a tile that lies along `axes` of this array is stored in whole rows or columns
     through a panel."""
     if form.layout != ACCUMULATOR or (array.tma and array.tma_store):
@@ -66,9 +67,7 @@ def apart(width: int) -> int:
     return WARP_BYTES - 16 * width
 
 
-def store_rows(
-    ref: Any, axes: tuple[int, ...], start: tuple[int, ...], tile: Tile, last: tuple[int, ...]
-) -> None:
+def store_rows(ref: Any, axes: Ints, start: Ints, tile: Tile, last: Ints) -> None:
     """Store a tile from `start` on, panel by panel; `last` is the end of each dimension of the
     array."""
     machine, dtype, what = current(), tile.form.dtype, f"'{ref.name}[…] = tile'"
@@ -108,10 +107,10 @@ def _read_columns(columns: int, base: int, dtype: np.dtype, what: str) -> np.nda
 
 def write_inside(
     ref: Any,
-    axes: tuple[int, ...],
+    axes: Ints,
     start: Any,
     value: np.ndarray,
-    last: tuple[int, ...],
+    last: Ints,
     reduction: str = "",
 ) -> None:
     """Write the elements of a tile, along `axes` of the array, that are inside it and lie before
@@ -121,7 +120,7 @@ def write_inside(
         for size, axis in zip(value.shape, axes, strict=True)
     )
     if all(part.start < part.stop for part in parts):
-        where: list[Any] = list(start)
+        where: list = list(start)
         for axis, part in zip(axes, parts, strict=True):
             where[axis] = slice(start[axis] + part.start, start[axis] + part.stop)
         current().gmem_write(ref.array, tuple(where), value[parts], ref.name, reduction)

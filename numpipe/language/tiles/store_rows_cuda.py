@@ -70,7 +70,7 @@ class _Rows:
             self._write(row, column, width, self._load(width, 16 if inner else columns))
             converge(builder)
 
-    def _load(self, width: int, lines: int) -> list[Any]:
+    def _load(self, width: int, lines: int) -> list:
         """Return the words that a lane loads from `lines` lines of a panel."""
         builder, machine = self.builder, nb.i32 if self.nbytes == 4 else nb.i16
         first = builder.add(self.base, builder.mul(self.warp, WARP_BYTES))
@@ -83,7 +83,7 @@ class _Rows:
             found += load_words(builder, machine, f"b{8 * self.nbytes}", at, 1)
         return found
 
-    def _write(self, row: int, column: int, width: int, words: list[Any]) -> None:
+    def _write(self, row: int, column: int, width: int, words: list) -> None:
         """Write words of the panel at (row, column) of the tile to the array, if they are inside
         it."""
         builder, to, inner = self.builder, self.to, self.inner

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import (
     BFLOAT16,
     BOOL,
@@ -80,7 +81,7 @@ class TileLike:
     inert = False
 
     @property
-    def shape(self) -> tuple[int, ...]:
+    def shape(self) -> Ints:
         return self.form.shape
 
     @property

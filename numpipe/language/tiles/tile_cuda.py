@@ -106,11 +106,11 @@ def undefined(tile: TileType) -> Any:
     return nb.ir.Constant(tile.machine, nb.ir.Undefined)
 
 
-def registers(builder: Any, tile: TileType, value: Any) -> list[Any]:
+def registers(builder: Any, tile: TileType, value: Any) -> list:
     return [builder.extract_value(value, i) for i in range(tile.registers)]
 
 
-def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list[Any]:
+def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list:
     """Return the registers that a tile has of one in another layout or shape, where lanes hold its
     elements: those of a deferred tile that the result needs."""
     parts, each = registers(builder, have, value), packing(have.dtype).per_register
@@ -126,7 +126,7 @@ def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -
     ]
 
 
-def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
+def words(builder: Any, tile: TileType, value: Any) -> list:
     """Return the registers for stores to shared memory: a pair of smaller elements as an integer;
     32-bit elements, including integers, as float32."""
     whole = tile.dtype in INTEGERS and tile.dtype.itemsize == 4
@@ -135,7 +135,7 @@ def words(builder: Any, tile: TileType, value: Any) -> list[Any]:
     ]
 
 
-def assembled(builder: Any, tile: TileType, parts: Sequence[Any]) -> Any:
+def assembled(builder: Any, tile: TileType, parts: Sequence) -> Any:
     """Return a tile made of these registers."""
     value = undefined(tile)
     for i, part in enumerate(parts):
@@ -151,7 +151,7 @@ def _zeros(shape: Any, dtype: Any) -> Any:
 
 
 # ---- conversions
-def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
+def wide(builder: Any, dtype: np.dtype, parts: Sequence) -> list:
     """Return the elements of registers of a type, in the wider type used for conversions."""
     if not packing(dtype).narrow:
         return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
@@ -163,7 +163,7 @@ def wide(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
     ]
 
 
-def floats(builder: Any, dtype: np.dtype, parts: Sequence[Any]) -> list[Any]:
+def floats(builder: Any, dtype: np.dtype, parts: Sequence) -> list:
     """Return the elements of registers of a type as float32."""
     if dtype == BOOL:
         return [builder.uitofp(part, nb.f32) for part in parts]
@@ -180,7 +180,7 @@ def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     return builder.pure_asm(nb.i32, [low, high], packing(dtype).narrow)
 
 
-def narrowed(builder: Any, dtype: np.dtype, elements: Sequence[Any]) -> list[Any]:
+def narrowed(builder: Any, dtype: np.dtype, elements: Sequence) -> list:
     """Return elements, in the wider type used for conversions, as registers of a type; integers
     keep their low bits."""
     if not packing(dtype).narrow:
@@ -239,7 +239,7 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     return assembled(builder, result, found)
 
 
-def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
+def to_words(builder: Any, tile: TileType, values: list) -> list:
     """Return the elements of registers, one in each 32-bit word."""
     if packing(tile.dtype).per_register == 2:
         return [
@@ -252,7 +252,7 @@ def to_words(builder: Any, tile: TileType, values: list[Any]) -> list[Any]:
     return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
 
 
-def from_words(builder: Any, tile: TileType, words: list[Any]) -> list[Any]:
+def from_words(builder: Any, tile: TileType, words: list) -> list:
     """Return registers from elements, one in each 32-bit word."""
     if packing(tile.dtype).per_register == 2:
         bits = 8 * tile.dtype.itemsize

@@ -30,6 +30,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
@@ -39,7 +40,7 @@ from .row_layouts import lanes_of, rows_apart, word_of
 from .tile import Tile, form_of
 
 
-def _steps(form: Form) -> tuple[int, ...]:
+def _steps(form: Form) -> Ints:
     """Return of what a part's start and size are multiples, along each dimension."""
     if form.single:
         return (1,) * len(form.shape)
@@ -58,7 +59,7 @@ def _bounds(part: Any, size: int) -> tuple[Any, int]:
     return None if isinstance(part.start, np.generic) else part.start, part.size
 
 
-def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]]:
+def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
     """Return (form, slices) of the part of a tile that an index selects. Raises SpecError for a
     part that would need other lanes' elements.
 
@@ -107,7 +108,7 @@ def part_form(form: Form, parts: Sequence[Any]) -> tuple[Form, tuple[slice, ...]
     )
 
 
-def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> tuple[int, ...]:
+def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> Ints:
     """Return which elements of a lane belong to a part of a tile, in the order of the part's
     registers.
 
@@ -147,7 +148,7 @@ def source_form(form: Form, result: Form) -> Form:
     return replace(form, layout=EITHER) if result.layout == EITHER != form.layout else form
 
 
-def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
+def reshaped_form(tile: Any, shape: Sequence) -> Form:
     """Return the form of a tile in another shape. Raises SpecError if lanes would need other
     elements."""
     form = form_of(tile, "'reshape'")
@@ -189,7 +190,7 @@ def reshaped_form(tile: Any, shape: Sequence[Any]) -> Form:
     return Form(found, form.dtype, layout)
 
 
-def _moved_to(shape: tuple[int, ...]) -> str:
+def _moved_to(shape: Ints) -> str:
     """Return the code that moves a row or a column x to the lanes of another shape."""
     return f'numpipe.layout_cast(x.reshape(-1), "{layout_of(shape)}").reshape{shape}'
 

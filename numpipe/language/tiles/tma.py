@@ -13,8 +13,8 @@ implements three facts that the PTX documentation does not state, and that were 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core.machine import current
 from ...intrinsics import cp_async_bulk
 from ...plan.cluster_ranks import Sharing, first_of, mask_of, place_of, share_of
@@ -31,7 +31,7 @@ class Copy:
     """
 
     def __init__(
-        self, plan: CopyPlan, ref: GmemRef, start: Sequence[Any], address: int, arrival: int = 0
+        self, plan: CopyPlan, ref: GmemRef, start: Sequence, address: int, arrival: int = 0
     ) -> None:
         self.plan = plan
         self.ref = ref
@@ -42,7 +42,7 @@ class Copy:
         self.start = [int(place) for place in start]
         self.tensor = tensor_map(ref, plan.request)
 
-    def share(self, by: Sharing, key: tuple[Any, ...], what: str) -> None:
+    def share(self, by: Sharing, key: tuple, what: str) -> None:
         """Load only this CTA's share of the tile, for all CTAs that share it: move the start along
         a dimension of the array and in shared memory. `key` identifies the tile, and `what` names
         its start in reports."""
@@ -56,7 +56,7 @@ class Copy:
         self.offset, self.ctas = rows * by.width, mask_of(by.dims, by.along) << group
 
     @property
-    def boxes(self) -> Iterator[tuple[tuple[int, ...], int]]:
+    def boxes(self) -> Iterator[tuple[Ints, int]]:
         return self.plan.boxes(self.start, self.address, self.offset)
 
     def load(self) -> None:

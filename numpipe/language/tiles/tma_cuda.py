@@ -26,7 +26,7 @@ class Copy:
         unit: Unit,
         plan: CopyPlan,
         table: Any,
-        start: Sequence[Any],
+        start: Sequence,
         address: Any,
         arrival: Any = None,
     ) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
@@ -112,7 +113,7 @@ def _next(
     own: Any,
     before: Any,
     column_before: Any,
-    distances: tuple[int, ...],
+    distances: Ints,
 ) -> tuple[Any, Any]:
     """Return (rank, column) of a row's next element after (`before`, `column_before`). All lanes
     that share the row, at these `distances`, get it."""

@@ -27,7 +27,7 @@ def _unpack(tile: Any, element: Any, dtype: Any) -> Any:
     start = builder.add(args[0], source.lane_start(tile.layout, lane).value)
     selector = ((lane & 3) * 0x1111).value
     text = packed.unpack[form.dtype.name]
-    found: list[Any] = [None] * result.registers
+    found: list = [None] * result.registers
     for access in source.accesses(tile.layout):
         at = builder.add(builder.xor(start, access.xor), access.add)
         for n, word in enumerate(load_words(builder, nb.i32, "b32", at, access.count)):

@@ -8,7 +8,7 @@ from typing import Any
 from ...core import numba as nb
 
 
-def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list[Any]:
+def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list:
     """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
     `machine`, `kind` in PTX."""
     names = ", ".join(f"${i}" for i in range(count))
@@ -21,7 +21,7 @@ def store_words(
     builder: Any,
     kind: str,
     address: Any,
-    values: Sequence[Any],
+    values: Sequence,
     chosen: Any = None,
     space: str = "shared",
 ) -> None:

@@ -150,7 +150,7 @@ def _trace(
         collections.defaultdict[tuple[str, str], float](float) for _ in range(5)
     )
     known = set()
-    here: set[Any] = set()
+    here: set = set()
     samples = events = 0
     while samples < resident and (samples < NEIGHBOURS or events < EVENTS):
         number, samples = samples, samples + 1

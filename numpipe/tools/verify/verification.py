@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.targets import DEFAULT
 from ...core.process_guards import COMPILES
 from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
@@ -104,7 +105,7 @@ class Difference:
     elements: int
     size: int
     largest: float
-    index: tuple[int, ...]
+    index: Ints
     summed: bool
 
     @printable

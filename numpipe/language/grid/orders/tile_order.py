@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from ....arch.dimensions import Ints
 from ....core.arith import divisor
 from ....core.op import Helper
 from ....diagnostics.argument_checks import (
@@ -40,18 +41,18 @@ class Order:
     """
 
     name: ClassVar[str]
-    begin: ClassVar[Helper[..., Any]]
-    place: ClassVar[Helper[..., Any]]
+    begin: ClassVar[Helper]
+    place: ClassVar[Helper]
 
     @property
-    def parameters(self) -> tuple[int, ...]:
+    def parameters(self) -> Ints:
         """The last arguments of `begin` and `place`."""
         return ()
 
     def __str__(self) -> str:
         return f"{self.name}({self.parameters[0]})" if self.parameters else self.name
 
-    def coordinates(self, t: int, shape: Sequence[int]) -> tuple[int, ...]:
+    def coordinates(self, t: int, shape: Sequence[int]) -> Ints:
         """Return the indices of tile number `t` of a grid of `shape`. Raises SpecError if the tile
         number or the shape is invalid."""
         shape = checked(shape)
@@ -62,13 +63,13 @@ class Order:
             )
         return tuple(int(i) for i in self._place(t, shape, self._begin(shape)))
 
-    def _begin(self, shape: tuple[int, ...]) -> Any:
+    def _begin(self, shape: Ints) -> Any:
         begin = type(self).begin
         return begin(np.int32(shape[-2]), np.int32(shape[-1]), *self.parameters), divisor(
             shape[-2] * shape[-1]
         )
 
-    def _place(self, t: int, shape: tuple[int, ...], begun: Any) -> tuple[Any, ...]:
+    def _place(self, t: int, shape: Ints, begun: Any) -> tuple:
         place = type(self).place
         if len(shape) == 2:
             return tuple(place(np.int32(t), begun[0], *self.parameters))
@@ -168,7 +169,7 @@ class Grouped(Order):
         require(type(self).__name__, vars(self), group=whole(1, 2**31 - 1))
 
     @property
-    def parameters(self) -> tuple[int, ...]:
+    def parameters(self) -> Ints:
         return (int(self.group),)
 
 
@@ -214,10 +215,10 @@ class Table(Order):
     def table(self, shape: Sequence[int]) -> np.ndarray:
         return self.check(shape).array
 
-    def _begin(self, shape: tuple[int, ...]) -> Any:
+    def _begin(self, shape: Ints) -> Any:
         return self.table(shape)
 
-    def _place(self, t: int, shape: tuple[int, ...], begun: Any) -> tuple[Any, ...]:
+    def _place(self, t: int, shape: Ints, begun: Any) -> tuple:
         return tuple(begun[t])
 
 
@@ -283,7 +284,7 @@ def misfit(array: Any, shape: Sequence[int] | None = None, columns: int = 0) -> 
     return None
 
 
-def checked(shape: Sequence[int]) -> tuple[int, ...]:
+def checked(shape: Sequence[int]) -> Ints:
     """Return a validated grid shape. Raises SpecError for any other value."""
     if not SHAPE.holds(shape) or len(shape) not in (2, 3):
         raise SpecError(
@@ -298,7 +299,7 @@ def spelled(shape: Sequence[int]) -> str:
 
 
 @functools.lru_cache(maxsize=32)
-def _table(order: Order, shape: tuple[int, ...]) -> np.ndarray:
+def _table(order: Order, shape: Ints) -> np.ndarray:
     begun = order._begin(shape)
     found = np.array(
         [order._place(t, shape, begun) for t in range(math.prod(shape))], np.int32
