@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 
-
 @dataclass(frozen=True)
 class Line:
     """A line of the user's source.

@@ -47,8 +47,10 @@ def strided(
     info: ArrayInfo, shape: Sequence[int], strides: Sequence[int], first: Sequence[int] = ()
 ) -> ArrayInfo:
     """Return the elements that are `strides` bytes apart, starting with the one at the index
-    `first`: by default, the first one of `info`."""
-    shape, strides, array = tuple(shape), tuple(strides), info.array
+    `first`: by default, the first one of `info`. NumPy's int32, which kernel functions such as
+    `cdiv` return, become Python's ints."""
+    shape, strides, first = (tuple(map(int, each)) for each in (shape, strides, first))
+    array = info.array
     if array is not None:
         index: list = [slice(start, None) for start in first]
         array = array[(*index, ...)]

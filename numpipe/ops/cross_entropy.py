@@ -21,7 +21,7 @@ from .cross_entropy_kernels import (
 )
 from .declaration import Operand, op
 from .op_outputs import allocated
-from .operands import copied, dense
+from .operands import dense, move
 from .over_rows import MATRIX, ROWS, TYPES, flat, launch_over_rows
 
 __all__ = ["cross_entropy"]
@@ -98,8 +98,11 @@ def floats(op: str, like: ArrayInfo, shape: Ints, stream: Any) -> ArrayInfo:
 def in_a_row(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
     """Return the elements of an array, with labels as int32, as a matrix of one row."""
     info = as_int32(info) if info.dtype.kind == "i" else info
-    view = flat(ROWS, info) or flat(ROWS, copied(info, target, stream))
-    assert view is not None
+    view = flat(ROWS, info)
+    if view is None:
+        made = allocated("cross_entropy", info, info.shape, stream)
+        move(info, made, target, stream)
+        view = flat(ROWS, made)
     return strided(view, (1, *view.shape), (0, *view.strides))
 
 

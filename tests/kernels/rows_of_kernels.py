@@ -33,7 +33,7 @@ def softmax(x, y, lse, *, row: numpipe.Static):
         row.store(block, y, p)
 
 
-@numpipe.rows(out_type=same)
+@numpipe.rows(held=1, out_type=same)
 def scaled(x, scale, y, *, row: numpipe.Static):
     """y = scale * (x / (1 + sum(x * x)) - max(x)), by row, and the column where x is 0"""
     for k in row.blocks(x):

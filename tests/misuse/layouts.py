@@ -83,7 +83,7 @@ refused(
         acc = numpipe.wgmma(numpipe.zeros((8, 64), np.float32), x, y.T)
     #         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "wgmma: expected a tile in accumulator layout, got (8, 64) in rows 32 layout; fix: use a tile "
+    "wgmma: expected a tile in accumulator layout, got (8, 64) in rows 16 layout; fix: use a tile "
     "of 64, 128 or 192 rows (a multiple of 64) and at most 256 columns",
     kind=SpecError,
 )

@@ -330,7 +330,7 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
             "rows": OP.by_tma(OP.choose(4096)),
             "narrow rows": OP.by_tma(OP.choose(48)),
             "transposed": OP.by_tma(OP.TRANSPOSED, True, size > 1),
-            "turned": OP.turned(32),
+            "turned": OP.turned(32, 64),
             "blocks": OP.copy_blocks,
         }[name]
         if size == 1 and name in ("transposed", "turned"):
