@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 FIX = (
     "look for its origin: inf - inf, 0 * inf, 0 / 0, a root or logarithm of a negative number, "
     "or elements that were never written"
