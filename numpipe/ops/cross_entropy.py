@@ -95,14 +95,20 @@ def floats(op: str, like: ArrayInfo, shape: Ints, stream: Any) -> ArrayInfo:
     return allocated(op, like._replace(dtype=np.dtype(np.float32)), shape, stream)
 
 
-def in_a_row(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
-    """Return the elements of an array, with labels as int32, as a matrix of one row."""
+def as_rows(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+    """Return the elements of an array, with labels as int32, in one dimension."""
     info = as_int32(info) if info.dtype.kind == "i" else info
     view = flat(ROWS, info)
     if view is None:
         made = allocated("cross_entropy", info, info.shape, stream)
         move(info, made, target, stream)
         view = flat(ROWS, made)
+    return view  # type: ignore[no-any-return]
+
+
+def in_a_row(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+    """Return the elements of an array as a matrix of one row."""
+    view = as_rows(info, target, stream)
     return strided(view, (1, *view.shape), (0, *view.strides))
 
 

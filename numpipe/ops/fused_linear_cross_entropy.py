@@ -24,7 +24,7 @@ from ..plan.specs import ArrayType
 from .cross_entropy import (
     LABELS,
     OPTIONS,
-    as_int32,
+    as_rows,
     floats,
     inverse_of,
     launch_reduced,
@@ -34,7 +34,7 @@ from .declaration import Operand, op
 from .matmul import TYPES, launch_product
 from .op_outputs import allocated
 from .operands import copied, move
-from .over_rows import MATRIX, ROWS, flat
+from .over_rows import MATRIX, flat
 from .tiled import reshaped
 
 __all__ = ["fused_linear_cross_entropy"]
@@ -85,17 +85,12 @@ def _launch(
     target: str | None,
     stream: Any,
 ) -> None:
-    labels = as_int32(labels)
-    flat_labels = flat(ROWS, labels)
-    if flat_labels is None:
-        dense = allocated(NAME, labels, labels.shape, stream)
-        move(labels, dense, target, stream)
-        flat_labels = flat(ROWS, dense)
+    labels = as_rows(labels, target, stream)
     matrix = flat(MATRIX, x) or flat(MATRIX, copied(x, target, stream))
-    assert flat_labels is not None and matrix is not None
+    assert matrix is not None
     (rows, _), (classes, _), size = matrix.shape, weight.shape, x.dtype.itemsize
     mean = reduction == "mean"
-    one = inverse_of(flat_labels, x, False, ignore_index, target, stream) if dx else None
+    one = inverse_of(labels, x, False, ignore_index, target, stream) if dx else None
     losses = floats(NAME, x, (rows,), stream)
     # rows that TMA can address
     pitch = round_up(classes * size, LINE) // size
@@ -115,7 +110,7 @@ def _launch(
         product(x_rows, transposed(weight), logits)
         launch_rows(
             logits,
-            part(flat_labels, first, last),
+            part(labels, first, last),
             one and strided(one, (last - first,), (0,)),
             part(losses, first, last),
             None,
@@ -131,11 +126,11 @@ def _launch(
             product(transposed(logits), x_rows, dweight, added=first > 0)
     if dweight and not rows:
         product(transposed(strided(whole, (0, classes), whole.strides)), matrix, dweight)
-    launch_reduced(losses, flat_labels, loss, mean, ignore_index, target, stream)
+    launch_reduced(losses, labels, loss, mean, ignore_index, target, stream)
     if made and dx and scale:
         if flat(MATRIX, dx) is None:
             move(reshaped(made, *dx.shape), dx, target, stream)
-        inverse = inverse_of(flat_labels, x, mean, ignore_index, target, stream)
+        inverse = inverse_of(labels, x, mean, ignore_index, target, stream)
         move(inverse, strided(scale, (1,), (4,)), target, stream)
 
 

@@ -14,7 +14,7 @@ from ..launch.windows import merged, transposed
 from .declaration import op
 from .operands import copied
 from .reduce_axis import launch_on_view
-from .tiled import dense, with_fitting
+from .tiled import dense, rows_of, with_fitting
 
 __all__ = ["matvec"]
 
@@ -26,20 +26,14 @@ def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, target: str | None, stream
     if matrices is None or (matrices.strides[2] != size and k > 1 and not down):
         matrices = merged(copied(a, target, stream))
     assert matrices is not None
-    view, weights = transposed(matrices) if down else matrices, _vectors(x)
-    weights = weights or _vectors(copied(x, target, stream))
+    view = transposed(matrices) if down else matrices
+    weights = rows_of(x) or rows_of(copied(x, target, stream))
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         y = arrays["y"]
         launch_on_view("matvec", "dot", view, down, y, target, stream, weights=weights)
 
     with_fitting("matvec", {}, {"y": y}, dense, target, stream, run)
-
-
-def _vectors(info: ArrayInfo) -> ArrayInfo | None:
-    """Return the vectors (batch, n) of an array (…, n), or None if they are no view of it."""
-    view, size = merged(info, 1), info.dtype.itemsize
-    return view if view is not None and (view.strides[1] == size or view.shape[1] <= 1) else None
 
 
 def _gradient_of_x(xp: Any, a: Any, grad_y: Any) -> Any:
