@@ -25,9 +25,7 @@ def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
     `number` is the label of a row that has tiles of its own."""
     own = p * grad - smoothing / n * grad
     if row.height > 1 or (number >= j.start) & (number < j.start + j.size):
-        # rounded once, so that a row of one column has gradient 0
-        taken = p * grad - (1.0 - smoothing + smoothing / n) * grad
-        own = np.where(row.column(j) == label, taken, own)
+        own = own - np.where(row.column(j) == label, (1.0 - smoothing) * grad, 0.0)
     return np.where(label != ignored, own, 0.0)
 
 
