@@ -23,9 +23,14 @@ from ..plan.specs import Static
 def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
     """Return the gradient of the logits: grad times p minus the targets, or 0 in ignored rows.
     `number` is the label of a row that has tiles of its own."""
-    own = p * grad - smoothing / n * grad
+    off = smoothing / n * grad
+    own = p * grad - off
     if row.height > 1 or (number >= j.start) & (number < j.start + j.size):
-        own = own - np.where(row.column(j) == label, (1.0 - smoothing) * grad, 0.0)
+        rest = (1.0 - smoothing) * grad
+        if row.height > 1:
+            # rounded as own is: rows of one column have gradient 0
+            rest = (1.0 - smoothing + smoothing / n) * grad - off
+        own = own - np.where(row.column(j) == label, rest, 0.0)
     return np.where(label != ignored, own, 0.0)
 
 

@@ -371,7 +371,7 @@ SHORT = 1024
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
-"""rows up to which one program adds up those of a column: partial sums take a launch to add up"""
+"""most rows for which one program sums a column: partial sums need another launch"""
 
 
 @functools.cache

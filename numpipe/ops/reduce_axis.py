@@ -305,7 +305,8 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     fold = 1 if again or (down and kind == "dot") else _folded(view, down)
-    whole, slots, plans = rows // fold * fold, 0, list()
+    whole, slots = rows // fold * fold, 0
+    plans: list = []
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
         step, across, length, parts = schedule(shape, down, size, each, kind, again)

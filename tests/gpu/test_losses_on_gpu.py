@@ -47,8 +47,7 @@ def test_losses_and_gradients_match_float64(dtype: Any, smoothing: float) -> Non
         grad = torch.rand_like(y)
         y.backward(grad)
         right.backward(grad.double())
-        # of one column, the gradient is 0 but for the rounding of p * grad - grad
-        bound = TOLERANCES[dtype] * wide.grad.norm().item() + 1e-7 * grad.norm().item()
+        bound = TOLERANCES[dtype] * wide.grad.norm().item() + 1e-12
         assert (x.grad.double() - wide.grad).norm().item() <= bound, shape
         place = x.detach().clone()
         loss, made = ops.cross_entropy(
@@ -57,7 +56,7 @@ def test_losses_and_gradients_match_float64(dtype: Any, smoothing: float) -> Non
         assert made is place and torch.allclose(loss, y.detach(), rtol=1e-5, atol=1e-5)
         wide.grad = None
         theirs(wide, labels, **options).sum().backward()
-        bound = TOLERANCES[dtype] * wide.grad.norm().item() + 1e-7 * y.numel() ** 0.5
+        bound = TOLERANCES[dtype] * wide.grad.norm().item() + 1e-12
         assert (place.double() - wide.grad).norm().item() <= bound, shape
 
 

@@ -104,8 +104,8 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         return self.context.get_function(fnty, sig)(self, args)
 
     def issue(self, operation: Any, *numbers: Any) -> Any:
-        """Call an operation of numbers, whose types follow from their LLVM types; those of Python
-        are int32."""
+        """Call an operation of numbers, whose types follow from their LLVM types. Python
+        numbers are int32."""
         values = [_operand(number, i32) for number in numbers]
         return self.apply(operation, [_NUMBERS[value.type] for value in values], values)
 
@@ -134,7 +134,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         early: bool = False,
         memory: bool = True,
     ) -> Any:
-        """Emit one PTX statement, with results $0, $1, … and operands behind them.
+        """Emit one PTX statement, with results $0, $1, … followed by the operands.
 
         `result` may be a list of types, for a list of values. `tied`: from this operand on,
         operands have the registers of the results. `early`: results are written before all
