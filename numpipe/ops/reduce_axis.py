@@ -35,6 +35,7 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
@@ -51,8 +52,6 @@ NARROW = 128
 """columns below which rows are read several at a time, so that all lanes of a warp have some"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
-SHORT = 80
-"""elements of rows of which a tile has all"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -245,9 +244,9 @@ def schedule(
         across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
         across = 32 if n < 128 and not sums else across
         step, count = 512 if across == 1 else 64, 1
-        if n <= SHORT:
+        if n <= SHORT_ROW:
             # few lanes share a short row
-            across, step = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+            across, step = short_tile(n)
         else:
             # as many steps at once as leave few for the end of the axis
             most = ceil(n, step) if sums else max(n // step, 1)
