@@ -419,9 +419,10 @@ def remainder(a: Any, b: Any) -> Any:
 
 @op
 def cdiv(a: Any, b: Any) -> Any:
-    """Ceiling division, ``-(-a // b)``: how many blocks of b cover a.
+    """Ceiling division, ``-(-a // b)``: how many blocks of b cover a. It is an int32 in a kernel,
+    and a Python int for Python ints, which have no largest value.
 
-    >>> int(cdiv(130, 64))
+    >>> cdiv(130, 64)
     3
     """
     try:
@@ -430,7 +431,8 @@ def cdiv(a: Any, b: Any) -> Any:
         raise SpecError(f"cdiv(a, b) divides integers, got {told(a)} and {told(b)}") from None
     if below <= 0:
         raise ZeroDivisionError(f"cdiv({a}, {b}): the divisor must be positive")
-    return np.int32(-(-top // below))
+    result = -(-top // below)
+    return result if type(a) is type(b) is int else np.int32(result)
 
 
 @op

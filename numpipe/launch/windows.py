@@ -47,9 +47,8 @@ def strided(
     info: ArrayInfo, shape: Sequence[int], strides: Sequence[int], first: Sequence[int] = ()
 ) -> ArrayInfo:
     """Return the elements that are `strides` bytes apart, starting with the one at the index
-    `first`: by default, the first one of `info`. NumPy's int32, which kernel functions such as
-    `cdiv` return, become Python's ints."""
-    shape, strides, first = (tuple(map(int, each)) for each in (shape, strides, first))
+    `first`: by default, the first one of `info`."""
+    shape, strides = tuple(shape), tuple(strides)
     array = info.array
     if array is not None:
         index: list = [slice(start, None) for start in first]

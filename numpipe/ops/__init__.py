@@ -56,7 +56,6 @@ from .cumsum import cumsum
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
 from .gated import geglu, swiglu
 from .layer_norm import layer_norm
-from .log_softmax import log_softmax
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .matvec import matvec
@@ -65,7 +64,7 @@ from .reduce_ops import argmax, max, mean, sum
 from .reduce_scatter import reduce_scatter
 from .rms_norm import rms_norm
 from .rotary import rotary
-from .softmax import softmax
+from .softmax import log_softmax, softmax
 from .topk import topk
 from .transpose import transpose
 

@@ -19,7 +19,7 @@ from ..launch.collected_launches import COLLECTING
 def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> ArrayInfo:
     """Return a new array of this shape and of `like`'s type and library, allocated in the order of
     `stream`."""
-    shape = tuple(map(int, shape))
+    shape = tuple(shape)
     if taken() is not None:
         return imagined(shape, like.dtype)
     collected = COLLECTING.now

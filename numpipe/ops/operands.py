@@ -17,6 +17,7 @@ import numpy as np
 from ..arch.dimensions import Ints, round_up
 from ..arch.target import LINE
 from ..arch.targets import DEFAULT
+from ..core.arith import cdiv
 from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.windows import broadcast, merged, strided, transposed
 from .copy import MOVED, NUMBERS, WARPGROUPS, copy_into
@@ -171,7 +172,7 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     first, second = matrices[0], matrices[-1]
     itemsize, (rows_a, columns) = first.dtype.itemsize, first.shape
     rows_b = second.shape[0] if len(matrices) > 1 else 0
-    pitch = _covering(columns * itemsize, LINE) * LINE
+    pitch = round_up(columns * itemsize, LINE)
     size = math.gcd(
         4,
         columns * itemsize,
@@ -179,7 +180,7 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     )
     columns = columns * itemsize // size
     height, width = cut(size, (rows_a, rows_b), columns)
-    above = _covering(rows_a, height)
+    above = cdiv(rows_a, height)
     start_b = above * height  # the row at which the second matrix starts
     made = allocated(
         "copy", first, (start_b + rows_b if rows_b else rows_a, pitch // itemsize), stream
@@ -223,17 +224,11 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
     narrow = LINE // size
     height = 512 // narrow  # four elements of a lane
     if (
-        sum(_covering(each, height) for each in rows) * _covering(columns, narrow)
+        sum(cdiv(each, height) for each in rows) * cdiv(columns, narrow)
         <= WARPGROUPS * DEFAULT.sms
     ):
         return height, narrow
     return (4 * height, narrow) if columns <= 2 * narrow else (height, 4 * narrow)
-
-
-def _covering(size: int, block: int) -> int:
-    """Return how many blocks cover a size, as a Python int: `cdiv` in a kernel computes with 32
-    bits, too few for addresses."""
-    return -(-size // block)
 
 
 def dense(array: np.ndarray) -> ArrayInfo:

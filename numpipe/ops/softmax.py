@@ -1,52 +1,125 @@
-"""``softmax(x)``: exp(x) / sum(exp(x)) along the last dimension, and its gradient, each in one pass
-over memory (`softmax_kernels`)."""
+"""``softmax(x)``: exp(x) / sum(exp(x)) along the last dimension, and ``log_softmax(x)``, its
+logarithm, with their gradients: each in one pass over memory."""
+
+# schedules in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined"
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import numpy as np
 
+from ..diagnostics.argument_checks import FLAG
+from ..kernels.row_kernels import RowKernel, rows
+from ..language.tiles.mathematics import fma
+from ..launch.array_info import ArrayInfo
+from ..plan.specs import Static
 from .declaration import op
-from .over_rows import TYPES
-from .softmax_kernels import launch_backward, launch_forward
+from .over_rows import MATRIX, TYPES, launch_over_rows
 
-__all__ = ["softmax"]
+__all__ = ["log_softmax", "softmax"]
 
 
-def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any) -> Any:
+@functools.cache
+def forward(log: bool) -> RowKernel:
+    """Return the kernel ``(x, y)`` of y = softmax(x), or log_softmax(x)."""
+
+    @rows(held=1)
+    def softmax_rows(x, y, *, row: Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            p, lse = row.softmax(value)
+            row.store(block, y, lambda j: value(j) - lse if log else p(j))
+
+    return softmax_rows
+
+
+@functools.cache
+def backward(log: bool) -> RowKernel:
+    """Return the kernel ``(g, y, dx)`` of the gradient dx of x, given y = softmax(x) or
+    log_softmax(x) and the gradient g of y."""
+
+    @rows(operands=2)
+    def softmax_rows_gradient(g, y, dx, *, row: Static):
+        for k in row.blocks(g):
+            grad, value, block = row.load(k, g, y)
+            total = row.sum(lambda j: grad(j) if log else grad(j) * value(j))
+
+            def result(j):
+                if log:
+                    return grad(j) - np.exp(value(j)) * total
+                # rounded once, unless the terms cancel out
+                return fma(grad(j), value(j), -total * value(j))
+
+            row.store(block, dx, result)
+
+    return softmax_rows_gradient
+
+
+def _launch_gradient(
+    y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, log: bool, target: str | None, stream: Any
+) -> None:
+    operands, results = {"g": (MATRIX, grad), "y": (MATRIX, y)}, {"dx": (MATRIX, dx)}
+    launch_over_rows("softmax", backward(log), operands, results, target, stream)
+
+
+def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any, log: bool) -> Any:
     y, grad, grad_dx = (xp.cast(x, np.float32) for x in (y, grad, grad_dx))
+    if log:
+        return -xp.exp(y) * grad.sum(-1)[..., None] * grad_dx
     total = (y * grad).sum(-1)[..., None]
     return grad_dx * (grad - total) - grad * (grad_dx * y).sum(-1)[..., None]
 
 
-def _gradient_of_grad(xp: Any, y: Any, grad_dx: Any) -> Any:
-    return xp(softmax_backward, y, grad_dx)
+def _gradient_of_grad(xp: Any, y: Any, grad_dx: Any, log: bool) -> Any:
+    if not log:
+        return xp(softmax_backward, y, grad_dx)
+    y, grad_dx = xp.cast(y, np.float32), xp.cast(grad_dx, np.float32)
+    return grad_dx - (xp.exp(y) * grad_dx).sum(-1)[..., None]
 
 
 @op(
     operands={"y": "... n", "grad": "... n"},
     results={"dx": "... n"},
     types=TYPES,
-    launch=launch_backward(log=False),
+    launch=_launch_gradient,
+    checks={"log": FLAG},
     gradients={"y": _gradient_of_y, "grad": _gradient_of_grad},
     batching="leading",
 )
 def softmax_backward(
-    y: Any, grad: Any, *, out: Any = None, target: str | None = None, stream: Any = None
+    y: Any,
+    grad: Any,
+    *,
+    log: bool = False,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
 ) -> Any:
-    """Return the gradient of x, ``y * (grad - sum(grad * y))``, where y = softmax(x) and grad is
-    the gradient of y."""
+    """Return the gradient of x, where grad is the gradient of y: ``y * (grad - sum(grad * y))`` for
+    y = softmax(x), or with `log` ``grad - exp(y) * sum(grad)`` for y = log_softmax(x)."""
 
 
-@op(
-    operands={"x": "... n"},
-    results={"y": "... n"},
-    types=TYPES,
-    launch=launch_forward(log=False),
-    gradients={"x": lambda xp, y, grad_y: xp(softmax_backward, y, grad_y)},
-    batching="leading",
-)
+def _declared(log: bool) -> Any:
+    """Return the declaration of softmax, or of log_softmax."""
+
+    def launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+        operands, results = {"x": (MATRIX, x)}, {"y": (MATRIX, y)}
+        launch_over_rows("softmax", forward(log), operands, results, target, stream)
+
+    return op(
+        operands={"x": "... n"},
+        results={"y": "... n"},
+        types=TYPES,
+        launch=launch,
+        gradients={"x": lambda xp, y, grad_y: xp(softmax_backward, y, grad_y, log=log)},
+        batching="leading",
+    )
+
+
+@_declared(log=False)
 def softmax(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
     """Return ``exp(x) / sum(exp(x))`` along the last dimension.
 
@@ -62,4 +135,14 @@ def softmax(x: Any, *, out: Any = None, target: str | None = None, stream: Any =
 
     >>> softmax(np.zeros((3, 4), np.float32), target="sim")[0]
     array([0.25, 0.25, 0.25, 0.25], dtype=float32)
+    """
+
+
+@_declared(log=True)
+def log_softmax(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
+    """Return ``x - log(sum(exp(x)))`` along the last dimension. Parameters and errors are those of
+    `softmax`.
+
+    >>> log_softmax(np.zeros((3, 4), np.float32), target="sim")[0] == -np.log(np.float32(4))
+    array([ True,  True,  True,  True])
     """

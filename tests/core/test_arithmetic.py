@@ -244,6 +244,12 @@ def test_other_integers_raise_at_the_ends_of_their_own_range() -> None:
             operation(*values)
 
 
+def test_ceiling_division_of_python_ints_is_exact_so_that_no_address_overflows() -> None:
+    made = numpipe.cdiv(1 << 44, 3)
+    assert made == 5864062014806 and type(made) is int
+    assert type(numpipe.cdiv(np.int32(130), 64)) is np.int32
+
+
 def test_truncation_rounding_and_the_values_they_have_no_integer_for() -> None:
     assert [numbers.cast(F32(x), "int32") for x in (2.9, -2.9, -0.5)] == [2, -2, 0]
     assert [numbers.rounded(F32(x)) for x in (2.5, 3.5, -2.5, 2.4)] == [2, 4, -2, 2]

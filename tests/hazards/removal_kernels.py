@@ -19,11 +19,11 @@ import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 from numpipe.kernels.row_kernels import Rows
-from numpipe.ops import softmax_kernels
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
+from numpipe.ops.softmax import backward, forward
 from tests.kernels import (
     barrier_loop_kernels,
     barrier_plans,
@@ -512,13 +512,13 @@ run("a tile loaded over", loaded_over, A[:64], out(64, 64, dtype=F32))
 SHARED_ROW = Rows(1024, 1, 512, wgs=2, whole=512)
 run(
     "a row that warpgroups share",
-    softmax_kernels.forward(False).scheduled(SHARED_ROW),
+    forward(log=False).scheduled(SHARED_ROW),
     ints(1, 1024),
     out(1, 1024),
 )
 run(
     "the gradient of such a row",
-    softmax_kernels.backward(False).scheduled(SHARED_ROW),
+    backward(log=False).scheduled(SHARED_ROW),
     ints(1, 1024),
     ints(1, 1024),
     out(1, 1024),

@@ -407,10 +407,3 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
     with jax.default_device(jax.devices("cpu")[0]):
         gradient = jax.grad(lambda v: (jax.vmap(numpipe.jax.copy)(v) ** 2).sum())
         assert (gradient(jax.numpy.ones((3, 4))) == 2).all()
-
-
-def test_a_view_has_python_ints_so_that_no_address_overflows() -> None:
-    info = describe(np.zeros((8, 4), np.float32), "x")._replace(ptr=1 << 44, array=None)
-    view = strided(info, (np.int32(2), 4), (np.int32(16), 4), (np.int32(3), 0))
-    assert view.ptr == (1 << 44) + 48
-    assert all(type(number) is int for number in (*view.shape, *view.strides))
