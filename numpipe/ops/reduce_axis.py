@@ -227,10 +227,7 @@ def narrow_reducer(
                 tile = tile * factors
             if kind == "top":
                 tile = np.abs(tile)
-            if sums:
-                result = tile.sum(axis=1)
-            else:
-                result = tile.max(axis=1).astype(np.float32)
+            result = tile.sum(axis=1) if sums else tile.max(axis=1).astype(np.float32)
             if index:
                 at = (tile.astype(np.float32) == result[:, None]) | np.isnan(tile)
                 result = np.where(at, columns, n).min(axis=1)
@@ -282,7 +279,9 @@ def narrow_tile(n: int, itemsize: int) -> tuple[int, int, int]:
     >>> narrow_tile(24, 2), narrow_tile(100, 4)
     ((256, 4, 8), (64, 8, 8))
     """
-    height = next(height for height in (256, 128, 64) if height == 64 or height * n * itemsize <= 16384)
+    height = next(
+        height for height in (256, 128, 64) if height == 64 or height * n * itemsize <= 16384
+    )
     return height, 4 if n <= 64 else 8, 8
 
 

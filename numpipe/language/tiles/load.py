@@ -170,7 +170,8 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
         else (f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     )
     if columns is not None:
-        if shared is None or len(shape) > 1 or columns < 1 or shape[0] % columns:
+        known = isinstance(columns, int) and columns > 0
+        if shared is None or len(shape) > 1 or not known or shape[0] % columns:
             raise SpecError(
                 "load_tile: columns must divide the size of a one-dimensional tile in shared "
                 f"memory, got {columns!r} for {name} {shape}"
