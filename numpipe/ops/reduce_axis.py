@@ -19,7 +19,7 @@ fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, r
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index"
 
 from __future__ import annotations
 
@@ -199,7 +199,7 @@ def narrow_reducer(
     """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
     a CTA loads `height` of them with one copy, wherever they begin."""
     index, sums = kind == "argmax", kind in ("sum", "dot")
-    span, piece = height * n, min(height, PIECE)
+    span = height * n
     layout, along = f"rows {lanes}", f"row {lanes}"
 
     @numpipe_kernel(
@@ -219,8 +219,8 @@ def narrow_reducer(
         if index:
             columns = layout_cast(iota(n), along)[None, :]
         barrier_wait(landed)
-        for k in static_range(0, height, piece):
-            tile = load_tile(rows.at[ds(k * n, piece * n)], layout, n)
+        for k in static_range(0, height, PIECE):
+            tile = load_tile(rows.at[ds(k * n, PIECE * n)], layout, n)
             if sums:
                 tile = tile.astype(np.float32)
             if kind == "dot":
@@ -235,7 +235,7 @@ def narrow_reducer(
                 result = result * scale
                 if finish is not None:
                     result = finish(result)
-            y[ds(first + k, piece)] = result
+            y[ds(first + k, PIECE)] = result
 
     return reduce_narrow_rows  # type: ignore[no-any-return]
 
@@ -384,7 +384,8 @@ def launch_on_view(
         inputs = {} if weights is None else {"weights": weights}
         kernel = narrow_reducer(kind, columns, *narrow_tile(columns, size), finish)
         y = reshaped(y, rows)
-        return kernel(matrix, **inputs, y=y, scale=scale, target=target, stream=stream)
+        kernel(matrix, **inputs, y=y, scale=scale, target=target, stream=stream)
+        return
     fold = 1 if again or (down and kind == "dot") else _folded(view, down)
     whole, slots = rows // fold * fold, 0
     plans: list = []
