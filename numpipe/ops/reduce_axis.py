@@ -19,7 +19,7 @@ fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, r
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index"
 
 from __future__ import annotations
 
@@ -35,12 +35,19 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..kernels.row_kernels import loadable
 from ..kernels.row_schedules import SHORT_ROW, short_tile
+from ..language.memory.copies import copy_gmem_to_smem
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_wait
+from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
+from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .op_outputs import allocated
@@ -52,6 +59,8 @@ NARROW = 128
 """columns below which rows are read several at a time, so that all lanes of a warp have some"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
+PIECE = 64
+"""rows of `narrow_reducer` that are in registers at a time"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -183,6 +192,54 @@ def reducer(
     return reduce_axis  # type: ignore[no-any-return]
 
 
+@functools.cache
+def narrow_reducer(
+    kind: str, n: int, height: int, lanes: int, ctas: int, finish: Function | None
+) -> Kernel:
+    """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
+    a CTA loads `height` of them with one copy, wherever they begin."""
+    index, sums = kind == "argmax", kind in ("sum", "dot")
+    span = height * n
+    layout, along = f"rows {lanes}", f"row {lanes}"
+
+    @numpipe_kernel(
+        grid=lambda x: (cdiv(x.shape[0], height),),
+        warp_specialized=False,
+        without=("weights",) if kind != "dot" else (),
+        # safe: shared memory is written once, and read after the barrier
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
+        static_dims=(-1,),
+    )
+    def reduce_narrow_rows(x, weights, y, scale):
+        first = program_id(0) * height
+        rows, landed = scratch((SMEM((span,), x.dtype), Barrier()))
+        copy_gmem_to_smem(x.flat.at[ds(first * n, span)], rows, landed)
+        if kind == "dot":
+            factors = load_tile(weights.at[0, ds(0, n)], along).astype(np.float32)[None, :]
+        if index:
+            columns = layout_cast(iota(n), along)[None, :]
+        barrier_wait(landed)
+        for k in static_range(0, height, PIECE):
+            tile = load_tile(rows.at[ds(k * n, PIECE * n)], layout, n)
+            if sums:
+                tile = tile.astype(np.float32)
+            if kind == "dot":
+                tile = tile * factors
+            if kind == "top":
+                tile = np.abs(tile)
+            result = tile.sum(axis=1) if sums else tile.max(axis=1).astype(np.float32)
+            if index:
+                at = (tile.astype(np.float32) == result[:, None]) | np.isnan(tile)
+                result = np.where(at, columns, n).min(axis=1)
+            else:
+                result = result * scale
+                if finish is not None:
+                    result = finish(result)
+            y[ds(first + k, PIECE)] = result
+
+    return reduce_narrow_rows  # type: ignore[no-any-return]
+
+
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     """Return (the array that a kernel reads, `down`), or None if it needs a copy."""
     if axis is None:
@@ -207,6 +264,25 @@ def _folded(view: ArrayInfo, down: bool) -> int:
     row = columns * view.dtype.itemsize
     fold = 64 // math.gcd(columns, 64) if down and columns < NARROW else 1 + (row % 4 > 0)
     return fold if rows >= fold and rows * row >= FOLDED and view.strides[1] == row else 1
+
+
+def _narrow(x: ArrayInfo) -> bool:
+    """Return whether rows of a matrix are loaded by `narrow_reducer`. Lanes that read several rows
+    of a multiple of 64 bytes in shared memory would access the same banks."""
+    (rows, columns), row = x.shape, x.strides[0]
+    return columns < NARROW and row % 64 > 0 and rows * row >= FOLDED and loadable(x)[1]
+
+
+def narrow_tile(n: int, itemsize: int) -> tuple[int, int, int]:
+    """Return (rows of a CTA, lanes that share a row, CTAs of an SM) of `narrow_reducer`.
+
+    >>> narrow_tile(24, 2), narrow_tile(100, 4)
+    ((256, 4, 8), (64, 8, 8))
+    """
+    height = next(
+        height for height in (256, 128, 64) if height == 64 or height * n * itemsize <= 16384
+    )
+    return height, 4 if n <= 64 else 8, 8
 
 
 def schedule(
@@ -303,6 +379,13 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
+    matrix = strided(view, (rows, columns), (near, size))
+    if not (down or again) and batch == 1 and _narrow(matrix):
+        inputs = {} if weights is None else {"weights": weights}
+        kernel = narrow_reducer(kind, columns, *narrow_tile(columns, size), finish)
+        y = reshaped(y, rows)
+        kernel(matrix, **inputs, y=y, scale=scale, target=target, stream=stream)
+        return
     fold = 1 if again or (down and kind == "dot") else _folded(view, down)
     whole, slots = rows // fold * fold, 0
     plans: list = []
