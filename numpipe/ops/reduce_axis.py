@@ -40,7 +40,6 @@ from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
-from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
@@ -193,21 +192,18 @@ def reducer(
 
 
 @functools.cache
-def narrow_reducer(
-    kind: str, n: int, height: int, lanes: int, ctas: int, finish: Function | None
-) -> Kernel:
+def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> Kernel:
     """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
     a CTA loads `height` of them with one copy, wherever they begin."""
     index, sums = kind == "argmax", kind in ("sum", "dot")
     span = height * n
-    layout, along = f"rows {lanes}", f"row {lanes}"
 
     @numpipe_kernel(
         grid=lambda x: (cdiv(x.shape[0], height),),
         warp_specialized=False,
         without=("weights",) if kind != "dot" else (),
         # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
+        compiler_params=CompilerParams(ctas_per_sm=8, unsafe_no_auto_barriers=True),
         static_dims=(-1,),
     )
     def reduce_narrow_rows(x, weights, y, scale):
@@ -215,12 +211,12 @@ def narrow_reducer(
         rows, landed = scratch((SMEM((span,), x.dtype), Barrier()))
         copy_gmem_to_smem(x.flat.at[ds(first * n, span)], rows, landed)
         if kind == "dot":
-            factors = load_tile(weights.at[0, ds(0, n)], along).astype(np.float32)[None, :]
+            factors = weights[0, ds(0, n)].astype(np.float32)[None, :]
         if index:
-            columns = layout_cast(iota(n), along)[None, :]
+            columns = iota(n)[None, :]
         barrier_wait(landed)
         for k in static_range(0, height, PIECE):
-            tile = load_tile(rows.at[ds(k * n, PIECE * n)], layout, n)
+            tile = load_tile(rows.at[ds(k * n, PIECE * n)], columns=n)
             if sums:
                 tile = tile.astype(np.float32)
             if kind == "dot":
@@ -273,16 +269,13 @@ def _narrow(x: ArrayInfo) -> bool:
     return columns < NARROW and row % 64 > 0 and rows * row >= FOLDED and loadable(x)[1]
 
 
-def narrow_tile(n: int, itemsize: int) -> tuple[int, int, int]:
-    """Return (rows of a CTA, lanes that share a row, CTAs of an SM) of `narrow_reducer`.
+def narrow_height(n: int, itemsize: int) -> int:
+    """Return how many rows of n elements a CTA of `narrow_reducer` loads.
 
-    >>> narrow_tile(24, 2), narrow_tile(100, 4)
-    ((256, 4, 8), (64, 8, 8))
+    >>> narrow_height(24, 2), narrow_height(100, 4)
+    (256, 64)
     """
-    height = next(
-        height for height in (256, 128, 64) if height == 64 or height * n * itemsize <= 16384
-    )
-    return height, 4 if n <= 64 else 8, 8
+    return next(rows for rows in (256, 128, PIECE) if rows * n * itemsize <= 16384 or rows == PIECE)
 
 
 def schedule(
@@ -382,7 +375,7 @@ def launch_on_view(
     matrix = strided(view, (rows, columns), (near, size))
     if not (down or again) and batch == 1 and _narrow(matrix):
         inputs = {} if weights is None else {"weights": weights}
-        kernel = narrow_reducer(kind, columns, *narrow_tile(columns, size), finish)
+        kernel = narrow_reducer(kind, columns, narrow_height(columns, size), finish)
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, target=target, stream=stream)
         return

@@ -73,7 +73,7 @@ from .layouts import (
     layout_of,
 )
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
-from .row_layouts import ROWS, lanes_of, word_of
+from .row_layouts import LANES, ROWS, lanes_of, word_of
 from .scattered_shared import load as load_anywhere
 from .tile import Tile, check_dtype, check_form, form_of
 
@@ -177,6 +177,7 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
                 f"memory, got {columns!r} for {name} {shape}"
             )
         shape = shape[0] // columns, columns
+        layout = f"{ROWS} {min(LANES)}" if layout == AUTO else layout
     if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
@@ -213,7 +214,8 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
             not accumulators; for a vector "row 32", along the columns of such a tile, or "column
             32", along its rows
     columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
-             of any length that follow each other without gaps, as in a contiguous array
+             of any length that follow each other without gaps, as in a contiguous array. The
+             layout "auto" is "rows 4" then
 
     Use it in kernels that compute element by element, and for data that is read and written once: a
     load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.
