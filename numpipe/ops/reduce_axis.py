@@ -97,7 +97,7 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    ctas = 5 if index and down else 6  # without spills
+    ctas = 7 if across == 64 else 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
@@ -292,19 +292,23 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
     >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 40, 25), (16, 128, 48, 187))
+    ((16, 64, 112, 4), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil, sums = lambda n, size: -(-n // size), kind in ("sum", "dot")
-    n = max(n, 1)
+    n, ctas, lines = max(n, 1), ENOUGH, True
     if down:
-        across = 64 * ceil(others, 64 * ceil(others, 256))
+        # where rows are whole lines of memory, tiles are small and all CTAs run at a time
+        lines = others % (64 * fold) == 0
+        across = 64 * ceil(others, 64 * ceil(others, 64 if lines else 256))
         across = 16 if again else across if others > 32 else 32
-        step = (512 if again else 2048) // across // 8 * 8
+        step = (512 if again else 1024 if lines else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         many = again or n // (5 * step) * shape[0] * ceil(others, across) >= ENOUGH
-        counts = (1, 3, 5) if again or (many and itemsize < 4) else (1, 3)
+        most = (3 if itemsize == 4 else 5) + 2 * (lines or again)
+        counts = range(1, most + 1 if many else 4, 2)
         length = step * next((count for count in counts if count * step >= n), counts[-1])
+        ctas = ENOUGH * (1 + many) // (3 if lines else 2)
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -324,8 +328,8 @@ def schedule(
             count = min(at_once, key=lambda count: ceil(ceil(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * ceil(others, across), 1)
-    # long columns are walked faster by more CTAs than run at a time; rows need no second launch
-    most = ceil(ENOUGH if many else ENOUGH // 2, tiles) if down else ENOUGH // tiles
+    # long columns with large tiles are walked faster by more CTAs than run at a time
+    most = ctas // tiles if lines else ceil(ctas, tiles)
     parts = 1 if again and n < 512 else min(most, n // length)
     return step, across, length, max(parts, 1)
 
