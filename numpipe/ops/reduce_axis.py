@@ -197,13 +197,14 @@ def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> K
     a CTA loads `height` of them with one copy, wherever they begin."""
     index, sums = kind == "argmax", kind in ("sum", "dot")
     span = height * n
+    ctas = 4 if n > 64 and (index or kind == "dot") else 8  # without spills
 
     @numpipe_kernel(
         grid=lambda x: (cdiv(x.shape[0], height),),
         warp_specialized=False,
         without=("weights",) if kind != "dot" else (),
         # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=8, unsafe_no_auto_barriers=True),
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
         static_dims=(-1,),
     )
     def reduce_narrow_rows(x, weights, y, scale):
