@@ -5,7 +5,7 @@ can also quantize ``activation(x) * up``.
 """
 
 # tiles and schedules in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, call-overload, index"
 
 from __future__ import annotations
 
