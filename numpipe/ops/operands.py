@@ -223,10 +223,7 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
     """
     narrow = LINE // size
     height = 512 // narrow  # four elements of a lane
-    if (
-        sum(cdiv(each, height) for each in rows) * cdiv(columns, narrow)
-        <= WARPGROUPS * DEFAULT.sms
-    ):
+    if sum(cdiv(each, height) for each in rows) * cdiv(columns, narrow) <= WARPGROUPS * DEFAULT.sms:
         return height, narrow
     return (4 * height, narrow) if columns <= 2 * narrow else (height, 4 * narrow)
 
