@@ -48,7 +48,7 @@ from .attention_configs import SMALLER as SMALLER
 from .attention_configs import WIDTHS, Config, Form, choose
 from .attention_short import kernel as short_kernel
 from .declaration import op
-from .op_outputs import tell_copied
+from .op_outputs import Place, tell_copied
 from .operands import copied
 
 __all__ = ["attention"]
@@ -258,8 +258,7 @@ def _launch(
     layout: str,
     exact: bool,
     config: Config | None,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
@@ -277,9 +276,7 @@ def _launch(
             heads,
             device.sm_count if device else DEFAULT.sms,
         )
-    arrays = [
-        _loaded(name, info, target, stream) for name, info in zip("qkv", (q, k, v), strict=True)
-    ]
+    arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
     scale = depth**-0.5 if scale is None else float(scale)
     kernel(config, form)(
         *arrays,
@@ -287,8 +284,7 @@ def _launch(
         scale=scale * math.log2(math.e),
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if causal else 1,
-        target=target,
-        stream=stream,
+        **place,
     )
 
 
@@ -445,7 +441,7 @@ def scaled_dot_product_attention(
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 
-def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+def _loaded(name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
     """Return an operand that the kernel's pipelines can load: the array itself or a copy."""
     if info.kind == "host" or 0 in info.shape:
         return info
@@ -458,7 +454,7 @@ def _loaded(name: str, info: ArrayInfo, target: str | None, stream: Any) -> Arra
     if reason is None:
         return info
     tell_copied("attention", name, info, reason)
-    made = copied(info, target, stream)  # the copy merges the first two dimensions
+    made = copied(info, place)  # the copy merges the first two dimensions
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 
 

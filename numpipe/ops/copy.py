@@ -49,6 +49,7 @@ from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .copy_ways import Part, ways
 from .declaration import op
+from .op_outputs import Place
 
 __all__ = ["copy"]
 
@@ -389,9 +390,9 @@ def _result(a: Any) -> ArrayType:
     return ArrayType(a.shape, a.dtype)
 
 
-def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, target: str | None, stream: Any) -> None:
+def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, place: Place) -> None:
     launch.check_overlap([a, out], ["a", "out"], 1, "copy")
-    copy_into(a, out, config=config, target=target, stream=stream)
+    copy_into(a, out, place, config=config)
 
 
 @op(
@@ -431,11 +432,10 @@ def copy(
 def copy_into(
     source: ArrayInfo,
     result: ArrayInfo,
+    place: Place,
     *,
     padded: bool = False,
     config: Config | None = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> None:
     """Copy one array to another of the same shape and element type that does not overlap it. With
     `padded`, bytes between the rows of the result may be overwritten."""
@@ -449,29 +449,25 @@ def copy_into(
         )
         small = math.prod(piece.source.shape) < SMALL
         if piece.way == "rows":
-            by_tma(config or choose(piece.source.shape[3] * piece.size))(
-                *arrays, target=target, stream=stream
-            )
+            by_tma(config or choose(piece.source.shape[3] * piece.size))(*arrays, **place)
         elif piece.way == "turned" or (piece.way == "transposed" and small):
             # rows of 2-byte elements at odd addresses are loaded one element at a time
             wide = piece.size == 2 and piece.source.shape[3] >= 256 and not small
             kernel = turned(32 if small else 64, 256 if wide else 64)
-            kernel(*arrays, target=target, stream=stream)
+            kernel(*arrays, **place)
         elif piece.way == "transposed":
             stored = (
                 piece.target.shape[3] * piece.size % 16 == 0
                 and launch.tma_addressable(arrays[1]) is None
             )
-            by_tma(TRANSPOSED, True, stored)(*arrays, target=target, stream=stream)
+            by_tma(TRANSPOSED, True, stored)(*arrays, **place)
         elif piece.way == "lanes":
-            numbers = dict(zip(NUMBERS, piece.numbers, strict=True))
+            numbers: dict[str, Any] = dict(zip(NUMBERS, piece.numbers, strict=True))
             high = piece.target.shape[0] >= 64
             block = (64, 128 // piece.size) if high else (8, 512 // piece.size)
-            lanes(piece.size, *block, piece.dims)(
-                arrays[0], *arrays, **numbers, target=target, stream=stream
-            )
+            lanes(piece.size, *block, piece.dims)(arrays[0], *arrays, **numbers, **place)
         else:
-            copy_blocks(*arrays, target=target, stream=stream)
+            copy_blocks(*arrays, **place)
 
 
 def _window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:

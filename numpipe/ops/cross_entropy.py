@@ -20,7 +20,7 @@ from .cross_entropy_kernels import (
     reduced,
 )
 from .declaration import Operand, op
-from .op_outputs import allocated
+from .op_outputs import Place, allocated
 from .operands import dense, move
 from .over_rows import MATRIX, ROWS, TYPES, flat, launch_over_rows
 
@@ -68,8 +68,7 @@ def launch_rows(
     label_smoothing: float,
     ignore_index: int,
     debug: bool,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
     """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
     which may be the logits, their gradient for the gradient grad of each loss."""
@@ -79,46 +78,38 @@ def launch_rows(
     inputs = {"x": (MATRIX, logits), "labels": (ROWS, as_int32(labels))}
     inputs |= {"grad": given.pop("grad")} if grad is not None else {}
     launch_over_rows(
-        "cross_entropy",
         forward(lacking, label_smoothing > 0, debug),
         inputs,
         {"loss": (ROWS, loss), **given},
-        target,
-        stream,
+        place,
         smoothing=float(label_smoothing),
         ignored=int(ignore_index),
     )
 
 
-def floats(op: str, like: ArrayInfo, shape: Ints, stream: Any) -> ArrayInfo:
-    """Return a new float32 array."""
-    return allocated(op, like._replace(dtype=np.dtype(np.float32)), shape, stream)
-
-
-def as_rows(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+def as_rows(info: ArrayInfo, place: Place) -> ArrayInfo:
     """Return the elements of an array, with labels as int32, in one dimension."""
     info = as_int32(info) if info.dtype.kind == "i" else info
     view = flat(ROWS, info)
     if view is None:
-        made = allocated("cross_entropy", info, info.shape, stream)
-        move(info, made, target, stream)
+        made = allocated(info, info.shape, place)
+        move(info, made, place)
         view = flat(ROWS, made)
     return view  # type: ignore[no-any-return]
 
 
-def in_a_row(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+def in_a_row(info: ArrayInfo, place: Place) -> ArrayInfo:
     """Return the elements of an array as a matrix of one row."""
-    view = as_rows(info, target, stream)
+    view = as_rows(info, place)
     return strided(view, (1, *view.shape), (0, *view.strides))
 
 
 def inverse_of(
-    labels: ArrayInfo, like: ArrayInfo, mean: bool, ignore_index: int, target: Any, stream: Any
+    labels: ArrayInfo, like: ArrayInfo, mean: bool, ignore_index: int, place: Place
 ) -> ArrayInfo:
     """Return the number, (1,), that multiplies the sum of losses for a mean, or 1 for a sum."""
-    made = floats("cross_entropy", like, (1,), stream)
-    place = {"target": target, "stream": stream}
-    inverse_count(in_a_row(labels, **place), made, ignored=ignore_index, mean=mean, **place)
+    made = allocated(like, (1,), place, np.float32)
+    inverse_count(in_a_row(labels, place), made, ignored=ignore_index, mean=mean, **place)
     return made
 
 
@@ -128,12 +119,10 @@ def launch_reduced(
     loss: ArrayInfo,
     mean: bool,
     ignore_index: int,
-    target: Any,
-    stream: Any,
+    place: Place,
 ) -> None:
     """Store the sum or mean of losses."""
-    place = {"target": target, "stream": stream}
-    rows = in_a_row(losses, **place), in_a_row(labels, **place)
+    rows = in_a_row(losses, place), in_a_row(labels, place)
     reduced(*rows, strided(loss, (1,), (4,)), ignored=ignore_index, mean=mean, **place)
 
 
@@ -151,19 +140,18 @@ def _launch(
     ignore_index: int,
     debug: bool,
     reduction: str,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
     none, shape, losses = reduction == "none", tuple(labels.shape), loss
-    place = reduction == "mean", ignore_index, target, stream
+    how = reduction == "mean", ignore_index, place
     if not none:
-        losses = floats("cross_entropy", logits, shape, stream)
+        losses = allocated(logits, shape, place, np.float32)
     if math.prod(shape):
-        grad = dlogits and repeated(inverse_of(labels, logits, *place), shape)
-        options = label_smoothing, ignore_index, debug, target, stream
+        grad = dlogits and repeated(inverse_of(labels, logits, *how), shape)
+        options = label_smoothing, ignore_index, debug, place
         launch_rows(logits, labels, grad, losses, None, dlogits, *options)
     if not none:
-        launch_reduced(losses, labels, loss, *place)
+        launch_reduced(losses, labels, loss, *how)
 
 
 def _launch_backward(
@@ -174,17 +162,14 @@ def _launch_backward(
     dlogits: ArrayInfo,
     label_smoothing: float,
     ignore_index: int,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
     rows = {"labels": (ROWS, as_int32(labels)), "lse": (ROWS, lse), "grad": (ROWS, grad)}
     launch_over_rows(
-        "cross_entropy",
         backward(),
         {"x": (MATRIX, logits), **rows},
         {"dx": (MATRIX, dlogits)},
-        target,
-        stream,
+        place,
         smoothing=float(label_smoothing),
         ignored=int(ignore_index),
     )

@@ -48,6 +48,7 @@ from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static, persistent
 from .declaration import op
+from .op_outputs import Place
 from .over_rows import launch_over_rows
 from .tiled import dense, reshaped, with_fitting
 
@@ -297,7 +298,7 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
     )
 
 
-def in_parts(x: ArrayInfo, *, y: ArrayInfo, target: str | None, stream: Any) -> None:
+def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
     few = x.shape[0] <= FEW
     wgs, line = 2 if few or x.shape[1] > HELD // 2 else 1, 16 // x.dtype.itemsize
@@ -306,36 +307,36 @@ def in_parts(x: ArrayInfo, *, y: ArrayInfo, target: str | None, stream: Any) -> 
     # as many as registers allow without spills
     ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
     views = *cut(x, ROWS * wgs, length), *cut(y, ROWS * wgs, length)
-    rows_of_parts(wgs, ctas)(*views, target=target, stream=stream)
+    rows_of_parts(wgs, ctas)(*views, **place)
 
 
-def in_tiles(arrays: dict[str, ArrayInfo], target: str | None, stream: Any) -> None:
+def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
     x, y = (reshaped(info, 1, math.prod(info.shape)) for info in arrays.values())
     count, columns = x.shape[1], arrays["x"].shape[-1]
     if LONG < columns < count:  # positions within rows are int32
         for row in range(count // columns):
             own, other = (strided(cut(z, row, columns)[1], (1, columns), z.strides) for z in (x, y))
-            _launch(own, other, target, stream)
+            _launch(own, other, place)
         return
     # few elements are spread over more CTAs
     length = 1024 // x.dtype.itemsize if count >= SMALL else 128
     views = *cut(x, count // length, length), *cut(y, count // length, length)
     columns = columns if columns < count else (1 << 31) - 1
-    long_rows(3, 4, 16, length)(*views, columns, target=target, stream=stream)
+    long_rows(3, 4, 16, length)(*views, columns, **place)
 
 
-def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     columns, fits = x.shape[-1], lambda info: dense(info) and info.ptr % 16 == 0
     # parts of few 16-bit elements are slow in registers (measured on an H200)
     short = SHORT < columns <= HELD // 4 and columns % 512 == 0 and math.prod(x.shape) >= SMALL
     if columns > HELD or (short and x.dtype.itemsize == 2 and fits(x) and fits(y)):
-        run = functools.partial(in_tiles, target=target, stream=stream)
-        with_fitting("cumsum", {"x": x}, {"y": y}, fits, target, stream, run)
+        run = functools.partial(in_tiles, place=place)
+        with_fitting({"x": x}, {"y": y}, fits, place, run)
     else:
         kernel: Any = cumsum_short if columns <= SHORT else in_parts
         arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
-        launch_over_rows("cumsum", kernel, *arrays, target, stream)
+        launch_over_rows(kernel, *arrays, place)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

@@ -41,7 +41,7 @@ from ..kernels.noted_calls import imagined, noted, noting, taken
 from ..launch.array_info import ArrayInfo
 from ..launch.repeats import OpRepeats, recorded
 from ..plan.specs import ArrayType
-from .op_outputs import allocated, delivered
+from .op_outputs import Place, allocated, delivered
 
 __all__ = ["op"]
 
@@ -87,7 +87,7 @@ def op(
     types       names of the operands' element types; empty allows every type that arrays may have
     launch      a kernel whose parameters are the operands and results, in any order, and whose
                 scalars and Statics are options; or a function of operands, results, options,
-                ``target`` and ``stream`` that calls kernels
+                ``target`` and ``stream`` that calls kernels; ``place`` is a dict of the last two
     checks      rules for options (`diagnostics.argument_checks`)
     gradients   for an operand, or for several ("q k v"), a function that returns its gradient; the
                 gradient of a broadcast operand is summed, and all are converted to the operand's
@@ -294,9 +294,10 @@ class Op(Generic[P]):
         wanted = self.result_types(infos, values)
         first = next(iter(infos.values()))
         self.check_place(infos, wanted, target)
+        place = {"target": target, "stream": stream}
         if out is None:
             results = {
-                name: allocated(self.name, first._replace(dtype=kind.dtype), kind.shape, stream)
+                name: allocated(first, kind.shape, place, kind.dtype)
                 for name, kind in wanted.items()
             }
         else:
@@ -304,8 +305,7 @@ class Op(Generic[P]):
         if any(math.prod(info.shape) for info in results.values()):
             if not self._written and taken() is None:
                 self._check_written(infos, wanted, values)
-            place = {"target": target, "stream": stream}
-            run = functools.partial(self._run, {**infos, **results, **values, **place})
+            run = functools.partial(self._run, {**infos, **results, **values}, place)
             if target is None:
                 described = [*infos.values(), *results.values()]
                 self._repeats.call(run, arrays, options, out, described, len(results))
@@ -471,19 +471,15 @@ class Op(Generic[P]):
         launch.check_elements(list(found.values()), labels, len(found), self.name)
         return found
 
-    def _run(self, values: Mapping[str, Any]) -> None:
+    def _run(self, values: Mapping[str, Any], place: Place) -> None:
         """Launch the computation of the results."""
         if isinstance(self.launch, Kernel):
             given = self.launch.parameters
-            named = {
-                name: values[name]
-                for name in (*self.options, "target", "stream")
-                if name not in given
-            }
-            self.launch(*[values[name] for name in given], **named)
+            named = {name: values[name] for name in self.options if name not in given}
+            self.launch(*[values[name] for name in given], **named, **place)
         else:
             absent = dict.fromkeys([*self.operands, *self.results])
-            by_name(self.launch, {**absent, **values})
+            by_name(self.launch, {**absent, **values, **place, "place": place})
 
     def _check_written(
         self,
@@ -496,7 +492,7 @@ class Op(Generic[P]):
         every: dict[str, Any] = {**infos, **wanted}
         arrays = {name: imagined(kind.shape, kind.dtype) for name, kind in every.items()}
         with noting() as notes:
-            self._run({**arrays, **values, "target": "sim", "stream": None})
+            self._run({**arrays, **values}, {"target": "sim", "stream": None})
         stored = set()
         for call in notes.calls:
             names = call.kernel.definition.stores["all"]

@@ -25,14 +25,13 @@ from .cross_entropy import (
     LABELS,
     OPTIONS,
     as_rows,
-    floats,
     inverse_of,
     launch_reduced,
     launch_rows,
 )
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
-from .op_outputs import allocated
+from .op_outputs import Place, allocated
 from .operands import copied, move
 from .over_rows import MATRIX, flat
 from .tiled import reshaped
@@ -82,25 +81,24 @@ def _launch(
     ignore_index: int,
     debug: bool,
     reduction: str,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
-    labels = as_rows(labels, target, stream)
-    matrix = flat(MATRIX, x) or flat(MATRIX, copied(x, target, stream))
+    labels = as_rows(labels, place)
+    matrix = flat(MATRIX, x) or flat(MATRIX, copied(x, place))
     assert matrix is not None
     (rows, _), (classes, _), size = matrix.shape, weight.shape, x.dtype.itemsize
     mean = reduction == "mean"
-    one = inverse_of(labels, x, False, ignore_index, target, stream) if dx else None
-    losses = floats(NAME, x, (rows,), stream)
+    one = inverse_of(labels, x, False, ignore_index, place) if dx else None
+    losses = allocated(x, (rows,), place, np.float32)
     # rows that TMA can address
     pitch = round_up(classes * size, LINE) // size
-    whole = allocated(NAME, x, (chunk(rows), pitch), stream)
-    made = dx and (flat(MATRIX, dx) or allocated(NAME, x, matrix.shape, stream))
+    whole = allocated(x, (chunk(rows), pitch), place)
+    made = dx and (flat(MATRIX, dx) or allocated(x, matrix.shape, place))
 
     def product(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, added: bool = False) -> None:
         """out = a @ b, or out += a @ b."""
         added_to = out if added else None
-        launch_product(a, b, added_to, None, out, 1.0, 1.0, None, False, None, target, stream)
+        launch_product(a, b, added_to, None, out, 1.0, 1.0, None, False, None, place)
 
     for first in range(0, rows, chunk(rows)):
         last = min(rows, first + chunk(rows))
@@ -118,20 +116,19 @@ def _launch(
             label_smoothing,
             ignore_index,
             debug,
-            target,
-            stream,
+            place,
         )
         if made and dweight:
             product(logits, weight, part(made, first, last))
             product(transposed(logits), x_rows, dweight, added=first > 0)
     if dweight and not rows:
         product(transposed(strided(whole, (0, classes), whole.strides)), matrix, dweight)
-    launch_reduced(losses, labels, loss, mean, ignore_index, target, stream)
+    launch_reduced(losses, labels, loss, mean, ignore_index, place)
     if made and dx and scale:
         if flat(MATRIX, dx) is None:
-            move(reshaped(made, *dx.shape), dx, target, stream)
-        inverse = inverse_of(labels, x, mean, ignore_index, target, stream)
-        move(inverse, strided(scale, (1,), (4,)), target, stream)
+            move(reshaped(made, *dx.shape), dx, place)
+        inverse = inverse_of(labels, x, mean, ignore_index, place)
+        move(inverse, strided(scale, (1,), (4,)), place)
 
 
 def _composed(

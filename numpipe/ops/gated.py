@@ -18,6 +18,7 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .declaration import op
+from .op_outputs import Place
 from .quantize import TOP, launch_quantized, scales_type
 from .tiled import TYPES, Tile, launch_over_tiles
 
@@ -111,13 +112,13 @@ def _shape(name: str, gate: Any, up: Any) -> tuple:
 
 
 def _launch_gradient(
-    grad: Any, gate: Any, up: Any, dgate: Any, dup: Any, activation: str, target: Any, stream: Any
+    grad: Any, gate: Any, up: Any, dgate: Any, dup: Any, activation: str, place: Place
 ) -> None:
     if up is None:
         (gate, up), (dgate, dup) = halves(gate), halves(dgate)
     inputs, results = {"x": gate, "up": up, "grad": grad}, {"dgate": dgate, "dup": dup}
     of = functools.partial(backward, activation)
-    launch_over_tiles("gated_backward", of, inputs, results, target, stream)
+    launch_over_tiles(of, inputs, results, place)
 
 
 @op(
@@ -152,16 +153,16 @@ def _declared(name: str, activation: str) -> Any:
         return ArrayType(_shape(name, gate, up), kind)
 
     def launch(
-        gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any, target: Any,
-        stream: Any,
+        gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any,
+        place: Place,
     ) -> None:  # fmt: skip
         inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
         if out_scales is None:
             of = functools.partial(forward, activation)
-            launch_over_tiles(name, of, inputs, {"y": y}, target, stream)
+            launch_over_tiles(of, inputs, {"y": y}, place)
         else:
-            how = out_dtype, out_scales, target, stream
-            launch_quantized(name, UNITS[activation], inputs, y, scales, *how)
+            how = out_dtype, out_scales, place
+            launch_quantized(UNITS[activation], inputs, y, scales, *how)
 
     def gradient(xp: Any, gate: Any, up: Any, grad_y: Any, out_scales: Any) -> Any:
         if out_scales is not None:

@@ -54,7 +54,7 @@ from .choice.gpu import gpu_of
 from .choice.ranking import choose
 from .choice.ways import Config
 from .declaration import Operand, op
-from .op_outputs import allocated
+from .op_outputs import Place, allocated
 from .operands import Matrix, as_matrices, copied, laid, move, stacked
 
 __all__ = ["matmul"]
@@ -262,8 +262,7 @@ def launch_product(
     activation: Any,
     batch_invariant: bool,
     config: Config | None,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
     """Launch a product of operands with any layout."""
     batch, m, n, k, shape = product_sizes(a.shape, b.shape, None, None)
@@ -281,20 +280,11 @@ def launch_product(
         if None not in folded:
             (left, *results), batch = folded, ()  # type: ignore[assignment]
             m, right = left.shape[0], strided(right, right.shape[-2:], right.strides[-2:])
-    _product(
-        laid("matmul", {"a": left, "b": right}, batch, target, stream),
-        results,
-        bias,
-        batch,
-        (m, n, k),
-        alpha=float(alpha),
-        beta=float(beta),
-        activation=ACTIVATIONS.get(activation, activation),
-        config=config,
-        batch_invariant=batch_invariant,
-        target=target,
-        stream=stream,
-    )
+    operands = laid("matmul", {"a": left, "b": right}, batch, place)
+    scalars = {"alpha": float(alpha), "beta": float(beta)}
+    activation = ACTIVATIONS.get(activation, activation)
+    how = activation, batch_invariant, config, place
+    _product(operands, results, bias, batch, (m, n, k), scalars, *how)
 
 
 # ---- gradients and batches
@@ -486,51 +476,37 @@ def _product(
     bias: ArrayInfo | None,
     batch: Ints,
     sizes: Dim3,
-    *,
-    alpha: float,
-    beta: float,
+    scalars: dict[str, Any],
     activation: Any,
-    config: Config | None,
     batch_invariant: bool,
-    **options: Any,
+    config: Config | None,
+    place: Place,
 ) -> None:
     """Compute a product of operands that TMA can address. `results` holds the array to store to
     and, optionally, the array to add."""
     (a, b), (m, n, k) = operands, sizes
-    target, *added = [stacked(info, batch) for info in results]
+    views: list[Any] = [stacked(info, batch) for info in results]
+    stored, *added = views
     size = results[0].dtype.itemsize
-    # TMA cannot store this layout: go through a contiguous matrix
-    if target is None or size not in target.strides[-2:] or 0 in target.strides:
-        return _product_elsewhere(
-            operands,
-            results,
-            bias,
-            batch,
-            sizes,
-            alpha=alpha,
-            beta=beta,
-            activation=activation,
-            config=config,
-            batch_invariant=batch_invariant,
-            **options,
-        )
-    sources = [
-        copied(results[1], options["target"], options["stream"]) if info is None else info
-        for info in added
-    ]
+    made = None
+    if stored is None or size not in stored.strides[-2:] or 0 in stored.strides:
+        # TMA cannot store this layout: go through a contiguous matrix
+        made = allocated(results[0], results[0].shape, place)
+        stored = stacked(made, batch)
+    sources = [copied(results[1], place) if info is None else info for info in added]
     dims = ["b" * (len(info.shape) == 3) for info in (a.info, b.info)]
     along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]
     form = _form(
         dims[0] + ("km" if a.turned else "mk"),
         dims[1] + ("nk" if b.turned else "kn"),
-        alpha != 1,
+        scalars["alpha"] != 1,
         bool(sources),
         along,
         activation,
     )
-    arrays = [a.info, b.info, *sources, *([] if bias is None else [bias]), target]
+    arrays = [a.info, b.info, *sources, *([] if bias is None else [bias]), stored]
     across = [NOMINAL if batch_invariant else m, n]
-    if target.strides[-2] == size < target.strides[-1]:  # store the transpose, by rows
+    if stored.strides[-2] == size < stored.strides[-1]:  # store the transpose, by rows
         form, arrays = _transpose(form, arrays)
         across.reverse()
     if config is None:
@@ -543,11 +519,13 @@ def _product(
         config = choose(
             *across, k, gpu, math.prod(batch), fused, aligned, batch_invariant, crosswise
         )
-    options |= {"alpha": alpha} if form.alpha else {}
-    options |= {"beta": beta} if form.source else {}
+    taken = {"alpha": form.alpha, "beta": form.source}
+    options = {name: value for name, value in scalars.items() if taken[name]}
     if config.turned:
         form, arrays = _transpose(form, arrays)
-    kernel(config, form)(*arrays, **options)
+    kernel(config, form)(*arrays, **options, **place)
+    if made is not None:
+        move(made, results[0], place)
 
 
 def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInfo]]:
@@ -559,21 +537,6 @@ def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInf
         a,
         *(info if at == bias else transposed(info) for at, info in enumerate(others)),
     ]
-
-
-def _product_elsewhere(
-    operands: Sequence[Matrix],
-    results: list[ArrayInfo],
-    bias: ArrayInfo | None,
-    batch: Ints,
-    sizes: Dim3,
-    **options: Any,
-) -> None:
-    """Compute a product in a new array, then copy it to a result whose layout no store can
-    write."""
-    made = allocated("matmul", results[0], results[0].shape, options["stream"])
-    _product(operands, [made, *results[1:]], bias, batch, sizes, **options)
-    move(made, results[0], options["target"], options["stream"])
 
 
 # cached, because a call must not cost the host more than a few microseconds

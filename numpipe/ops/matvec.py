@@ -12,6 +12,7 @@ from typing import Any
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, transposed
 from .declaration import op
+from .op_outputs import Place
 from .operands import copied
 from .reduce_axis import launch_on_view
 from .tiled import dense, rows_of, with_fitting
@@ -19,21 +20,21 @@ from .tiled import dense, rows_of, with_fitting
 __all__ = ["matvec"]
 
 
-def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     size, k = a.dtype.itemsize, a.shape[-1]
     matrices = merged(a)
     down = matrices is not None and matrices.strides[2] != size == matrices.strides[1] and k > 1
     if matrices is None or (matrices.strides[2] != size and k > 1 and not down):
-        matrices = merged(copied(a, target, stream))
+        matrices = merged(copied(a, place))
     assert matrices is not None
     view = transposed(matrices) if down else matrices
-    weights = rows_of(x) or rows_of(copied(x, target, stream))
+    weights = rows_of(x) or rows_of(copied(x, place))
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         y = arrays["y"]
-        launch_on_view("matvec", "dot", view, down, y, target, stream, weights=weights)
+        launch_on_view("dot", view, down, y, place, weights=weights)
 
-    with_fitting("matvec", {}, {"y": y}, dense, target, stream, run)
+    with_fitting({}, {"y": y}, dense, place, run)
 
 
 def _gradient_of_x(xp: Any, a: Any, grad_y: Any) -> Any:

@@ -36,7 +36,7 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
-from .op_outputs import allocated
+from .op_outputs import Place, allocated
 from .over_rows import COLUMNS, MATRIX, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import rows_of
@@ -425,8 +425,7 @@ def launch_gradient(
     dbias: Any,
     dropout: float,
     seed: int,
-    target: Any,
-    stream: Any,
+    place: Place,
 ) -> None:
     """Compute the gradient of a norm, in one kernel if a CTA has room for the sums of columns."""
     read = given(MATRIX, x=x, grad=grad, statistics=statistics)
@@ -435,7 +434,7 @@ def launch_gradient(
     totals = given(MATRIX, dweight=dweight, dbias=dbias)
     names, options = (*inputs, *results, *totals), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
-    many, place = dweight is not None and count > FEW, (target, stream)
+    many = dweight is not None and count > FEW
     aligned, flat = loadable(rows_of(x), rows_of(grad))
 
     if many and n <= SHORT:
@@ -449,7 +448,7 @@ def launch_gradient(
         run, most = in_ring(*how, *names)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
-        launch_over_rows("norm", of_rows(*inputs, *results), inputs, results, *place, **options)
+        launch_over_rows(of_rows(*inputs, *results), inputs, results, place, **options)
         run, inputs, results = of_columns(*totals), read, {}
         programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
         options = {"parts": programs}
@@ -457,9 +456,8 @@ def launch_gradient(
             return
     sums = totals
     if programs > 1:
-        like = x._replace(dtype=np.dtype(np.float32))
-        sums = {name: (MATRIX, allocated("norm", like, (programs, n), stream)) for name in totals}
-    launch_over_rows("norm", run, inputs, results | sums, *place, **options)
+        sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
+    launch_over_rows(run, inputs, results | sums, place, **options)
     if programs > 1:
         for name, (_, total) in totals.items():
-            launch_reduction("norm", "sum", sums[name][1], 0, total, *place)
+            launch_reduction("sum", sums[name][1], 0, total, place)

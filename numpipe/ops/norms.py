@@ -25,6 +25,7 @@ from ..language.tiles.refs import ds
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import given, launch_gradient, scaling
+from .op_outputs import Place
 from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, launch_over_rows
 from .quantize import TOP, UNITS, quantizer, scales_type
 
@@ -131,8 +132,7 @@ def _launch(
     eps: float,
     dropout: float,
     seed: int,
-    target: Any,
-    stream: Any,
+    place: Place,
     centered: bool,
     bias: Any = None,
     statistics: Any = None,
@@ -145,7 +145,7 @@ def _launch(
     quantized = out_scales and (out_dtype, out_scales)
     run = forward(centered, quantized, *inputs, *results, *["dropout"] * (dropout > 0))
     scalars = {"eps": eps, **scaling(dropout, seed)}
-    launch_over_rows("norm", run, inputs, results, target, stream, **scalars)
+    launch_over_rows(run, inputs, results, place, **scalars)
 
 
 @op(

@@ -6,27 +6,33 @@ Nothing is allocated while an op's calls are only recorded (`kernels.noted_calls
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from .. import launch
+from ..arch.dimensions import Ints
 from ..diagnostics import log
 from ..kernels.noted_calls import imagined, taken
 from ..launch.array_info import ArrayInfo
 from ..launch.collected_launches import COLLECTING
 
+Place = dict[str, Any]
+"""the arguments ``target`` and ``stream`` of a call, which its kernels get too"""
 
-def allocated(op: str, like: ArrayInfo, shape: Sequence[int], stream: Any) -> ArrayInfo:
-    """Return a new array of this shape and of `like`'s type and library, allocated in the order of
-    `stream`."""
-    shape = tuple(shape)
+
+def allocated(like: ArrayInfo, shape: Ints, place: Place, dtype: Any = None) -> ArrayInfo:
+    """Return a new array of this shape and of `like`'s library, allocated in the order of the
+    stream. Its type is `dtype`, or `like`'s."""
+    dtype = np.dtype(like.dtype if dtype is None else dtype)
     if taken() is not None:
-        return imagined(shape, like.dtype)
+        return imagined(shape, dtype)
     collected = COLLECTING.now
-    if collected is not None and (made := collected.allocate(shape, like.dtype, like.device)):
+    if collected is not None and (made := collected.allocate(shape, dtype, like.device)):
         return made
+    stream = place["stream"]
     handle = None if stream is None else launch.as_stream(stream)
-    return launch.describe_fresh(launch.empty_like_kind(like, shape, like.dtype, handle), "out", op)
+    return launch.describe_fresh(launch.empty_like_kind(like, shape, dtype, handle), "out", "")
 
 
 def delivered(like: ArrayInfo, result: ArrayInfo, stream: Any) -> Any:

@@ -22,7 +22,7 @@ from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.windows import broadcast, merged, strided, transposed
 from .copy import MOVED, NUMBERS, WARPGROUPS, copy_into
 from .copy import lanes as copy_lanes
-from .op_outputs import allocated, tell_copied
+from .op_outputs import Place, allocated, tell_copied
 
 
 class Matrix(NamedTuple):
@@ -61,33 +61,29 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
     return strided(info, shape, strides) if any(vectors) else info
 
 
-def laid(
-    op: str, infos: dict[str, ArrayInfo], batch: Ints, target: str | None, stream: Any
-) -> list[Matrix]:
+def laid(op: str, infos: dict[str, ArrayInfo], batch: Ints, place: Place) -> list[Matrix]:
     """Return the operands of an op whose result has these batches, each as a view or as a copy."""
     lying = [_lying(info, batch) for info in infos.values()]
-    for (name, info), place in zip(infos.items(), lying, strict=True):
-        if place.obstacle:
-            tell_copied(op, name, info, place.obstacle)
-    off = [place.window for place in lying if place.obstacle]
+    for (name, info), view in zip(infos.items(), lying, strict=True):
+        if view.obstacle:
+            tell_copied(op, name, info, view.obstacle)
+    off = [view.window for view in lying if view.obstacle]
     rows = [None if window.array is not None else rows_of(window) for window in off]
     if len(off) > 1 and None not in rows and rows[0].shape[1] == rows[1].shape[1]:  # type: ignore[union-attr]
-        made = iter(padded(rows, target, stream))  # type: ignore[arg-type]
+        made = iter(padded(rows, place))  # type: ignore[arg-type]
     else:
         made = iter(
             [
-                copied(window, target, stream)
-                if each is None
-                else padded([each], target, stream)[0]
+                copied(window, place) if each is None else padded([each], place)[0]
                 for window, each in zip(off, rows, strict=True)
             ]
         )
     return [
         Matrix(
-            _shaped(next(made), place.window.shape) if place.obstacle else place.window,
-            place.turned,
+            _shaped(next(made), view.window.shape) if view.obstacle else view.window,
+            view.turned,
         )
-        for place in lying
+        for view in lying
     ]
 
 
@@ -129,7 +125,7 @@ def _shaped(copy: ArrayInfo, shape: Ints) -> ArrayInfo:
     return strided(copy, (copy.shape[0] // rows, *shape[-2:]), (rows * pitch, pitch, size))
 
 
-def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
+def copied(info: ArrayInfo, place: Place) -> ArrayInfo:
     """Return a copy of matrices, with all batches in one dimension: a NumPy array on the host, else
     memory of the array's library with rows at multiples of 128 bytes."""
     if info.array is not None:
@@ -138,9 +134,9 @@ def copied(info: ArrayInfo, target: str | None, stream: Any) -> ArrayInfo:
         *outer, columns = info.shape
         size = info.dtype.itemsize
         pitch = round_up(columns * size, LINE) // size
-        made = allocated("copy", info, (*outer, pitch), stream)
+        made = allocated(info, (*outer, pitch), place)
         window = strided(made, info.shape, made.strides)
-        move(info, window, target, stream, padded=True)
+        move(info, window, place, padded=True)
     whole = merged(window)
     assert whole is not None
     return whole if len(info.shape) > 2 else window
@@ -162,7 +158,7 @@ def rows_of(info: ArrayInfo) -> ArrayInfo | None:
     return rows if rows.shape[0] * max(rows.strides) < 1 << 31 else None
 
 
-def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> list[ArrayInfo]:
+def padded(matrices: Sequence[ArrayInfo], place: Place) -> list[ArrayInfo]:
     """Return copies, with rows at multiples of 128 bytes, of one or two matrices on a GPU, given as
     `rows_of` returns them.
 
@@ -182,9 +178,7 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     height, width = cut(size, (rows_a, rows_b), columns)
     above = cdiv(rows_a, height)
     start_b = above * height  # the row at which the second matrix starts
-    made = allocated(
-        "copy", first, (start_b + rows_b if rows_b else rows_a, pitch // itemsize), stream
-    )
+    made = allocated(first, (start_b + rows_b if rows_b else rows_a, pitch // itemsize), place)
     steps = [info.strides[0] // size for info in (first, second)]
     sources = [
         info._replace(
@@ -195,7 +189,11 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
     whole = made._replace(
         shape=(made.shape[0], pitch // size), strides=(pitch, size), dtype=MOVED[size]
     )
-    numbers = dict.fromkeys(NUMBERS, 0) | {"columns": columns, "last": rows_a - 1, "s3": steps[0]}
+    numbers: dict[str, Any] = dict.fromkeys(NUMBERS, 0) | {
+        "columns": columns,
+        "last": rows_a - 1,
+        "s3": steps[0],
+    }
     copy_lanes(size, height, width)(
         *sources,
         whole,
@@ -203,8 +201,7 @@ def padded(matrices: Sequence[ArrayInfo], target: str | None, stream: Any) -> li
         above=above,
         last_b=rows_b - 1,
         step_b=steps[1],
-        target=target,
-        stream=stream,
+        **place,
     )
     return [
         strided(made._replace(ptr=made.ptr + row * pitch), info.shape, (pitch, itemsize))
@@ -233,12 +230,10 @@ def dense(array: np.ndarray) -> ArrayInfo:
     return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
 
 
-def move(
-    source: ArrayInfo, result: ArrayInfo, target: str | None, stream: Any, padded: bool = False
-) -> None:
+def move(source: ArrayInfo, result: ArrayInfo, place: Place, padded: bool = False) -> None:
     """Copy one array to another of the same shape and element type. With `padded`, bytes between
     the rows of the result may be overwritten."""
     if source.array is not None and result.array is not None:
         result.array[...] = source.array
     else:
-        copy_into(source, result, padded=padded, target=target, stream=stream)
+        copy_into(source, result, place, padded=padded)

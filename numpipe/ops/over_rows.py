@@ -10,6 +10,7 @@ from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
+from .op_outputs import Place
 from .tiled import TYPES, rows_of, with_fitting
 
 __all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "launch_over_rows"]
@@ -18,12 +19,10 @@ MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 
 
 def launch_over_rows(
-    op: str,
     kernel: RowKernel | Kernel,
     inputs: Mapping[str, tuple[str, ArrayInfo]],
     results: Mapping[str, tuple[str, ArrayInfo]],
-    target: str | None,
-    stream: Any,
+    place: Place,
     **scalars: Any,
 ) -> None:
     """Launch a kernel over rows.
@@ -45,10 +44,10 @@ def launch_over_rows(
             name: flat(kind, arrays[name]) for name, (kind, _) in {**inputs, **results}.items()
         }
         first = views.pop(next(iter(views)))
-        kernel(first, **views, target=target, stream=stream, **scalars)
+        kernel(first, **views, **place, **scalars)
 
     fits = lambda info: flat(kinds[id(info)], info)
-    with_fitting(op, inputs_, results_, fits, target, stream, run)
+    with_fitting(inputs_, results_, fits, place, run)
 
 
 def flat(kind: str, info: ArrayInfo) -> Any:

@@ -26,6 +26,7 @@ from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Static
 from .declaration import op
+from .op_outputs import Place
 from .over_rows import MATRIX, ROWS, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import (
@@ -143,15 +144,13 @@ def scales_type(shape: tuple, block: str) -> ArrayType:
 
 
 def launch_quantized(
-    op: str,
     activated: Function | None,
     inputs: dict[str, ArrayInfo],
     y: ArrayInfo,
     scales: ArrayInfo,
     dtype: str,
     block: str,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
     """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
     x, count = inputs["x"], math.prod(scales.shape)
@@ -159,11 +158,11 @@ def launch_quantized(
 
         def run(arrays: dict[str, ArrayInfo]) -> None:
             whole = arrays["scales"]
-            launch_reduction(op, "top", x, None, whole, target, stream, finish=quantizer(dtype)[0])
+            launch_reduction("top", x, None, whole, place, finish=quantizer(dtype)[0])
             kernel, known = functools.partial(by_tensor, dtype), reshaped(whole, 1)
-            launch_over_tiles(op, kernel, inputs, {"y": y}, target, stream, True, scales=known)
+            launch_over_tiles(kernel, inputs, {"y": y}, place, scales=known)
 
-        with_fitting(op, {}, {"scales": scales}, dense, target, stream, run)
+        with_fitting({}, {"scales": scales}, dense, place, run)
         return
     if block == "1x128" and x.shape[-1] % BLOCK == 0 and all(map(dense, [*inputs.values(), y])):
         # groups of arrays without gaps follow each other in memory
@@ -171,7 +170,7 @@ def launch_quantized(
         y, block = reshaped(y, count, BLOCK), "row"
     matrices = {name: (MATRIX, info) for name, info in inputs.items()}
     by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
-    launch_over_rows(op, by_row(activated, dtype, block), matrices, by_kind, target, stream)
+    launch_over_rows(by_row(activated, dtype, block), matrices, by_kind, place)
 
 
 def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:
@@ -187,8 +186,8 @@ def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:
         "scales": lambda x, block: scales_type(tuple(x.shape), block),
     },
     types=TYPES,
-    launch=lambda x, values, scales, dtype, block, target, stream: launch_quantized(
-        "quantize", None, {"x": x}, values, scales, dtype, block, target, stream
+    launch=lambda x, values, scales, dtype, block, place: launch_quantized(
+        None, {"x": x}, values, scales, dtype, block, place
     ),
     checks={"dtype": word(*TOP), "block": word("tensor", "row", "1x128")},
     batching=_over_batch,

@@ -19,7 +19,7 @@ fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, r
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index, arg-type"
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
-from .op_outputs import allocated
+from .op_outputs import Place, allocated
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
@@ -336,13 +336,11 @@ def schedule(
 
 
 def launch_reduction(
-    op: str,
     kind: str,
     x: ArrayInfo,
     axis: int | None,
     y: ArrayInfo,
-    target: str | None,
-    stream: Any,
+    place: Place,
     **options: Any,
 ) -> None:
     """Reduce an axis of x, or all of x, to y: to indices for "argmax". `options`: those of
@@ -350,20 +348,18 @@ def launch_reduction(
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         view, down = view_of(arrays["x"], axis)  # type: ignore[misc]
-        launch_on_view(op, kind, view, down, arrays["y"], target, stream, **options)
+        launch_on_view(kind, view, down, arrays["y"], place, **options)
 
     fits = lambda info: dense(info) if info is y else view_of(info, axis)
-    with_fitting(op, {"x": x}, {"y": y}, fits, target, stream, run)
+    with_fitting({"x": x}, {"y": y}, fits, place, run)
 
 
 def launch_on_view(
-    op: str,
     kind: str,
     view: ArrayInfo,
     down: bool,
     y: ArrayInfo,
-    target: str | None,
-    stream: Any,
+    place: Place,
     scale: float = 1.0,
     finish: Function | None = None,
     weights: ArrayInfo | None = None,
@@ -378,11 +374,11 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     matrix = strided(view, (rows, columns), (near, size))
+    inputs = {} if weights is None else {"weights": weights}
     if not (down or again) and batch == 1 and _narrow(matrix):
-        inputs = {} if weights is None else {"weights": weights}
         kernel = narrow_reducer(kind, columns, narrow_height(columns, size), finish)
         y = reshaped(y, rows)
-        kernel(matrix, **inputs, y=y, scale=scale, target=target, stream=stream)
+        kernel(matrix, **inputs, y=y, scale=scale, **place)
         return
     fold = 1 if again or (down and kind == "dot") else _folded(view, down)
     whole, slots = rows // fold * fold, 0
@@ -394,13 +390,10 @@ def launch_on_view(
         # all rows are shared by as many CTAs
         slots = slots + parts * each if down else plans[0][-2]
     last, others, index = slots == 1, columns if down else rows, kind == "argmax"
-    new = lambda dtype: allocated(
-        op, y._replace(dtype=np.dtype(dtype)), (batch, slots, others), stream
-    )
+    new = lambda dtype: allocated(y, (batch, slots, others), place, dtype)
     made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
     if index and not last:
         made["found"] = new(np.int32)
-    inputs = {} if weights is None else {"weights": weights}
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
     for begin, each, shape, step, across, length, parts, slot in plans:
@@ -417,8 +410,8 @@ def launch_on_view(
         tile = step, across, length
         kernel = reducer(kind, down, *tile, each, short, again and index, last, finish)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
-        kernel(x, **inputs, **more, **scalars, scale=scale, target=target, stream=stream)
+        kernel(x, **inputs, **more, **scalars, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
-        launch_reduction(op, way, made["y"], 1, y, target, stream, **options)
+        launch_reduction(way, made["y"], 1, y, place, **options)

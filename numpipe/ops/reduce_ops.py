@@ -13,6 +13,7 @@ from ..diagnostics.argument_checks import NONE, a, whole
 from ..diagnostics.errors import SpecError
 from ..plan.specs import ArrayType
 from .declaration import op
+from .op_outputs import Place
 from .reduce_axis import launch_reduction
 from .tiled import TYPES
 
@@ -78,10 +79,10 @@ def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
             kept = tuple(size for k, size in enumerate(kept) if k not in _axes(x, axis))
         return ArrayType(kept, np.int32 if kind == "argmax" else x.dtype)
 
-    def launch(x: Any, y: Any, axis: int | None, target: str | None, stream: Any) -> None:
+    def launch(x: Any, y: Any, axis: int | None, place: Place) -> None:
         count = _count(x, axis) if name == "mean" else 1
         scale = 1.0 / count if count else math.nan
-        launch_reduction(name, kind, x, axis, y, target, stream, scale=scale)
+        launch_reduction(kind, x, axis, y, place, scale=scale)
 
     def batching(xp: Any, x: Any, axis: int | None, keepdims: bool) -> Any:
         if axis is not None:

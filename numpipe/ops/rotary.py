@@ -22,6 +22,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
 from .gated import part_of
+from .op_outputs import Place
 from .tiled import TYPES, with_fitting
 
 __all__ = ["rotary"]
@@ -68,8 +69,7 @@ def _launch(
     y: ArrayInfo,
     interleaved: bool,
     inverse: bool,
-    target: str | None,
-    stream: Any,
+    place: Place,
 ) -> None:
     """Launch the kernel on arrays of four dimensions: the largest one along which the angles change
     gives the rows, and the largest one along which they do not gives the repeated dimension."""
@@ -97,11 +97,11 @@ def _launch(
         n = given[0].shape[3]
         width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
         kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
-        kernel(*given, target=target, stream=stream)
+        kernel(*given, **place)
 
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
-    with_fitting("rotary", inputs, {"y": y}, in_four, target, stream, run)
+    with_fitting(inputs, {"y": y}, in_four, place, run)
 
 
 # ---- declaration

@@ -101,7 +101,8 @@ class Shards:
                 f"Mesh.torch(), got {told(mesh)}"
             )
         self.declared, self.op, self.mesh, self.stream = op, op.name, mesh, stream
-        self.target, self.size = "sim" if mesh.gpus is None else None, mesh.size
+        self.place = {"target": "sim" if mesh.gpus is None else None, "stream": stream}
+        self.size = mesh.size
         self._infos: list[list[ArrayInfo]] = []
         """arrays that were passed or allocated, by GPU"""
         self._made = 0
@@ -184,7 +185,7 @@ class Shards:
 
         Raises SpecError if some GPUs have row-major and others column-major matrices.
         """
-        found = [laid(self.op, {name: info}, (), self.target, self.stream)[0] for info in infos]
+        found = [laid(self.op, {name: info}, (), self.place)[0] for info in infos]
         if any(operand.info.ptr != info.ptr for operand, info in zip(found, infos, strict=True)):
             self._launches.append(None)
         for gpu, operand in enumerate(found):
@@ -203,19 +204,14 @@ class Shards:
             return info
         tell_copied(self.op, name, info, reason)
         self._launches.append(None)
-        return copied(info, self.target, self.stream)
+        return copied(info, self.place)
 
     # ---- memory
     def made(self, like: list[ArrayInfo], kind: ArrayType) -> list[ArrayInfo]:
         """Return new arrays, allocated by the library of `like` on each GPU, as the call's next
         outputs."""
         self._made += 1
-        self._infos.append(
-            [
-                allocated(self.op, info._replace(dtype=kind.dtype), kind.shape, self.stream)
-                for info in like
-            ]
-        )
+        self._infos.append([allocated(info, kind.shape, self.place, kind.dtype) for info in like])
         return self._infos[-1]
 
     def workspace(
@@ -247,7 +243,7 @@ class Shards:
         self._launches.append(None)
         room = self.workspace(name, infos, infos[0].shape, infos[0].dtype)
         for info, made in zip(infos, room, strict=True):
-            move(info, made, self.target, self.stream)
+            move(info, made, self.place)
         return room
 
     # ---- the call

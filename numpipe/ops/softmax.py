@@ -17,6 +17,7 @@ from ..language.tiles.mathematics import fma
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import Static
 from .declaration import op
+from .op_outputs import Place
 from .over_rows import MATRIX, TYPES, launch_over_rows
 
 __all__ = ["log_softmax", "softmax"]
@@ -58,11 +59,9 @@ def backward(log: bool) -> RowKernel:
     return softmax_rows_gradient
 
 
-def _launch_gradient(
-    y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, log: bool, target: str | None, stream: Any
-) -> None:
+def _launch_gradient(y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, log: bool, place: Place) -> None:
     operands, results = {"g": (MATRIX, grad), "y": (MATRIX, y)}, {"dx": (MATRIX, dx)}
-    launch_over_rows("softmax", backward(log), operands, results, target, stream)
+    launch_over_rows(backward(log), operands, results, place)
 
 
 def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any, log: bool) -> Any:
@@ -105,9 +104,9 @@ def softmax_backward(
 def _declared(log: bool) -> Any:
     """Return the declaration of softmax, or of log_softmax."""
 
-    def launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+    def launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
         operands, results = {"x": (MATRIX, x)}, {"y": (MATRIX, y)}
-        launch_over_rows("softmax", forward(log), operands, results, target, stream)
+        launch_over_rows(forward(log), operands, results, place)
 
     return op(
         operands={"x": "... n"},

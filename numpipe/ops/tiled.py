@@ -22,7 +22,7 @@ from ..launch.array_info import ArrayInfo, dense_strides
 from ..launch.windows import merged, strided
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
-from .op_outputs import allocated
+from .op_outputs import Place, allocated
 from .operands import move
 
 TYPES = ("float16", "bfloat16", "float32")
@@ -108,36 +108,32 @@ def rows_of(info: ArrayInfo) -> Any:
 
 
 def with_fitting(
-    op: str,
     inputs: Mapping[str, ArrayInfo],
     results: Mapping[str, ArrayInfo],
     fits: Callable[[ArrayInfo], Any],
-    target: str | None,
-    stream: Any,
+    place: Place,
     run: Callable[[dict[str, ArrayInfo]], None],
 ) -> None:
     """Call ``run`` with arrays by name. Those that do not fit are replaced by arrays without gaps,
     which inputs are copied to before, and results are copied from afterwards."""
     arrays = {
-        name: info if fits(info) else allocated(op, info, info.shape, stream)
+        name: info if fits(info) else allocated(info, info.shape, place)
         for name, info in {**inputs, **results}.items()
     }
     for name, info in inputs.items():
         if arrays[name] is not info:
-            move(info, arrays[name], target, stream)
+            move(info, arrays[name], place)
     run(arrays)
     for name, info in results.items():
         if arrays[name] is not info:
-            move(arrays[name], info, target, stream)
+            move(arrays[name], info, place)
 
 
 def launch_over_tiles(
-    op: str,
     kernel_for: Callable[[Tile], Kernel],
     inputs: Mapping[str, ArrayInfo],
     results: Mapping[str, ArrayInfo],
-    target: str | None,
-    stream: Any,
+    place: Place,
     flat: bool = True,
     **others: Any,
 ) -> None:
@@ -153,7 +149,7 @@ def launch_over_tiles(
         if flat and all(map(dense, arrays.values())) and count < 1 << 30:
             # rows of a multiple of 16 bytes keep accesses of several elements aligned
             pitch, tile = round_up(count, 16), (0, NBYTES // size)
-            views = {
+            views: dict[str, Any] = {
                 name: strided(info, (1, count), (pitch * step, step))
                 for name, info in arrays.items()
                 for step in [info.dtype.itemsize]
@@ -162,6 +158,6 @@ def launch_over_tiles(
             views = {name: rows_of(info) for name, info in arrays.items()}
             tile = tile_for(views[next(iter(views))].shape[1], NBYTES // size)
         kernel = kernel_for(Tile(*tile, exact=size > 2))
-        kernel(**views, **others, target=target, stream=stream)
+        kernel(**views, **others, **place)
 
-    with_fitting(op, inputs, results, rows_of, target, stream, run)
+    with_fitting(inputs, results, rows_of, place, run)

@@ -48,10 +48,9 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, Static
 from .declaration import op
-from .op_outputs import allocated
+from .op_outputs import Place, allocated
 from .over_rows import MATRIX, TYPES, launch_over_rows
 from .reduce_axis import launch_reduction
-from .tiled import reshaped
 
 __all__ = ["topk"]
 
@@ -192,11 +191,11 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
         # columns are left over
         members = size // (kept + 2)
         step, itemsize = n // members & -2, x.dtype.itemsize
-        tops = reshaped(allocated("topk", x, (rows, step), stream), rows, step)
+        tops = allocated(x, (rows, step), place)
         lines = strided(x, (rows, members, step), (x.strides[0], step * itemsize, itemsize))
-        launch_reduction("topk", "max", lines, 1, tops, **place)
+        launch_reduction("max", lines, 1, tops, place)
         groups = {"groups": _select(tops, k, **place)}
-    chosen = allocated("topk", x._replace(dtype=np.dtype(np.int32)), (rows, 2, k + 1), stream)
+    chosen = allocated(x, (rows, 2, k + 1), place, np.int32)
     inside = results if block_of(kept) == kept else {}
     kernel = selector(size, kept, members, bool(results))
     kernel(x, **groups, chosen=chosen, **inside, k=k, **place)
@@ -205,11 +204,9 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
     return chosen
 
 
-def _launch(
-    x: ArrayInfo, values: ArrayInfo, indices: ArrayInfo, k: int, target: str | None, stream: Any
-) -> None:
+def _launch(x: ArrayInfo, values: ArrayInfo, indices: ArrayInfo, k: int, place: Place) -> None:
     results = {"values": (MATRIX, values), "indices": (MATRIX, indices)}
-    launch_over_rows("topk", _select, {"x": (MATRIX, x)}, results, target, stream, k=k)
+    launch_over_rows(_select, {"x": (MATRIX, x)}, results, place, k=k)
 
 
 def _values(x: Any, k: int) -> ArrayType:

@@ -15,6 +15,7 @@ from ..launch.windows import transposed
 from ..plan.specs import ArrayType
 from .copy import MOST, copy_into
 from .declaration import op
+from .op_outputs import Place
 
 __all__ = ["transpose"]
 
@@ -29,9 +30,9 @@ def _result(x: Any) -> ArrayType:
     return ArrayType((*outer, columns, rows), x.dtype)
 
 
-def _launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
+def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     launch.check_overlap([x, y], ["x", "out"], 1, "transpose")
-    copy_into(transposed(x), y, target=target, stream=stream)
+    copy_into(transposed(x), y, place)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

@@ -233,7 +233,7 @@ def test_an_operand_that_the_kernel_cannot_load_is_copied_once_and_reported(
     copy = on_gpu((8, 100, 64), (6400, 64, 1))
     monkeypatch.setattr(OP, "copied", lambda *_: copy)
     monkeypatch.setenv("NUMPIPE_LOG", "launch")
-    found = OP._loaded("k", info, None, None)
+    found = OP._loaded("k", info, {})
     told = capsys.readouterr().err
     assert (found is info, told == "") == (not reason, not reason) and reason in told
     if reason:

@@ -137,7 +137,9 @@ def test_padding_lets_tma_store_rows_that_end_anywhere() -> None:
     assert way_of(a, target[:, :33], padded=True) == [(ROWS, 2)]
     target[...] = 7
     info = describe(target, "target")
-    OP.copy_into(describe(a, "a"), strided(info, a.shape, info.strides), padded=True, target="sim")
+    OP.copy_into(
+        describe(a, "a"), strided(info, a.shape, info.strides), {"target": "sim"}, padded=True
+    )
     assert target[:, :33].tobytes() == a.tobytes() and (target[:, 40:] == 7).all()
 
 

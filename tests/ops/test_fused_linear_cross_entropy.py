@@ -94,8 +94,7 @@ def test_at_most_a_quarter_of_the_logits_is_in_memory(rows: int) -> None:
             ignore_index=-100,
             debug=False,
             reduction="mean",
-            target="sim",
-            stream=None,
+            place={"target": "sim", "stream": None},
         )
     given = {array.ptr for array in arrays.values()} | {labels.ptr}
     every = [a for call in notes.calls for a in (*call.args, *call.named.values())]

@@ -297,7 +297,7 @@ def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(
         OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos)
     )
     monkeypatch.setattr(
-        laid_operands, "padded", lambda rows, *_: moved.append(rows) or padded(rows, None, None)
+        laid_operands, "padded", lambda rows, place: moved.append(rows) or padded(rows, place)
     )
     monkeypatch.setattr(laid_operands, "copy_lanes", lambda *sizes: lambda *infos, **named: None)
     monkeypatch.setattr(
