@@ -117,7 +117,7 @@ def test_rows_of_any_length_are_loaded_from_a_vector(n: int, target: str) -> Non
             continue
         x = array((150, n), dtype)
         y = np.zeros_like(x)
-        adjacent_rows(x, y, m=64, n=n, layout=layout, columns=n, target=target)
+        adjacent_rows(x.reshape(-1), y, m=64, n=n, layout=layout, columns=n, target=target)
         assert (y == x).all()
 
 
@@ -125,7 +125,9 @@ def test_columns_of_a_vector_divide_its_size() -> None:
     x = array((64, 24), F32)
     for columns in (0, 25):
         with pytest.raises(SpecError, match=rf"columns must divide .* got {columns} .*\(1536,\)"):
-            adjacent_rows(x, x.copy(), m=64, n=24, layout="rows 4", columns=columns, target="sim")
+            adjacent_rows(
+                x.reshape(-1), x.copy(), m=64, n=24, layout="rows 4", columns=columns, target="sim"
+            )
 
 
 def test_a_softmax_by_a_warp_a_row() -> None:
