@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .. import launch
 from ..arch.dimensions import Ints
-from ..diagnostics.argument_checks import FLAG, Rule, finite, is_int, word
+from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
@@ -21,19 +22,15 @@ from .cross_entropy_kernels import (
 )
 from .declaration import Operand, op
 from .op_outputs import Place, allocated
-from .operands import dense, move
-from .over_rows import MATRIX, ROWS, TYPES, flat, launch_over_rows
+from .operands import move
+from .over_rows import MATRIX, ROWS, TYPES, flat, given, launch_over_rows
 
 __all__ = ["cross_entropy"]
 
 LABELS = ("int32", "int64")
 OPTIONS = {
-    "label_smoothing": Rule(
-        ("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1
-    ),
-    "ignore_index": Rule(
-        ("an int of 32 bits",), lambda value: is_int(value) and -(1 << 31) <= value < 1 << 31
-    ),
+    "label_smoothing": FRACTION,
+    "ignore_index": INT32,
     "debug": FLAG,
 }
 
@@ -54,7 +51,7 @@ def as_int32(labels: ArrayInfo) -> ArrayInfo:
     if labels.dtype == np.int32:
         return labels
     if labels.array is not None:
-        return dense(labels.array.astype(np.int32))
+        return launch.describe(labels.array.astype(np.int32), "labels")
     return labels._replace(dtype=np.dtype(np.int32))
 
 
@@ -72,15 +69,13 @@ def launch_rows(
 ) -> None:
     """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
     which may be the logits, their gradient for the gradient grad of each loss."""
-    optional = {"grad": (ROWS, grad), "lse": (ROWS, lse), "dx": (MATRIX, dlogits)}
-    lacking = tuple(name for name, (_, info) in optional.items() if info is None)
-    given = {name: (kind, info) for name, (kind, info) in optional.items() if info is not None}
-    inputs = {"x": (MATRIX, logits), "labels": (ROWS, as_int32(labels))}
-    inputs |= {"grad": given.pop("grad")} if grad is not None else {}
+    inputs = given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), grad=grad)
+    results = given(ROWS, loss=loss, lse=lse) | given(MATRIX, dx=dlogits)
+    lacking = tuple(name for name in ("grad", "lse", "dx") if name not in inputs | results)
     launch_over_rows(
         forward(lacking, label_smoothing > 0, debug),
         inputs,
-        {"loss": (ROWS, loss), **given},
+        results,
         place,
         smoothing=float(label_smoothing),
         ignored=int(ignore_index),
@@ -164,11 +159,11 @@ def _launch_backward(
     ignore_index: int,
     place: Place,
 ) -> None:
-    rows = {"labels": (ROWS, as_int32(labels)), "lse": (ROWS, lse), "grad": (ROWS, grad)}
+    rows = given(ROWS, labels=as_int32(labels), lse=lse, grad=grad)
     launch_over_rows(
         backward(),
-        {"x": (MATRIX, logits), **rows},
-        {"dx": (MATRIX, dlogits)},
+        given(MATRIX, x=logits) | rows,
+        given(MATRIX, dx=dlogits),
         place,
         smoothing=float(label_smoothing),
         ignored=int(ignore_index),

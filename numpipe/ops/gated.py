@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
 from ..core.functions import Function, function
-from ..diagnostics.argument_checks import NONE, word
+from ..diagnostics.argument_checks import word
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..language.tiles.mathematics import fma
@@ -19,7 +18,7 @@ from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .declaration import op
 from .op_outputs import Place
-from .quantize import TOP, launch_quantized, scales_type
+from .quantize import QUANTIZED, launch_quantized, result_type, scales_type
 from .tiled import TYPES, Tile, launch_over_tiles
 
 __all__ = ["geglu", "swiglu"]
@@ -149,8 +148,7 @@ def _declared(name: str, activation: str) -> Any:
     """Return the declaration of an op."""
 
     def y(gate: Any, up: Any, out_scales: Any, out_dtype: Any) -> ArrayType:
-        kind = gate.dtype if out_scales is None else ELEMENTS[out_dtype].dtype
-        return ArrayType(_shape(name, gate, up), kind)
+        return result_type(_shape(name, gate, up), gate, out_scales, out_dtype)
 
     def launch(
         gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any,
@@ -174,13 +172,11 @@ def _declared(name: str, activation: str) -> Any:
         operands={"gate": "", "up": ""},
         results={
             "y": y,
-            "scales": lambda gate, up, out_scales: (
-                None if out_scales is None else scales_type(_shape(name, gate, up), out_scales)
-            ),
+            "scales": lambda gate, up, out_scales: scales_type(_shape(name, gate, up), out_scales),
         },
         types=TYPES,
         launch=launch,
-        checks={"out_scales": NONE | word("row", "1x128"), "out_dtype": word(*TOP)},
+        checks=QUANTIZED,
         gradients={"gate up": gradient},
         batching="leading",
     )

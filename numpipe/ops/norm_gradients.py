@@ -31,13 +31,12 @@ from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.row_layouts import lanes_for
 from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
-from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import Place, allocated
-from .over_rows import COLUMNS, MATRIX, launch_over_rows
+from .over_rows import COLUMNS, MATRIX, given, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import rows_of
 
@@ -406,11 +405,6 @@ def of_columns(*present: str) -> Kernel:
 def scaling(dropout: float, seed: int) -> dict[str, Any]:
     """Return the scalars of kernels for dropout."""
     return {"dropout": dropout, "scale": 1 / (1 - dropout) if dropout < 1 else 0.0, "seed": seed}
-
-
-def given(kind: str, **arrays: ArrayInfo | None) -> dict[str, tuple[str, ArrayInfo]]:
-    """Return (kind, array) of the arrays that are not None."""
-    return {name: (kind, info) for name, info in arrays.items() if info is not None}
 
 
 def launch_gradient(

@@ -16,23 +16,19 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import FLAG, NONE, Rule, finite, whole, word
+from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, finite
 from ..diagnostics.errors import SpecError
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import fma, rsqrt
 from ..language.tiles.refs import ds
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
-from .norm_gradients import given, launch_gradient, scaling
+from .norm_gradients import launch_gradient, scaling
 from .op_outputs import Place
-from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, launch_over_rows
-from .quantize import TOP, UNITS, quantizer, scales_type
+from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, given, launch_over_rows
+from .quantize import QUANTIZED, UNITS, quantizer, result_type, scales_type
 
-DROPOUT = {
-    "dropout": Rule(("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1),
-    "seed": whole(-(2**31), 2**31 - 1),
-}
+DROPOUT = {"dropout": FRACTION, "seed": INT32}
 CHECKS = DROPOUT | {"eps": finite(0.0)}
 VECTOR = Operand("n", types=TYPES)
 P = ParamSpec("P")
@@ -278,17 +274,13 @@ def declared(centered: bool) -> Callable[[Callable[P, Any]], Op[P]]:
     return op(
         operands=operands,
         results={
-            "y": lambda x, out_scales, out_dtype: ArrayType(
-                x.shape, x.dtype if out_scales is None else ELEMENTS[out_dtype].dtype
-            ),
-            "scales": lambda x, out_scales: (
-                None if out_scales is None else scales_type(x.shape, out_scales)
-            ),
+            "y": lambda x, out_scales, out_dtype: result_type(x.shape, x, out_scales, out_dtype),
+            "scales": lambda x, out_scales: scales_type(x.shape, out_scales),
             "total": _total,
         },
         types=TYPES,
         launch=partial(_launch, centered=centered),
-        checks=CHECKS | {"out_scales": NONE | word("row", "1x128"), "out_dtype": word(*TOP)},
+        checks=CHECKS | QUANTIZED,
         gradients={" ".join(operands): _refused},
         composite=lambda out_scales: recorded if out_scales is None else None,
         batching="leading",

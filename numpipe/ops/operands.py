@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import launch
 from ..arch.dimensions import Ints, round_up
 from ..arch.target import LINE
 from ..arch.targets import DEFAULT
@@ -129,7 +130,7 @@ def copied(info: ArrayInfo, place: Place) -> ArrayInfo:
     """Return a copy of matrices, with all batches in one dimension: a NumPy array on the host, else
     memory of the array's library with rows at multiples of 128 bytes."""
     if info.array is not None:
-        window = dense(np.ascontiguousarray(info.array))
+        window = launch.describe(np.ascontiguousarray(info.array), "a copy")
     else:
         *outer, columns = info.shape
         size = info.dtype.itemsize
@@ -223,11 +224,6 @@ def cut(size: int, rows: Sequence[int], columns: int) -> tuple[int, int]:
     if sum(cdiv(each, height) for each in rows) * cdiv(columns, narrow) <= WARPGROUPS * DEFAULT.sms:
         return height, narrow
     return (4 * height, narrow) if columns <= 2 * narrow else (height, 4 * narrow)
-
-
-def dense(array: np.ndarray) -> ArrayInfo:
-    """Describe an array on the host."""
-    return ArrayInfo("host", 0, array.shape, array.strides, array.dtype, -1, True, array, array)
 
 
 def move(source: ArrayInfo, result: ArrayInfo, place: Place, padded: bool = False) -> None:

@@ -13,9 +13,14 @@ from ..launch.windows import merged, strided
 from .op_outputs import Place
 from .tiled import TYPES, rows_of, with_fitting
 
-__all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "launch_over_rows"]
+__all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "given", "launch_over_rows"]
 
 MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
+
+
+def given(kind: str, **arrays: ArrayInfo | None) -> dict[str, tuple[str, ArrayInfo]]:
+    """Return (kind, array) of the arrays that are not None."""
+    return {name: (kind, info) for name, info in arrays.items() if info is not None}
 
 
 def launch_over_rows(

@@ -17,7 +17,7 @@ import numpy as np
 
 from ..arch.dtypes import ELEMENTS
 from ..core.functions import Function, function
-from ..diagnostics.argument_checks import word
+from ..diagnostics.argument_checks import NONE, word
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
@@ -44,6 +44,8 @@ TOP = {"float8_e4m3fn": 448.0, "int8": 127.0}
 """the largest number of each type"""
 BLOCK = 128
 """columns of a block "1x128" """
+QUANTIZED = {"out_scales": NONE | word("row", "1x128"), "out_dtype": word(*TOP)}
+"""rules of the options of ops that can quantize their result"""
 UNITS = {"row": 1, "1x128": BLOCK, None: 1}
 """what `rows` takes for a block"""
 LEAST = 1e-35
@@ -131,8 +133,16 @@ def by_tensor(dtype: str, tile: Tile) -> Kernel:
     return quantize_tile
 
 
-def scales_type(shape: tuple, block: str) -> ArrayType:
-    """Return the shape and type of the scales of an array."""
+def result_type(shape: tuple, x: Any, block: str | None, dtype: str) -> ArrayType:
+    """Return the type of an op's result of x's type that is quantized to `dtype` unless `block` is
+    None."""
+    return ArrayType(shape, x.dtype if block is None else ELEMENTS[dtype].dtype)
+
+
+def scales_type(shape: tuple, block: str | None) -> ArrayType | None:
+    """Return the shape and type of the scales of an array; None if it is not quantized."""
+    if block is None:
+        return None
     if block == "tensor":
         return ArrayType((), np.float32)
     if not shape:

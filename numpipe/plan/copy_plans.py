@@ -90,37 +90,26 @@ def cut(
     `lines` of each panel are copied, by default all; the tile begins at byte `offset`. A
     one-dimensional tile is copied in consecutive boxes.
     """
+    places: list[Ints] = []
     if layout.flat:
         # a box begins at a multiple of 128 bytes in shared memory
         side = _side(layout.shape[1], math.gcd(layout.nbytes, 128) // layout.itemsize)
-        flat = tuple(
-            (offset + start * layout.itemsize, start) for start in range(0, layout.shape[1], side)
-        )
-        return CopyPlan(
-            _request(arg, rank, reverse, axes, (side,), 0, fill, written),
-            flat,
-            axes,
-            reverse,
-            policy,
-            reduction,
-        )
-    inner = layout.inner
-    lines = layout.shape[1 - inner] if lines is None else lines
-    side = _side(lines, 8)
-    places = []
-    for panel in range(layout.panels):
-        for line in range(0, lines, side):
-            start = (line, panel * layout.per_panel) if inner else (panel * layout.per_panel, line)
-            places.append((offset + panel * layout.panel_stride + line * layout.width, *start))
-    sides = (side, layout.per_panel) if inner else (layout.per_panel, side)
-    return CopyPlan(
-        _request(arg, rank, reverse, axes, sides, layout.swizzle, fill, written),
-        tuple(places),
-        axes,
-        reverse,
-        policy,
-        reduction,
-    )
+        sides: Ints = (side,)
+        for start in range(0, layout.shape[1], side):
+            places.append((offset + start * layout.itemsize, start))
+    else:
+        inner = layout.inner
+        lines = layout.shape[1 - inner] if lines is None else lines
+        side = _side(lines, 8)
+        sides = (side, layout.per_panel) if inner else (layout.per_panel, side)
+        for panel in range(layout.panels):
+            for line in range(0, lines, side):
+                across = panel * layout.per_panel
+                at = (line, across) if inner else (across, line)
+                places.append((offset + panel * layout.panel_stride + line * layout.width, *at))
+    swizzle = 0 if layout.flat else layout.swizzle
+    request = _request(arg, rank, reverse, axes, sides, swizzle, fill, written)
+    return CopyPlan(request, tuple(places), axes, reverse, policy, reduction)
 
 
 def cut_prefetch(

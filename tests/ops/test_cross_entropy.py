@@ -167,7 +167,7 @@ def test_a_label_outside_the_vocabulary_is_a_hazard(columns: int, label: int) ->
     ("given", "words"),
     [
         ({"label_smoothing": 1.5}, "label_smoothing must be a number of 0…1, got 1.5"),
-        ({"ignore_index": 1 << 31}, "ignore_index must be an int of 32 bits"),
+        ({"ignore_index": 1 << 31}, "ignore_index must be an int of -2147483648…2147483647"),
         ({"reduction": "max"}, "reduction must be 'mean', 'sum' or 'none', got 'max'"),
         ({"labels": np.zeros(3, np.float32)}, "'labels' is float32, expected int32 or int64"),
         ({"labels": np.zeros(4, np.int32)}, r"= 3 in 'logits' \(3, 8\), 4 in 'labels' \(4,\)"),
