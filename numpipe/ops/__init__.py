@@ -55,14 +55,13 @@ from .cross_entropy import cross_entropy
 from .cumsum import cumsum
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
 from .gated import geglu, swiglu
-from .layer_norm import layer_norm
 from .matmul import matmul
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .matvec import matvec
+from .norms import layer_norm, rms_norm
 from .quantize import quantize
 from .reduce_ops import argmax, max, mean, sum
 from .reduce_scatter import reduce_scatter
-from .rms_norm import rms_norm
 from .rotary import rotary
 from .softmax import log_softmax, softmax
 from .topk import topk

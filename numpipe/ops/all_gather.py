@@ -27,7 +27,7 @@ from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import COPIED, Shards, Sizes, as_words, sharded_op
+from .sharded_calls import COPIED, Shards, Sizes, sharded_op
 
 __all__ = ["all_gather"]
 
@@ -139,8 +139,8 @@ def _result(x: Any, gpus: int) -> ArrayType:
 
 
 def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
-    words = as_words("all_gather", "x", x, 1)
-    targets = as_words("all_gather", "out", out, shards.size)
+    words = shards.as_words("x", x, 1)
+    targets = shards.as_words("out", out, shards.size)
     direct = shards.reaches(targets)
     room = targets
     if not direct:

@@ -30,6 +30,7 @@ import numpy as np
 
 from .. import launch
 from ..core.arith import cdiv
+from ..core.static_range import static_range
 from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
@@ -281,35 +282,14 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
                     row_at((row + r) * group + within) + min(x - within * pitch, columns - 1) * step
                 )
 
-            def four(array, n, row, end, stride):  # type: ignore[no-untyped-def]
-                return (
-                    array[at(n, row, end, stride)],
-                    array[at(n + 1, row, end, stride)],
-                    array[at(n + 2, row, end, stride)],
-                    array[at(n + 3, row, end, stride)],
-                )
-
-            def put(n, values):  # type: ignore[no-untyped-def]
-                tile[own(n)] = values[0]
-                tile[own(n + 1)] = values[1]
-                tile[own(n + 2)] = values[2]
-                tile[own(n + 3)] = values[3]
-
             def move(array, row, end, stride):  # type: ignore[no-untyped-def]
                 for part in range(each // batch):
                     n = part * batch
-                    v0 = four(array, n, row, end, stride)
-                    if batch > 4:
-                        v1 = four(array, n + 4, row, end, stride)
-                    if batch > 8:
-                        v2 = four(array, n + 8, row, end, stride)
-                        v3 = four(array, n + 12, row, end, stride)
-                    put(n, v0)
-                    if batch > 4:
-                        put(n + 4, v1)
-                    if batch > 8:
-                        put(n + 8, v2)
-                        put(n + 12, v3)
+                    values: Any = ()  # all are loaded before the first is stored
+                    for k in static_range(batch):
+                        values += (array[at(n + k, row, end, stride)],)
+                    for k in static_range(batch):
+                        tile[own(n + k)] = values[k]
 
             if dims or i < above:
                 move(a, i * height, last, s3)
@@ -373,12 +353,9 @@ def copy_blocks(a, o):  # type: ignore[no-untyped-def]
         row, j = block // wide, block % wide
         matrix, i = row // high, row % high
         stack = matrix // o.shape[2]
-        above = matrix // o.shape[2] % o.shape[1]
-        below = matrix % o.shape[2]
-        first = stack // o.shape[1]
-        o[first, above, below, ds(i * 64, 64), ds(j * 64, 64)] = a[
-            first, above, below, ds(i * 64, 64), ds(j * 64, 64)
-        ]
+        above, below, first = stack % o.shape[1], matrix % o.shape[2], stack // o.shape[1]
+        rows, columns = ds(i * 64, 64), ds(j * 64, 64)
+        o[first, above, below, rows, columns] = a[first, above, below, rows, columns]
 
 
 def _result(a: Any) -> ArrayType:

@@ -33,7 +33,7 @@ from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, Sizes, as_rows, sharded_op
+from .sharded_calls import Shards, Sizes, sharded_op
 
 __all__ = ["reduce_scatter"]
 
@@ -167,9 +167,9 @@ def _result(x: Any, gpus: int) -> ArrayType:
 
 
 def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
-    source = as_rows("reduce_scatter", "x", x, shards.size)
+    source = shards.as_rows("x", x, shards.size)
     room = shards.workspace("room", source, source[0].shape, source[0].dtype)
-    targets = as_rows("reduce_scatter", "out", out)
+    targets = shards.as_rows("out", out)
     shards.run(kernel(source[0].shape[2], config or Config()), source, room, targets)
 
 

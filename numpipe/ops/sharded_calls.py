@@ -206,6 +206,43 @@ class Shards:
         self._launches.append(None)
         return copied(info, self.place)
 
+    def as_words(self, name: str, infos: list[ArrayInfo], count: int) -> list[ArrayInfo]:
+        """View contiguous arrays as 4-byte words in `count` rows."""
+        found = []
+        for info in infos:
+            words = self._contiguous(name, info, count) // _WORD.itemsize
+            found.append(_retyped(info, (count, words // count), _WORD))
+        return found
+
+    def as_rows(self, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
+        """View contiguous arrays as rows of 64 elements, or of the largest divisor that their size
+        shares with 64; with `count`, each of `count` parts is viewed that way."""
+        found = []
+        for info in infos:
+            size = info.dtype.itemsize
+            elements = self._contiguous(name, info, max(count, 1)) // size // max(count, 1)
+            columns = math.gcd(elements, 64)
+            found.append(
+                _retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype)
+            )
+        return found
+
+    def _contiguous(self, name: str, info: ArrayInfo, parts: int) -> int:
+        """Return the bytes of a contiguous array. Raises SpecError for other arrays, and if TMA
+        cannot copy each of `parts` parts."""
+        nbytes = math.prod(info.shape) * info.dtype.itemsize
+        if info.strides != dense_strides(info.shape, info.dtype.itemsize):
+            raise SpecError(
+                f"{self.op}: '{name}' is not contiguous, shape {info.shape}, strides "
+                f"{info.strides} bytes; fix: {name} = numpipe.ops.copy({name})"
+            )
+        if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
+            raise SpecError(
+                f"{self.op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must "
+                f"begin and end at a multiple of {_CHUNK}; fix: pad it"
+            )
+        return nbytes
+
     # ---- memory
     def made(self, like: list[ArrayInfo], kind: ArrayType) -> list[ArrayInfo]:
         """Return new arrays, allocated by the library of `like` on each GPU, as the call's next
@@ -316,46 +353,6 @@ def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
         padded.append(xp.concatenate([flat, zeros]))
     found = xp("all_gather", padded, mesh=mesh)
     return [x.reshape(-1, size + added)[:, :size].reshape(-1, columns) for x in found]
-
-
-def as_words(op: str, name: str, infos: list[ArrayInfo], count: int) -> list[ArrayInfo]:
-    """View contiguous arrays as 4-byte words in `count` rows."""
-    found = []
-    for info in infos:
-        words = _contiguous(op, name, info, count) // _WORD.itemsize
-        found.append(_retyped(info, (count, words // count), _WORD))
-    return found
-
-
-def as_rows(op: str, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
-    """View contiguous arrays as rows of 64 elements, or of the largest divisor that their size
-    shares with 64; with `count`, each of `count` parts is viewed that way."""
-    found = []
-    for info in infos:
-        size = info.dtype.itemsize
-        elements = _contiguous(op, name, info, max(count, 1)) // size // max(count, 1)
-        columns = math.gcd(elements, 64)
-        found.append(
-            _retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype)
-        )
-    return found
-
-
-def _contiguous(op: str, name: str, info: ArrayInfo, parts: int) -> int:
-    """Return the bytes of a contiguous array. Raises SpecError for other arrays, and if TMA cannot
-    copy each of `parts` parts."""
-    nbytes = math.prod(info.shape) * info.dtype.itemsize
-    if info.strides != dense_strides(info.shape, info.dtype.itemsize):
-        raise SpecError(
-            f"{op}: '{name}' is not contiguous, shape {info.shape}, strides {info.strides} bytes; "
-            f"fix: {name} = numpipe.ops.copy({name})"
-        )
-    if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
-        raise SpecError(
-            f"{op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must begin and "
-            f"end at a multiple of {_CHUNK}; fix: pad it"
-        )
-    return nbytes
 
 
 def _retyped(info: ArrayInfo, shape: Ints, dtype: np.dtype) -> ArrayInfo:
