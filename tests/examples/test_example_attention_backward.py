@@ -44,4 +44,5 @@ def test_no_schedule_has_a_race():
     dk, dv = np.zeros_like(k), np.zeros_like(v)
     options = {"scale": 0.125, "scale_log2": 0.18, "diagonal": 0, "group": 1}
     kernel = backward(64, True, 128, late=True)
-    numpipe.verify(kernel, q, k, v, do, stats, delta, dq, dk, dv, schedules=5, **options)
+    found = numpipe.verify(kernel, q, k, v, do, stats, delta, dq, dk, dv, schedules=5, **options)
+    assert found, str(found)
