@@ -9,7 +9,7 @@ float32 array by TMA (``store_role``), which a last kernel converts.
     python examples/attention_backward.py                simulated, against NumPy in float64
 """
 
-# ruff: noqa: E501, E741
+# ruff: noqa: E501
 
 import functools
 import math
@@ -17,7 +17,7 @@ import math
 import numpy as np
 
 import numpipe
-from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, cdiv, ds, full, iota
+from numpipe import SMEM, ArrayType, Barrier, BlockSpec, CompilerParams, cdiv, ds, full, iota
 
 ROWS = {64: 128, 128: 64}
 """depth -> queries of a block"""
@@ -25,55 +25,33 @@ LATE = {64: True, 128: False}
 """depth -> whether the product dV begins after dS: otherwise registers do not suffice at depth 64"""
 
 
-@functools.cache
-def prepare(depth, rows=64):
-    @numpipe.kernel(
-        grid=lambda o, do, lse, stats, delta, dq: (stats.shape[2] // 64, o.shape[1], o.shape[0]),
-        grid_names=("i", "h", "b"),
-    )
-    def prep(o, do, lse, stats, delta, dq):
-        i, h, b = numpipe.axis_index("i"), numpipe.axis_index("h"), numpipe.axis_index("b")
-        at = ds(i * 64, 64)
-        x = o[b, h, at, ds(0, depth)].astype(np.float32)
-        g = do[b, h, at, ds(0, depth)].astype(np.float32)
-        delta[b, h, at] = (x * g).sum(axis=1)
-        l = lse[b, h, at] * math.log2(math.e)
-        inside = (iota(64) + i * 64) < o.shape[2]
-        stats[b, h, at] = np.where((l == -np.inf) | ~inside, np.inf, l)
-        dq[b, h, at, ds(0, depth)] = full((64, depth), 0.0, np.float32)
-
-    return prep
+def _statistics(o, do, lse):
+    one = ArrayType((o.shape[0],), np.float32)
+    return one, one, ArrayType(o.shape, np.float32)
 
 
-@functools.cache
-def convert(depth):
-    @numpipe.kernel(
-        grid=lambda acc, dq, *, scale: (cdiv(dq.shape[2], 64), dq.shape[1], dq.shape[0]),
-        grid_names=("i", "h", "b"),
-    )
-    def conv(acc, dq, *, scale):
-        i, h, b = numpipe.axis_index("i"), numpipe.axis_index("h"), numpipe.axis_index("b")
-        at = ds(i * 64, 64)
-        dq[b, h, at, ds(0, depth)] = (acc[b, h, at, ds(0, depth)] * scale).astype(dq.dtype)
+@numpipe.rows(operands=2, out_type=_statistics)
+def prepare(o, do, lse, stats, delta, dq, *, row: numpipe.Static):
+    """What the main kernel reads of each query, and zeros in dq. All queries are rows of a matrix."""
+    for k in row.blocks(o):
+        x, g, block = row.load(k, o, do)
+        row.put(k, delta, row.sum(lambda j: x(j) * g(j)))
+        logarithm = row.get(k, lse) * math.log2(math.e)
+        # a query that sees no key: exp2(s - inf) is 0
+        row.put(k, stats, np.where(logarithm == -np.inf, np.inf, logarithm))
+        row.store(block, dq, lambda j: full(x(j).shape, 0.0, np.float32))
 
-    return conv
+
+@numpipe.rows(out_type=lambda acc: ArrayType(acc.shape, np.float16))
+def convert(acc, dq, *, scale=1.0, row: numpipe.Static):
+    for k in row.blocks(acc):
+        x, block = row.load(k, acc)
+        row.store(block, dq, lambda j: x(j) * scale)
 
 
 @functools.cache
-def backward(
-    depth,
-    causal,
-    rows=64,
-    q_slots=3,
-    do_slots=2,
-    store_slots=2,
-    registers=24,
-    shared=True,
-    fence=True,
-    late=False,
-    auto=False,
-    mask=True,
-):
+def backward(depth, causal):
+    rows, late = ROWS[depth], LATE[depth]
     wgs = 2
     keys_of = 64 * wgs
     by_rows = rows // wgs >= 64  # a warpgroup has rows of dQ, else columns
@@ -87,12 +65,12 @@ def backward(
         grid_names="tile",
         num_compute_wgs=wgs,
         wg_axis="wg",
-        memory_registers=registers,
+        memory_registers=24,
         compiler_params=CompilerParams(
             approx_math=True,
             store_role=True,
-            store_slots=store_slots,
-            unsafe_no_auto_barriers=not auto,
+            store_slots=2,
+            unsafe_no_auto_barriers=True,
         ),
     )
     def bwd(q, k, v, do, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group):
@@ -125,13 +103,13 @@ def backward(
         block = BlockSpec(
             (None, None, rows, depth),
             lambda h, i: (b, hk * sharing + h, start + i, 0),
-            buffer_count=q_slots,
+            buffer_count=3,
             delay_release=1,
         )
         do_block = BlockSpec(
             (None, None, rows, depth),
             lambda h, i: (b, hk * sharing + h, start + i, 0),
-            buffer_count=do_slots,
+            buffer_count=2,
             delay_release=1,
         )
         vector = BlockSpec(
@@ -152,7 +130,8 @@ def backward(
             grads.at[1, own, :][...] = grad
             numpipe.commit_smem()
             numpipe.barrier_arrive(exchanged.at[1])
-            before, now, h_before, i_before = 1, 0, 0, start
+            none = cdiv(dq.shape[2], rows)  # outside of dq: nothing is added
+            before, now, h_before, i_before = 1, 0, 0, none
 
             for (h, i), (q_tile, lse_tile, delta_tile, do_tile), (
                 q_ready,
@@ -170,22 +149,19 @@ def backward(
                 part = numpipe.wgmma(
                     None, grads.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
                 )
-                dk_acc = numpipe.wgmma(
-                    dk_acc, grads.at[before, own, :] if shared else grad, q_before
-                )
+                dk_acc = numpipe.wgmma(dk_acc, grads.at[before, own, :], q_before)
                 s = numpipe.wgmma_wait(s)
                 numpipe.barrier_wait(lse_ready)
-                if mask and start + i < whole:
-                    key = iota(64) + first + wg * 64
-                    limit = (
-                        np.minimum(iota(rows) + ((start + i) * rows + diagonal + 1), k.shape[2])
-                        if causal
-                        else full(rows, k.shape[2], np.int32)
-                    )
-                    s = np.where(key[:, None] < limit[None, :], s, -np.inf)
+                if start + i < whole:
+                    key = iota(64) + (first + wg * 64)
+                    if causal:
+                        least = np.where(key < k.shape[2], key, 2**30)[:, None]
+                        query = iota(rows) + ((start + i) * rows + diagonal)
+                        s = np.where(query[None, :] >= least, s, -np.inf)
+                    else:
+                        s = np.where((key < k.shape[2])[:, None], s, -np.inf)
                 p = np.exp2(numpipe.fma(s, scale_log2, -lse_tile[...][None, :]))
-                if fence:
-                    numpipe.schedule_fence(after=p)
+                numpipe.schedule_fence(after=p)
                 part = numpipe.wgmma_wait(part)
                 numpipe.atomic_add(
                     dq.at[
@@ -222,9 +198,7 @@ def backward(
                     part = numpipe.wgmma(
                         None, grads.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
                     )
-                    dk_acc = numpipe.wgmma(
-                        dk_acc, grads.at[before, own, :] if shared else grad, q_tile
-                    )
+                    dk_acc = numpipe.wgmma(dk_acc, grads.at[before, own, :], q_tile)
                     part = numpipe.wgmma_wait(part)
                     numpipe.atomic_add(
                         dq.at[
@@ -268,31 +242,22 @@ def exact(q, k, v, do, causal, diagonal=0, scale=None):
 
 
 def run(kernel, q, k, v, o, lse, do, empty, diagonal=0, **place):
+    """dq, dk and dv. The number of queries is a multiple of 4: TMA loads a float32 of each."""
     depth = q.shape[3]
-    b, h, sq = q.shape[:3]
-    padded = -(-sq // 128) * 128
-    stats, delta = (empty((b, h, padded), np.float32) for _ in range(2))
-    acc = empty((b, h, padded, depth), np.float32)
+    stats, delta = (empty(q.shape[:3], np.float32) for _ in range(2))
+    acc = empty(q.shape, np.float32)
     dq, dk, dv = empty(q.shape, q.dtype), empty(k.shape, q.dtype), empty(v.shape, q.dtype)
-    prepare(depth)(o, do, lse, stats, delta, acc, **place)
-    scale = depth**-0.5
-    kernel(
-        q,
-        k,
-        v,
-        do,
-        stats,
-        delta,
-        acc,
-        dk,
-        dv,
-        scale=scale,
-        scale_log2=scale * math.log2(math.e),
-        diagonal=diagonal,
-        group=1,
+    matrix, vector = (-1, depth), (-1,)
+    prepare(
+        *(x.reshape(matrix) for x in (o, do)),
+        *(x.reshape(vector) for x in (lse, stats, delta)),
+        acc.reshape(matrix),
         **place,
     )
-    convert(depth)(acc, dq, scale=scale, **place)
+    scale = depth**-0.5
+    scales = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
+    kernel(q, k, v, do, stats, delta, acc, dk, dv, diagonal=diagonal, group=8, **scales, **place)
+    convert(acc.reshape(matrix), dq.reshape(matrix), scale=scale, **place)
     return dq, dk, dv
 
 
@@ -301,7 +266,7 @@ def main() -> None:
     q, do = (rng.standard_normal((1, 2, 200, 64)).astype(np.float16) for _ in range(2))
     k, v = (rng.standard_normal((1, 1, 300, 64)).astype(np.float16) for _ in range(2))
     o, lse, *expected = exact(q, k, v, do, True, 100)
-    kernel = backward(64, True, 128, late=True)
+    kernel = backward(64, True)
     made = run(
         kernel,
         q,

@@ -1,152 +1,89 @@
-# ruff: noqa: E402, E501, E741
-"""Time examples/attention_backward.py against the backward pass of cuDNN through PyTorch, interleaved,
-with the errors of dQ, dK and dV against float64.
+"""Time examples/attention_backward.py against cuDNN's backward pass through PyTorch, interleaved,
+with the errors of dQ, dK and dV of the first head of k and v against float64.
 
-python examples/benchmarks/attention_backward.py 'B,H,HK,S,D,causal' SECONDS mod:kwargs ..."""
+python examples/benchmarks/attention_backward.py B,H,HK,S,D,CAUSAL [ROUNDS]
+"""
 
-import importlib
 import math
+import statistics
 import sys
-import time
+from pathlib import Path
 
-sys.path[:0] = [".tmp", "examples"]
-import numpy as np
 import torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-shape, seconds, *variants = sys.argv[1:]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+from attention_backward import backward, run
+
+shape, rounds = sys.argv[1], int((*sys.argv, 20)[2])
 B, H, HK, S, D, causal = map(int, shape.split(","))
+group = H // HK
+scale = D**-0.5
 torch.manual_seed(0)
 q, do = (torch.randn(B, H, S, D, device="cuda", dtype=torch.bfloat16) for _ in range(2))
 k, v = (torch.randn(B, HK, S, D, device="cuda", dtype=torch.bfloat16) for _ in range(2))
-from numpipe.ops import attention
+hidden = torch.ones(S, S, device="cuda", dtype=torch.bool).triu(1) if causal else None
 
-o, lse = attention(q, k, v, causal=bool(causal), return_lse=True)
+
+def scores(q, k):
+    s = q @ k.mT * scale
+    return s.masked_fill(hidden, -math.inf) if causal else s
+
+
+def exact():
+    x, g = q[0, :group].double(), do[0, :group].double()
+    y, z = k[0, 0].double(), v[0, 0].double()
+    p = scores(x, y).softmax(-1)
+    dp = g @ z.mT
+    ds = p * (dp - (g * (p @ z)).sum(-1, keepdim=True))
+    return ds @ y * scale, (ds.mT @ x).sum(0) * scale, (p.mT @ g).sum(0)
+
+
+def errors(made):
+    made = made[0][0, :group], made[1][0, 0], made[2][0, 0]
+    return " ".join(f"{(x - y).norm() / y.norm():.5f}" for x, y in zip(made, expected, strict=True))
+
+
 leaves = [x.detach().requires_grad_() for x in (q, k, v)]
 with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
     out = torch.nn.functional.scaled_dot_product_attention(
-        *leaves, is_causal=bool(causal), enable_gqa=H != HK
+        *leaves, is_causal=bool(causal), enable_gqa=group > 1
     )
+o = out.detach().contiguous()
+lse = torch.empty(B, H, S, device="cuda")
+for b in range(B):
+    for h in range(H):
+        lse[b, h] = scores(q[b, h].float(), k[b, h // group].float()).logsumexp(-1)
+expected = exact()
+kernel = backward(D, bool(causal))
 
 
-def cudnn():
-    return torch.autograd.grad(out, leaves, do, retain_graph=True)
+def empty(shape, dtype):
+    dtype = dtype if isinstance(dtype, torch.dtype) else torch.float32
+    return torch.empty(shape, device="cuda", dtype=dtype)
 
 
-runs, kernels = {"cudnn": cudnn}, {}
-padded = -(-S // 128) * 128
-stats, delta = (torch.empty(B, H, padded, device="cuda") for _ in range(2))
-acc = torch.empty(B, H, padded, D, device="cuda")
-dq, dk, dv = torch.empty_like(q), torch.empty_like(k), torch.empty_like(v)
-scale = D**-0.5
-for text in variants:
-    name, kw = text.split(":", 1)
-    mod = importlib.import_module(name)
-    try:
-        kernel = mod.backward(D, bool(causal), **eval(f"dict({kw})"))
-
-        def main(kernel=kernel):
-            kernel(
-                q,
-                k,
-                v,
-                do,
-                stats,
-                delta,
-                acc,
-                dk,
-                dv,
-                scale=scale,
-                scale_log2=scale * math.log2(math.e),
-                diagonal=0,
-                group=min(8, B * HK),
-            )
-
-        def full(kernel=kernel, mod=mod, main=main):
-            mod.prepare(D)(o, do, lse, stats, delta, acc)
-            main()
-            mod.convert(D)(acc, dq, scale=scale)
-            return dq, dk, dv
-
-        t0 = time.time()
-        full()
-        torch.cuda.synchronize()
-        runs[text] = full
-        print(f"# {text} compiled {time.time() - t0:.1f} s", flush=True)
-    except Exception as e:
-        print("#", text, type(e).__name__, str(e)[:300])
-first = next(iter(v for n, v in runs.items() if n != "cudnn"), None)
-
-
-# errors of one kv head
-def exact():
-    g = H // HK
-    Q, DO = q[0, :g].double(), do[0, :g].double()
-    K, V = k[0, 0].double(), v[0, 0].double()
-    s = Q @ K.T * scale
-    if causal:
-        s = s.masked_fill(torch.ones(S, S, device="cuda", dtype=torch.bool).triu(1), -math.inf)
-    p = s.softmax(-1)
-    O = p @ V
-    dp = DO @ V.T
-    dS = p * (dp - (DO * O).sum(-1, keepdim=True))
-    return dS @ K * scale, (dS.transpose(1, 2) @ Q).sum(0) * scale, (p.transpose(1, 2) @ DO).sum(0)
-
-
-want = exact() if S <= 4096 else None
-
-
-def errors(got):
-    got = got[0][0, : H // HK], got[1][0, 0], got[2][0, 0]
-    return (
-        " ".join(
-            f"{((a.double() - w).norm() / w.norm()).item():.5f}"
-            for a, w in zip(got, want, strict=False)
-        )
-        if want
-        else ""
-    )
-
-
-error = {n: errors(f()) for n, f in runs.items()}
-times = {n: [] for n in runs}
-mains = {}
-names = list(runs)
-end = time.time() + float(seconds)
-while time.time() < end:
-    for name in names:
-        a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-        a.record()
-        runs[name]()
-        b.record()
-        times[name].append((a, b))
-    torch.cuda.synchronize()
-med = {
-    n: float(np.median([a.elapsed_time(b) for a, b in t[len(t) // 2 :]])) for n, t in times.items()
+runs = {
+    "cuDNN": lambda: torch.autograd.grad(out, leaves, do, retain_graph=True),
+    "numpipe": lambda: run(kernel, q, k, v, o, lse, do, empty),
 }
-flop = 10 * B * H * S * S * D / (2 if causal else 1)
-print(f"== {shape}  rounds {len(times['cudnn'])}")
-for n in names:
+error = {name: errors(f()) for name, f in runs.items()}
+times = {name: [] for name in runs}
+for _ in range(rounds):
+    for name, f in runs.items():
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        f()
+        end.record()
+        times[name].append((start, end))
+torch.cuda.synchronize()
+flops = 10 * B * H * S * S * D / (2 if causal else 1)
+first = None
+for name, pairs in times.items():
+    ms = statistics.median(start.elapsed_time(end) for start, end in pairs)
+    first = first or ms
     print(
-        f"{n:60s} {med[n]:.3f} ms {flop / med[n] / 1e9:5.0f} TF  x{med['cudnn'] / med[n]:.3f}  err {error[n]}"
+        f"{shape} {name:8} {ms:.3f} ms {flops / ms / 1e9:4.0f} TFLOPS, {first / ms:.3f} of cuDNN's "
+        f"speed, errors {error[name]}",
+        flush=True,
     )
-for n, f in runs.items():
-    if n == names[-1]:
-
-        def t(f, c=5):
-            a, b = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
-            f()
-            a.record()
-            [f() for _ in range(c)]
-            b.record()
-            torch.cuda.synchronize()
-            return a.elapsed_time(b) / c
-
-        print(
-            "prepare",
-            t(lambda: mod.prepare(D)(o, do, lse, stats, delta, acc)),
-            "main",
-            t(main),
-            "convert",
-            t(lambda: mod.convert(D)(acc, dq, scale=scale)),
-        )

@@ -1,6 +1,6 @@
 import numpy as np
 import pytest
-from attention_backward import LATE, ROWS, backward, exact, run
+from attention_backward import backward, exact, run
 
 import numpipe
 
@@ -18,7 +18,7 @@ def test_gradients_match_float64(depth, queries, keys, heads, diagonal):
     k, v = (rng.standard_normal((1, heads[1], keys, depth)).astype(np.float16) for _ in range(2))
     causal = diagonal is not None
     o, lse, *expected = exact(q, k, v, do, causal, diagonal or 0)
-    kernel = backward(depth, causal, ROWS[depth], late=LATE[depth])
+    kernel = backward(depth, causal)
     made = run(
         kernel,
         q,
@@ -43,6 +43,6 @@ def test_no_schedule_has_a_race():
     dq = np.zeros((1, 1, 256, 64), np.float32)
     dk, dv = np.zeros_like(k), np.zeros_like(v)
     options = {"scale": 0.125, "scale_log2": 0.18, "diagonal": 0, "group": 1}
-    kernel = backward(64, True, 128, late=True)
+    kernel = backward(64, True)
     found = numpipe.verify(kernel, q, k, v, do, stats, delta, dq, dk, dv, schedules=5, **options)
     assert found, str(found)
