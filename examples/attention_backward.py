@@ -1,4 +1,4 @@
-"""Gradients of attention: dQ, dK and dV in one pass over blocks of queries (not tuned yet).
+"""Gradients of attention: dQ, dK and dV in one pass over blocks of queries.
 
 A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and dP^T = V dO^T
 have keys as rows, so P^T is an A operand in registers for dV. dS^T passes through shared memory
@@ -23,6 +23,8 @@ ROWS = {64: 128, 128: 64}
 """depth -> queries of a block"""
 LATE = {64: True, 128: False}
 """depth -> whether the product dV begins after dS: otherwise registers do not suffice at depth 64"""
+OWN_BARRIERS = {64: False, 128: True}
+"""depth -> whether this kernel's barriers are the only ones; numpipe's gain 6 % at depth 64"""
 
 
 def _statistics(o, do, lse):
@@ -70,7 +72,7 @@ def backward(depth, causal):
             approx_math=True,
             store_role=True,
             store_slots=2,
-            unsafe_no_auto_barriers=True,
+            unsafe_no_auto_barriers=OWN_BARRIERS[depth],
         ),
     )
     def bwd(q, k, v, do, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group):

@@ -35,14 +35,15 @@ def test_gradients_match_float64(depth, queries, keys, heads, diagonal):
         assert np.linalg.norm(x - y) < 5e-4 * np.linalg.norm(y)
 
 
-def test_no_schedule_has_a_race():
+@pytest.mark.parametrize("depth", [64, 128])
+def test_no_schedule_has_a_race(depth):
     rng = np.random.default_rng(1)
-    q, do = (rng.standard_normal((1, 1, 256, 64)).astype(np.float16) for _ in range(2))
-    k, v = (rng.standard_normal((1, 1, 256, 64)).astype(np.float16) for _ in range(2))
+    q, do = (rng.standard_normal((1, 1, 256, depth)).astype(np.float16) for _ in range(2))
+    k, v = (rng.standard_normal((1, 1, 256, depth)).astype(np.float16) for _ in range(2))
     stats, delta = (np.zeros((1, 1, 256), np.float32) for _ in range(2))
-    dq = np.zeros((1, 1, 256, 64), np.float32)
+    dq = np.zeros((1, 1, 256, depth), np.float32)
     dk, dv = np.zeros_like(k), np.zeros_like(v)
     options = {"scale": 0.125, "scale_log2": 0.18, "diagonal": 0, "group": 1}
-    kernel = backward(64, True)
+    kernel = backward(depth, True)
     found = numpipe.verify(kernel, q, k, v, do, stats, delta, dq, dk, dv, schedules=5, **options)
     assert found, str(found)
