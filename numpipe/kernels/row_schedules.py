@@ -40,6 +40,8 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
+SHORT_ROW = 80
+"""most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
 """of a `Barrier`: slots of all warpgroups"""
 
@@ -197,17 +199,25 @@ def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int) -> Rows
     height, group = 8, 64
     while height * n < 2048 and height < 32:
         height *= 2
-    # Lanes have pairs of columns; all pairs but those of the last group of lanes are inside. 8
-    # lanes share a row whose columns are an odd multiple of 16, 4 lanes one of an odd multiple of
-    # 8, which suits narrow rows.
+    # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
-    if n <= 80 and unit == 1:
-        wide, group = min((size * (-(-n // size) | 1), size) for size in (16, 8) if n <= 5 * size)
-        height = 512 // group
-    if unit > 1 or 80 < n < wide:
+    if n <= SHORT_ROW and unit == 1:
+        height, wide = short_tile(n)
+    if unit > 1 or SHORT_ROW < n < wide:
         wide = -(-n // max(group, unit)) * max(group, unit)
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     live = height * wide * held // 128
     of = max(1, 512 // (live + 40)), 0, 0, operands, dtype
     return Rows(n, height, wide, 1, whole, *of, unit=unit)
+
+
+def short_tile(n: int) -> tuple[int, int]:
+    """Return the rows and columns of a tile of rows of n columns, at most SHORT_ROW. 8 lanes share
+    a row of an odd multiple of 16 columns, 4 lanes one of an odd multiple of 8, for narrow rows.
+
+    >>> short_tile(12), short_tile(24), short_tile(49)
+    ((32, 16), (64, 24), (32, 80))
+    """
+    columns, size = min((size * (-(-n // size) | 1), size) for size in (16, 8) if n <= 5 * size)
+    return 512 // size, columns

@@ -57,6 +57,8 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
         x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,
         row: Static,
     ):  # fmt: skip
+        # where a lane holds parts of one row only, the quantizer multiplies by 1 / rms
+        folds = quantized and bias is None and row.height == 1
         for k in row.blocks(x):
             if adds:
                 first, second, block = row.load(k, x, residual)
@@ -101,7 +103,8 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
                 tile = value(j)
                 if centered:
                     tile = tile - mean
-                tile = tile * inverse
+                if not folds:
+                    tile = tile * inverse
                 if weight is not None:
                     tile = tile * weight[j].astype(np.float32)
                 if bias is not None:
@@ -109,7 +112,8 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
                 return tile
 
             if quantized:
-                result = quantized_(row, row.put, row.put_groups, k, scales, result)
+                factor = inverse if folds else 1.0
+                result = quantized_(row, row.put, row.put_groups, k, scales, result, factor)
             if adds and not stored:
                 row.store(block, y, result, total, value)
             else:

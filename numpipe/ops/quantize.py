@@ -5,7 +5,7 @@ can also quantize ``activation(x) * up``.
 """
 
 # tiles and schedules in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, call-overload, index"
 
 from __future__ import annotations
 
@@ -52,9 +52,9 @@ LEAST = 1e-35
 @functools.cache
 def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
     """Return three functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
-    `top`; ``scaled(tile, scale)``, a float32 tile divided by its scale and rounded to `dtype`; and
-    ``quantized(row, row.put, row.put_groups, k, scales, f)``, which stores the scales of a value f
-    of rows and returns the scaled value.
+    `top`; ``scaled(tile, scale, factor)``, a float32 tile times a factor, divided by its scale and
+    rounded to `dtype`; and ``quantized(row, row.put, row.put_groups, k, scales, f, factor)``, which
+    stores the scales of a value f of rows times a positive factor and returns the scaled value.
     """
     most, kind, rounds = TOP[dtype], ELEMENTS[dtype].dtype, dtype == "int8"
     inverse = 1.0 / most
@@ -64,28 +64,28 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
         return np.where(top < LEAST, 1.0, top * inverse)
 
     @function
-    def scaled(tile, scale):
+    def scaled(tile, scale, factor=1.0):
         root = rsqrt(scale)  # its square is the reciprocal, without a path for denormal numbers
-        values = tile * (root * root)
+        values = tile * (root * root * factor)
         if rounds:
             values = np.clip(np.round(values), -most, most)
         return values.astype(kind)
 
     @function
-    def quantized(row, put, put_groups, k, scales, f):
+    def quantized(row, put, put_groups, k, scales, f, factor=1.0):
         if block == "row":
-            scale = scale_of(row.max(lambda j: np.abs(f(j))))
+            scale = scale_of(row.max(lambda j: np.abs(f(j))) * factor)
             put(k, scales, scale)
-            return lambda j: scaled(f(j), scale)
+            return lambda j: scaled(f(j), scale, factor)
 
         def by_group(j):
             tile = row.groups(f(j), j)
             tops = np.maximum(np.abs(tile[:, 0:64]), np.abs(tile[:, 64:128]))
             # the bits of positive numbers have the same order, and a warp compares them at once
             top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
-            scale = scale_of(top)
-            put_groups(k, scales, scale, j)
-            return row.joined(scaled(tile, scale[:, None]))
+            scale = scale_of(top[:, None] * factor)
+            put_groups(k, scales, scale.reshape(-1), j)
+            return row.joined(scaled(tile, scale, factor))
 
         return by_group
 

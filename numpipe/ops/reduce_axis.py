@@ -19,7 +19,7 @@ fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, r
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index"
 
 from __future__ import annotations
 
@@ -35,11 +35,18 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..kernels.row_kernels import loadable
+from ..kernels.row_schedules import SHORT_ROW, short_tile
+from ..language.memory.copies import copy_gmem_to_smem
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
+from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .op_outputs import allocated
@@ -51,8 +58,8 @@ NARROW = 128
 """columns below which rows are read several at a time, so that all lanes of a warp have some"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
-SHORT = 80
-"""elements of rows of which a tile has all"""
+PIECE = 64
+"""rows of `narrow_reducer` that are in registers at a time"""
 BEYOND = 2**31 - 1
 """larger than every index"""
 
@@ -90,7 +97,7 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    ctas = 5 if index and down else 6  # without spills
+    ctas = 7 if across == 64 else 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
@@ -184,6 +191,52 @@ def reducer(
     return reduce_axis  # type: ignore[no-any-return]
 
 
+@functools.cache
+def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> Kernel:
+    """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
+    a CTA loads `height` of them with one copy, wherever they begin."""
+    index, sums = kind == "argmax", kind in ("sum", "dot")
+    span = height * n
+    ctas = 4 if n > 64 and (index or kind == "dot") else 8  # without spills
+
+    @numpipe_kernel(
+        grid=lambda x: (cdiv(x.shape[0], height),),
+        warp_specialized=False,
+        without=("weights",) if kind != "dot" else (),
+        # safe: shared memory is written once, and read after the barrier
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
+        static_dims=(-1,),
+    )
+    def reduce_narrow_rows(x, weights, y, scale):
+        first = program_id(0) * height
+        rows, landed = scratch((SMEM((span,), x.dtype), Barrier()))
+        copy_gmem_to_smem(x.flat.at[ds(first * n, span)], rows, landed)
+        if kind == "dot":
+            factors = weights[0, ds(0, n)].astype(np.float32)[None, :]
+        if index:
+            columns = iota(n)[None, :]
+        barrier_wait(landed)
+        for k in static_range(0, height, PIECE):
+            tile = load_tile(rows.at[ds(k * n, PIECE * n)], columns=n)
+            if sums:
+                tile = tile.astype(np.float32)
+            if kind == "dot":
+                tile = tile * factors
+            if kind == "top":
+                tile = np.abs(tile)
+            result = tile.sum(axis=1) if sums else tile.max(axis=1).astype(np.float32)
+            if index:
+                at = (tile.astype(np.float32) == result[:, None]) | np.isnan(tile)
+                result = np.where(at, columns, n).min(axis=1)
+            else:
+                result = result * scale
+                if finish is not None:
+                    result = finish(result)
+            y[ds(first + k, PIECE)] = result
+
+    return reduce_narrow_rows  # type: ignore[no-any-return]
+
+
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     """Return (the array that a kernel reads, `down`), or None if it needs a copy."""
     if axis is None:
@@ -210,6 +263,22 @@ def _folded(view: ArrayInfo, down: bool) -> int:
     return fold if rows >= fold and rows * row >= FOLDED and view.strides[1] == row else 1
 
 
+def _narrow(x: ArrayInfo) -> bool:
+    """Return whether rows of a matrix are loaded by `narrow_reducer`. Lanes that read several rows
+    of a multiple of 64 bytes in shared memory would access the same banks."""
+    (rows, columns), row = x.shape, x.strides[0]
+    return columns < NARROW and row % 64 > 0 and rows * row >= FOLDED and loadable(x)[1]
+
+
+def narrow_height(n: int, itemsize: int) -> int:
+    """Return how many rows of n elements a CTA of `narrow_reducer` loads.
+
+    >>> narrow_height(24, 2), narrow_height(100, 4)
+    (256, 64)
+    """
+    return next(rows for rows in (256, 128, PIECE) if rows * n * itemsize <= 16384 or rows == PIECE)
+
+
 def schedule(
     shape: Ints,
     down: bool,
@@ -224,19 +293,23 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
     >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 40, 25), (16, 128, 48, 187))
+    ((16, 64, 112, 4), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil, sums = lambda n, size: -(-n // size), kind in ("sum", "dot")
-    n = max(n, 1)
+    n, ctas, lines = max(n, 1), ENOUGH, True
     if down:
-        across = 64 * ceil(others, 64 * ceil(others, 256))
+        # where rows are whole lines of memory, tiles are small and all CTAs run at a time
+        lines = others % (64 * fold) == 0
+        across = 64 * ceil(others, 64 * ceil(others, 64 if lines else 256))
         across = 16 if again else across if others > 32 else 32
-        step = (512 if again else 2048) // across // 8 * 8
+        step = (512 if again else 1024 if lines else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         many = again or n // (5 * step) * shape[0] * ceil(others, across) >= ENOUGH
-        counts = (1, 3, 5) if again or (many and itemsize < 4) else (1, 3)
+        most = (3 if itemsize == 4 else 5) + 2 * (lines or again)
+        counts = range(1, most + 1 if many else 4, 2)
         length = step * next((count for count in counts if count * step >= n), counts[-1])
+        ctas = ENOUGH * (1 + many) // (3 if lines else 2)
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -245,9 +318,9 @@ def schedule(
         across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
         across = 32 if n < 128 and not sums else across
         step, count = 512 if across == 1 else 64, 1
-        if n <= SHORT:
+        if n <= SHORT_ROW:
             # few lanes share a short row
-            across, step = 32, 16 + 32 * ceil(max(n - 16, 0), 32)
+            across, step = short_tile(n)
         else:
             # as many steps at once as leave few for the end of the axis
             most = ceil(n, step) if sums else max(n // step, 1)
@@ -256,8 +329,8 @@ def schedule(
             count = min(at_once, key=lambda count: ceil(ceil(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * ceil(others, across), 1)
-    # long columns are walked faster by more CTAs than run at a time; rows need no second launch
-    most = ceil(ENOUGH if many else ENOUGH // 2, tiles) if down else ENOUGH // tiles
+    # long columns with large tiles are walked faster by more CTAs than run at a time
+    most = ctas // tiles if lines else ceil(ctas, tiles)
     parts = 1 if again and n < 512 else min(most, n // length)
     return step, across, length, max(parts, 1)
 
@@ -304,6 +377,13 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
+    matrix = strided(view, (rows, columns), (near, size))
+    if not (down or again) and batch == 1 and _narrow(matrix):
+        inputs = {} if weights is None else {"weights": weights}
+        kernel = narrow_reducer(kind, columns, narrow_height(columns, size), finish)
+        y = reshaped(y, rows)
+        kernel(matrix, **inputs, y=y, scale=scale, target=target, stream=stream)
+        return
     fold = 1 if again or (down and kind == "dot") else _folded(view, down)
     whole, slots = rows // fold * fold, 0
     plans: list = []

@@ -58,7 +58,8 @@ def launch_forward(log: bool) -> Callable[..., None]:
     """Return the launch function of the op y(x)."""
 
     def launch(x: ArrayInfo, y: ArrayInfo, target: str | None, stream: Any) -> None:
-        _launch(forward(log), {"x": x}, {"y": y}, target, stream)
+        operands, results = {"x": (MATRIX, x)}, {"y": (MATRIX, y)}
+        launch_over_rows("softmax", forward(log), operands, results, target, stream)
 
     return launch
 
@@ -69,23 +70,7 @@ def launch_backward(log: bool) -> Callable[..., None]:
     def launch(
         y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, target: str | None, stream: Any
     ) -> None:
-        _launch(backward(log), {"g": grad, "y": y}, {"dx": dx}, target, stream)
+        operands, results = {"g": (MATRIX, grad), "y": (MATRIX, y)}, {"dx": (MATRIX, dx)}
+        launch_over_rows("softmax", backward(log), operands, results, target, stream)
 
     return launch
-
-
-def _launch(
-    kernel: RowKernel,
-    arrays: dict[str, ArrayInfo],
-    results: dict[str, ArrayInfo],
-    target: str | None,
-    stream: Any,
-) -> None:
-    launch_over_rows(
-        "softmax",
-        kernel,
-        {name: (MATRIX, info) for name, info in arrays.items()},
-        {name: (MATRIX, info) for name, info in results.items()},
-        target,
-        stream,
-    )

@@ -8,6 +8,7 @@ panels (`layout`), and more if it has more rows than a box may have.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -90,7 +91,8 @@ def cut(
     one-dimensional tile is copied in consecutive boxes.
     """
     if layout.flat:
-        side = _side(layout.shape[1], 16 // layout.itemsize)
+        # a box begins at a multiple of 128 bytes in shared memory
+        side = _side(layout.shape[1], math.gcd(layout.nbytes, 128) // layout.itemsize)
         flat = tuple(
             (offset + start * layout.itemsize, start) for start in range(0, layout.shape[1], side)
         )

@@ -48,7 +48,7 @@ class Layout:
     swizzling.
 
     shape         rows and columns in elements, in the order the user sees; a one-dimensional block
-                  is a single row without gaps (`flat`)
+                  is a single row without gaps (`flat`), and `offset` puts further rows after it
     itemsize      bytes of an element
     inner         which axis is contiguous: 1 row-major, 0 column-major (an array whose first
                   dimension is contiguous)
@@ -105,7 +105,7 @@ class Layout:
         at = (row, column)
         inside = at[self.inner] * self.itemsize
         if self.flat:
-            return inside
+            return row * self.nbytes + inside
         shift = self.width.bit_length() - 1
         return (
             (inside >> shift) * self.panel_stride

@@ -31,8 +31,8 @@ CALLS: dict[str, tuple[str, tuple[str, ...]]] = {
     "bitcast": ("numpipe.bitcast({0}, {1})", ("tile", "np.int32")),
     "layout_cast": ("numpipe.layout_cast({0}, {1})", ("tile", "'rows'")),
     "load_tile": (
-        "numpipe.load_tile({0}, {1})",
-        ("x.at[numpipe.ds(0, 64), numpipe.ds(0, 64)]", "'coalesced'"),
+        "numpipe.load_tile({0}, {1}, {2})",
+        ("x.at[numpipe.ds(0, 64), numpipe.ds(0, 64)]", "'coalesced'", "None"),
     ),
     "sum": ("tile.sum(axis={0}, keepdims={1})", ("1", "True")),
     "max": ("tile.max(axis={0})", ("1",)),

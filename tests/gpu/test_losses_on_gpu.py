@@ -3,6 +3,7 @@ in JAX."""
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,10 @@ import pytest
 import numpipe
 from numpipe import ops
 
+os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 torch = pytest.importorskip("torch")
+
+PROCESSES = 4
 
 SHAPES = [(64, 1), (1000, 8), (333, 201), (2, 64, 1024), (33, 3001), (16, 16384), (40, 50257)]
 SHAPES += [(30, 128256), (3, 140001)]

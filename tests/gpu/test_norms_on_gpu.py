@@ -10,6 +10,8 @@ import numpipe.ops
 
 torch = pytest.importorskip("torch")
 
+PROCESSES = 4
+
 TOLERANCES = {"float32": 1e-5, "bfloat16": 1.6e-2}
 
 

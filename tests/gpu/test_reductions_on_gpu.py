@@ -12,7 +12,17 @@ from numpipe import ops
 torch = pytest.importorskip("torch")
 
 TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
-SHAPES = [(3,), (7, 50), (333, 201), (4, 5001), (2, 200000), (30000, 12), (5, 600, 70), (4096, 512)]
+SHAPES = [
+    (3,),
+    (7, 50),
+    (333, 201),
+    (4, 5001),
+    (2, 200000),
+    (30000, 12),
+    (5, 600, 70),
+    (20001, 91),
+    (4096, 512),
+]
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)

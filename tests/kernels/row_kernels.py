@@ -50,6 +50,18 @@ def through_shared(x, y, *, m: numpipe.Static, n: numpipe.Static):
         out[...] = tile[...]
 
 
+@numpipe.kernel(grid=lambda x, m: (cdiv(x.shape[0], m),), warp_specialized=False)
+def adjacent_rows(
+    x, y, *, m: numpipe.Static, n: numpipe.Static, layout: numpipe.Static, columns: numpipe.Static
+):
+    """Copy blocks of m contiguous rows of n columns through a vector in shared memory."""
+    first = numpipe.program_id(0) * m
+    rows, landed = numpipe.scratch((numpipe.SMEM((m * n,), x.dtype), numpipe.Barrier()))
+    numpipe.copy_gmem_to_smem(x.flat.at[ds(first * n, m * n)], rows, landed)
+    numpipe.barrier_wait(landed)
+    y[ds(first, m), ds(0, columns)] = numpipe.load_tile(rows, layout, columns)
+
+
 @numpipe.kernel
 def reduced(x, rows, columns, whole, *, m: numpipe.Static, n: numpipe.Static):
     tile = x[ds(0, m), ds(0, n)]

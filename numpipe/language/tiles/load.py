@@ -46,6 +46,7 @@ from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from .array_views import (
     GmemView,
@@ -72,7 +73,7 @@ from .layouts import (
     layout_of,
 )
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
-from .row_layouts import ROWS, lanes_of, word_of
+from .row_layouts import LANES, ROWS, lanes_of, word_of
 from .scattered_shared import load as load_anywhere
 from .tile import Tile, check_dtype, check_form, form_of
 
@@ -150,7 +151,7 @@ def without_value(arg: ArrayArg, parts: Sequence) -> str:
     return next((part.what for part in parts if isinstance(part, NoValue)), "")
 
 
-def load_form(view: Any, layout: Any) -> Form:
+def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
     """Return the form of the tile that `load_tile` loads from a view. Raises SpecError for layouts
     that `load_tile`, or the tile, does not support."""
     shared: Any = view if isinstance(view, SmemLike) else None
@@ -159,12 +160,24 @@ def load_form(view: Any, layout: Any) -> Form:
             f"load_tile(view, layout): view must be a view of an array, got {called(view)}; fix: "
             "pass array.at[ds(i, 64), ds(j, 64)]"
         )
-    layout = constant("load_tile", "layout", layout)
+    layout, columns = (
+        constant("load_tile", name, value)
+        for name, value in (("layout", layout), ("columns", columns))
+    )
     name, dtype, shape = (
         ("tile", shared.dtype, shared.layout.sides)
         if shared is not None
         else (f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     )
+    if columns is not None:
+        known = isinstance(columns, int) and columns > 0
+        if shared is None or len(shape) > 1 or not known or shape[0] % columns:
+            raise SpecError(
+                "load_tile: columns must divide the size of a one-dimensional tile in shared "
+                f"memory, got {columns!r} for {name} {shape}"
+            )
+        shape = shape[0] // columns, columns
+        layout = f"{ROWS} {min(LANES)}" if layout == AUTO else layout
     if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
@@ -183,8 +196,13 @@ def load_form(view: Any, layout: Any) -> Form:
     return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
 
 
+def rows_of(tile: SmemLike, form: Form) -> Layout:
+    """Return the layout of a tile in shared memory as rows of a form."""
+    return replace(tile.layout, shape=(1, form.shape[-1])) if tile.layout.flat else tile.layout
+
+
 @op
-def load_tile(view: Any, layout: str = AUTO) -> Tile:
+def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile:
     """Load a block of an array as a register tile in a chosen layout, inside a kernel.
 
     view    ``array.at[ds(i, 64), ds(j, 64)]``, of which elements outside the array are 0; or a
@@ -195,6 +213,9 @@ def load_tile(view: Any, layout: str = AUTO) -> Tile:
             as many lanes as possible, or 32, share a row (`by_row`), the layout of tiles that are
             not accumulators; for a vector "row 32", along the columns of such a tile, or "column
             32", along its rows
+    columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
+             of any length that follow each other without gaps, as in a contiguous array. The
+             layout "auto" is "rows 4" then
 
     Use it in kernels that compute element by element, and for data that is read and written once: a
     load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.
@@ -207,12 +228,12 @@ def load_tile(view: Any, layout: str = AUTO) -> Tile:
     Raises SpecError if `view` is not a view, for coalesced rows that are not 32, 64, 128, 256, 384
     … bytes, and for other layouts.
     """
-    form = load_form(view, layout)
+    form = load_form(view, layout, columns)
     if not current().role.computes:
         return Tile(None, form)
     if isinstance(view, SmemTile):
         before_access(view)
-        return Tile(load_anywhere(view.layout, view.address, form, (0, 0)), form)
+        return Tile(load_anywhere(rows_of(view, form), view.address, form, (0, 0)), form)
     value = np.zeros(form.shape, form.dtype)
     check_read(view.ref, view.start, view.axes, view.shape, f"load_tile: {view.ref.name}.at[…]")
     _read_block(view.ref, view.axes, view.start, value)

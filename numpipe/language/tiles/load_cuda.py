@@ -227,18 +227,20 @@ nb.overload(operator.getitem, _load)
 
 
 @cuda_meaning(source.load_tile)
-def _load_tile(view: Any, layout: Any = None) -> Any:
-    tile = TileType(source.load_form(view, layout))
+def _load_tile(view: Any, layout: Any = None, columns: Any = None) -> Any:
+    tile = TileType(source.load_form(view, layout, columns))
+    given = layout, nb.types.none if columns is None else columns
     if isinstance(view, SmemType):
-        builder, args = yield tile(view, layout)
+        builder, args = yield tile(view, *given)
         if not view.role.computes:
             return undefined(tile)
         builder.apply(before_access, (view,), (args[0],))
-        parts = load_anywhere(builder, view.layout, args[0], tile, (nb.const(0), nb.const(0)), True)
+        start = nb.const(0), nb.const(0)
+        parts = load_anywhere(builder, source.rows_of(view, tile.form), args[0], tile, start, True)
         converge(builder)
         return assembled(builder, tile, parts)
     ref = view.ref
-    builder, args = yield tile(view, layout)
+    builder, args = yield tile(view, *given)
     if not ref.role.computes:
         return undefined(tile)
     fields = builder.fields(view, args[0])

@@ -72,7 +72,7 @@ def lanes_for(columns: int) -> int:
     (8, 4, 16, 32)
     """
     own = power_of_two(columns // 2, 16 if columns <= 128 else 32) if columns % 8 == 0 else 0
-    if own >= 16 or (own and columns <= 256):
+    if own >= 16 or (own and columns <= 128):
         return own
     return next((n for n in reversed(LANES) if 2 * n >= columns), LANES[0])
 

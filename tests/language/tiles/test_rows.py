@@ -23,6 +23,7 @@ from tests.kernels.row_kernels import (
     BF16,
     DTYPES,
     SHAPES,
+    adjacent_rows,
     array,
     cast,
     expected,
@@ -107,6 +108,24 @@ def test_casts_move_tiles_and_vectors(
         y = np.zeros_like(x)
         cast(x, y, v, m=shape[0], n=shape[1], to=names(lanes, shape), target=target)
         assert (y == x * v[: shape[1]] + v[: shape[0], None]).all()
+
+
+@pytest.mark.parametrize("n", [3, 24, 33, 70])
+def test_rows_of_any_length_are_loaded_from_a_vector(n: int, target: str) -> None:
+    for dtype, layout in ((F32, "rows 4"), (BF16, "rows 8"), (BF16, "accumulator")):
+        if layout == "accumulator" and n % 8:
+            continue
+        x = array((150, n), dtype)
+        y = np.zeros_like(x)
+        adjacent_rows(x, y, m=64, n=n, layout=layout, columns=n, target=target)
+        assert (y == x).all()
+
+
+def test_columns_of_a_vector_divide_its_size() -> None:
+    x = array((64, 24), F32)
+    for columns in (0, 25):
+        with pytest.raises(SpecError, match=rf"columns must divide .* got {columns} .*\(1536,\)"):
+            adjacent_rows(x, x.copy(), m=64, n=24, layout="rows 4", columns=columns, target="sim")
 
 
 def test_a_softmax_by_a_warp_a_row() -> None:
