@@ -183,15 +183,8 @@ class Kernel:
         elif seed is not None:
             schedule_seed = seed
         with collecting(trace) as events:
-            return self.judged(
-                Judge(ctas, limit=limit),
-                *args,
-                out=out,
-                schedule_seed=schedule_seed,
-                trace=events,
-                mesh=mesh,
-                **named,
-            )
+            judge = Judge(ctas, limit=limit, seed=schedule_seed, trace=events)
+            return self.judged(judge, *args, out=out, mesh=mesh, **named)
 
     def judged(
         self,
@@ -199,18 +192,13 @@ class Kernel:
         /,
         *args: Any,
         out: Any = None,
-        schedule_seed: Any = None,
-        trace: Any = None,
         mesh: Any = None,
         **named: Any,
     ) -> Any:
-        """Run on the simulated SM under the checks of `judge`; `trace` is a Trace."""
+        """Run on the simulated SM as `judge` says, under its checks."""
         if mesh is not None:
-            ran = self._on_mesh.run(
-                mesh, args, named, out, "sim", None, schedule_seed, trace, judge
-            )
-            return ran[0]
-        return self._run(args, named, out, "sim", None, schedule_seed, trace, judge)
+            return self._on_mesh.run(mesh, args, named, out, "sim", None, judge)[0]
+        return self._run(args, named, out, "sim", None, judge)
 
     def _run(
         self,
@@ -219,8 +207,6 @@ class Kernel:
         out: Any,
         target: str | None,
         stream: Any,
-        seed: Any = None,
-        trace: Any = None,
         judge: Judge | None = None,
     ) -> Any:
         """Run a call for which no launch is cached."""
@@ -228,7 +214,7 @@ class Kernel:
             notes.calls.append(noted_calls.Noted(self, args, named, out))
             return out
         call = self._calls.resolve(args, named, out, target, stream)
-        launched = call.run(stream, seed, trace, judge)
+        launched = call.run(stream, judge)
         if launched is not None and len(call.values) == len(self.definition.own_names):
             if call.values:  # they are computed from the arrays' shapes
                 launched = call.alone(launched.stream)

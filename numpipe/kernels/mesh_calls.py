@@ -42,8 +42,6 @@ class OnMesh:
         out: Any,
         target: str | None,
         stream: Any,
-        seed: Any = None,
-        trace: Any = None,
         judge: Judge | None = None,
     ) -> tuple[Any, Together | None]:
         """Run a call on all GPUs of a mesh. Return its outputs, each a list with one array per GPU,
@@ -68,7 +66,7 @@ class OnMesh:
         if calls[0].plan.empty:
             pass
         elif mesh.gpus is None:
-            simulate(calls, seed, trace, judge)
+            simulate(calls, judge)
         else:
             with naming(self.definition.name):
                 launches = self._launch(mesh, calls, stream)

@@ -68,9 +68,7 @@ class Planned(NamedTuple):
         assert self.plan.prepared is not None
         return self.plan.prepared.alone(self.plan.grid, self.infos, self.values, stream)
 
-    def run(
-        self, stream: Any, seed: Any = None, trace: Any = None, judge: Judge | None = None
-    ) -> launch.Launch | None:
+    def run(self, stream: Any, judge: Judge | None = None) -> launch.Launch | None:
         """Run the call. Return its launch if it ran on GPU arrays.
 
         With a `judge`, overlapping arrays are allowed, because the simulated SM reports which of
@@ -79,7 +77,7 @@ class Planned(NamedTuple):
         if plan.empty:
             return None
         if plan.prepared is None:
-            simulate((self,), seed, trace, judge)
+            simulate((self,), judge)
             return None
         if infos[0].kind == "host":
             handle = 0 if stream is None else launch.as_stream(stream)
@@ -123,7 +121,7 @@ def result(calls: Sequence[Planned], out: Any, lists: bool = False) -> Any:
     return found[0] if len(found) == 1 else tuple(found)
 
 
-def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | None) -> None:
+def simulate(calls: Sequence[Planned], judge: Judge | None) -> None:
     """Run a call on the simulated SM; for a kernel of several GPUs, run the calls of all GPUs
     together.
 
@@ -138,14 +136,15 @@ def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | Non
     from .simulate import simulate
 
     grid, unit = plan.grid, variant.unit(simulated=True)
-    if judge is not None and judge.ctas is not None:
+    check = launch.check_overlap if judge is None else launch.check_elements
+    judge = judge or Judge()
+    if judge.ctas is not None:
         grid = run_target.on(definition, judge.ctas)
     arrays = []
     for call in calls:
         own = [info.array for info in call.infos]
         for array in own[len(own) - call.fresh :]:
             array.reshape(-1).view(np.uint8)[...] = 0xFF  # type: ignore[union-attr]
-        check = launch.check_overlap if judge is None else launch.check_elements
         check(call.infos, [array.name for array in variant.arrays], call.outputs, definition.name)
         if variant.workspace is not None:
             own.append(np.zeros(variant.workspace(grid, call.infos), np.float32))
@@ -154,8 +153,6 @@ def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | Non
         arrays.append(own)
 
     def ended(memory: Any) -> None:
-        if judge is None:
-            return
         fresh: dict[str, Any] = {}
         passed: dict[str, Any] = {}
         for gpu, call in enumerate(calls):
@@ -175,11 +172,11 @@ def simulate(calls: Sequence[Planned], seed: Any, trace: Any, judge: Judge | Non
             arrays,  # type: ignore[arg-type]
             [variant.typed(call.values) for call in calls],
             grid,
-            seed=seed,
-            trace=trace,
+            seed=judge.seed,
+            trace=judge.trace,
             fresh=calls[0].fresh,
             ended=ended,
-            limit=None if judge is None else judge.limit,
+            limit=judge.limit,
             at_once=definition.options.attributes.cooperative,
         )
     except Exception as error:

@@ -23,12 +23,14 @@ def of_gpu(name: str, gpu: int, gpus: int) -> str:
 
 
 class Judge:
-    """Checks of a simulated run after all CTAs have ended.
+    """How a call is simulated, and checks of the run after all CTAs have ended.
 
     ctas      CTAs of a persistent grid (None: as in a call)
     before    contents of the passed arrays before the run, by name; None: outputs are not checked
     partial   outputs that the kernel writes only partially, on purpose
     limit     seconds that the run may take; None: one hour
+    seed      of a random schedule, or the schedule itself; None: virtual-time order
+    trace     the Trace to which events are added
     """
 
     def __init__(
@@ -37,8 +39,11 @@ class Judge:
         before: Arrays | None = None,
         partial: tuple[str, ...] = (),
         limit: float | None = None,
+        seed: Any = None,
+        trace: Any = None,
     ) -> None:
         self.ctas, self.partial, self.limit = ctas, partial, limit
+        self.seed, self.trace = seed, trace
         self._before = before
         self.unwritten: dict[str, SimulationError] = {}
         """report of unwritten elements by output, for outputs that the call allocated"""

@@ -21,7 +21,7 @@ from .cross_entropy_kernels import (
     reduced,
 )
 from .declaration import Operand, op
-from .op_outputs import Place, allocated
+from .op_outputs import Place, allocated, same
 from .operands import move
 from .over_rows import MATRIX, ROWS, TYPES, flat, given, launch_over_rows
 
@@ -217,9 +217,7 @@ def _gradient_of_logits(
         "lse": lambda logits, labels, grad: (
             loss_type(logits, labels, "none") if grad is None else None
         ),
-        "dlogits": lambda logits, grad: (
-            None if grad is None else ArrayType(logits.shape, logits.dtype)
-        ),
+        "dlogits": lambda logits, grad: same(logits, grad is not None),
     },
     types=TYPES,
     launch=launch_rows,
@@ -268,9 +266,7 @@ def _composed(
     operands=LOGITS,
     results={
         "loss": loss_type,
-        "dlogits": lambda logits, with_gradient: (
-            ArrayType(logits.shape, logits.dtype) if with_gradient else None
-        ),
+        "dlogits": lambda logits, with_gradient: same(logits, with_gradient),
     },
     types=TYPES,
     launch=_launch,

@@ -9,7 +9,6 @@ are ready after the forward pass, and the backward pass scales them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ from .cross_entropy import (
 )
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
-from .op_outputs import Place, allocated
+from .op_outputs import Place, allocated, same
 from .operands import copied, move
 from .over_rows import MATRIX, flat
 from .tiled import reshaped
@@ -155,19 +154,12 @@ def _composed(
     return made[0]
 
 
-def _like(operand: str) -> Callable[..., ArrayType | None]:
-    """Return the function of the type of an operand's gradient."""
-    return lambda x, weight, with_gradients: (
-        ArrayType((x if operand == "x" else weight).shape, x.dtype) if with_gradients else None
-    )
-
-
 @op(
     operands={"x": "... d", "weight": "v d", "labels": Operand("...", LABELS)},
     results={
         "loss": _loss,
-        "dx": _like("x"),
-        "dweight": _like("weight"),
+        "dx": lambda x, with_gradients: same(x, with_gradients),
+        "dweight": lambda weight, with_gradients: same(weight, with_gradients),
         "scale": lambda x, weight, with_gradients: _loss(x, weight) if with_gradients else None,
     },
     types=TYPES,

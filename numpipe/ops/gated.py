@@ -17,7 +17,7 @@ from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .declaration import op
-from .op_outputs import Place
+from .op_outputs import Place, same
 from .quantize import QUANTIZED, launch_quantized, result_type, scales_type
 from .tiled import TYPES, Tile, launch_over_tiles
 
@@ -123,8 +123,8 @@ def _launch_gradient(
 @op(
     operands={"grad": "", "gate": "", "up": ""},
     results={
-        "dgate": lambda gate: ArrayType(gate.shape, gate.dtype),
-        "dup": lambda up: None if up is None else ArrayType(up.shape, up.dtype),
+        "dgate": lambda gate: same(gate),
+        "dup": lambda up: same(up, up is not None),
     },
     types=TYPES,
     launch=_launch_gradient,

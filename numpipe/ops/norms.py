@@ -25,7 +25,7 @@ from ..language.tiles.refs import ds
 from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import launch_gradient, scaling
-from .op_outputs import Place
+from .op_outputs import Place, same
 from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, given, launch_over_rows
 from .quantize import QUANTIZED, UNITS, quantizer, result_type, scales_type
 
@@ -157,7 +157,7 @@ def _launch(
     },
     results={
         "dx": "... n",
-        "dresidual": lambda x, dropout: ArrayType(x.shape, x.dtype) if dropout > 0 else None,
+        "dresidual": lambda x, dropout: same(x, dropout > 0),
         "dweight": lambda weight: None if weight is None else ArrayType(weight.shape, np.float32),
         "dbias": lambda x, bias: ArrayType(x.shape[-1:], np.float32) if bias else None,
     },
@@ -208,17 +208,12 @@ def _gradients(
     return dx, dweight, rest[0] if rest else None, None if residual is None else dresidual
 
 
-def _total(x: Any, residual: Any) -> ArrayType | None:
-    """Return the type of x + residual, a result if there is a residual."""
-    return None if residual is None else ArrayType(x.shape, x.dtype)
-
-
 @op(
     operands={"x": "... n", "weight": VECTOR, "bias": VECTOR, "residual": "... n"},
     results={
         "y": "... n",
         "statistics": lambda x, centered: ArrayType((*x.shape[:-1], 1 + centered), np.float32),
-        "total": _total,
+        "total": lambda x, residual: same(x, residual is not None),
     },
     types=TYPES,
     launch=_launch,
@@ -279,7 +274,7 @@ def declared(centered: bool) -> Callable[[Callable[P, Any]], Op[P]]:
         results={
             "y": lambda x, out_scales, out_dtype: result_type(x.shape, x, out_scales, out_dtype),
             "scales": lambda x, out_scales: scales_type(x.shape, out_scales),
-            "total": _total,
+            "total": lambda x, residual: same(x, residual is not None),
         },
         types=TYPES,
         launch=partial(_launch, centered=centered),

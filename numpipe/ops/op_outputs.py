@@ -16,9 +16,15 @@ from ..diagnostics import log
 from ..kernels.noted_calls import imagined, taken
 from ..launch.array_info import ArrayInfo
 from ..launch.collected_launches import COLLECTING
+from ..plan.specs import ArrayType
 
 Place = dict[str, Any]
 """the arguments ``target`` and ``stream`` of a call, which its kernels get too"""
+
+
+def same(x: Any, present: bool = True) -> ArrayType | None:
+    """Return the shape and type of a result that has those of x; None unless it is present."""
+    return ArrayType(x.shape, x.dtype) if present else None
 
 
 def allocated(like: ArrayInfo, shape: Ints, place: Place, dtype: Any = None) -> ArrayInfo:

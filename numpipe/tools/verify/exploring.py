@@ -84,7 +84,7 @@ class All:
 
     kernel: Kernel
     arguments: Arguments
-    judge: Callable[[], Judge]
+    judge: Callable[..., Judge]
     limit: float
     coverage: Coverage = field(default_factory=Coverage)
 
@@ -135,9 +135,8 @@ class All:
         return clusters, drawn
 
     def _run(self, guide: Guide) -> tuple[Arrays, Judge]:
-        judge = self.judge()
-        run = functools.partial(self.kernel.judged, judge)
-        return self.arguments.run(run, schedule_seed=guide), judge
+        judge = self.judge(seed=guide)
+        return self.arguments.run(functools.partial(self.kernel.judged, judge)), judge
 
     def shortest(self, found: Class) -> Class:
         """Return a class that shows the same report in fewer steps, with fewer switches between

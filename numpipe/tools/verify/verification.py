@@ -353,15 +353,15 @@ Run: TypeAlias = tuple[Seed, "Arrays | None", "SimulationError | None", Judge, "
 
 
 def _seeded(
-    kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], judge: Callable[[], Judge]
+    kernel: Kernel, arguments: Arguments, seeds: Sequence[int | None], judge: Callable[..., Judge]
 ) -> Iterator[Run]:
     """Run the schedules of the given seeds."""
     for seed in seeds:
-        own_judge = judge()
+        own_judge = judge(seed=seed)
         try:
             yield (
                 seed,
-                arguments.run(functools.partial(kernel.judged, own_judge), schedule_seed=seed),
+                arguments.run(functools.partial(kernel.judged, own_judge)),
                 None,
                 own_judge,
                 None,
