@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -117,16 +117,25 @@ def starts_of(
     return (nb.const(0), found[0]) if tile.layout.flat else (found[0], found[1])
 
 
-def _aligned(builder: Any, tile: SmemType, starts: tuple, at: tuple[Any, Any]) -> Any:
-    """Return whether starts that are known only at run time lie where the swizzle pattern repeats;
-    None if there are no such starts."""
+def _either(
+    builder: Any,
+    tile: SmemType,
+    starts: tuple,
+    at: tuple[Any, Any],
+    rows: Callable[[], list],
+    elements: Callable[[], list],
+) -> list:
+    """Access a part of a tile by rows if it starts where the swizzle pattern repeats, else by
+    elements. If only the running kernel knows that, it has code for both."""
     units = (tile.layout.per_panel, 8) if tile.layout.inner == 0 else (8, tile.layout.per_panel)
     tests = [
         builder.icmp_unsigned("==", builder.and_(value, unit - 1), 0)
         for start, value, unit in zip(starts, at, units, strict=True)
         if start is None
     ]
-    return functools.reduce(builder.and_, tests) if tests else None
+    if not tests:
+        return rows()
+    return builder.one_of(functools.reduce(builder.and_, tests), rows, elements)  # type: ignore[no-any-return]
 
 
 def _get_item(whole: Any, index: Any) -> Any:
@@ -141,33 +150,16 @@ def _get_item(whole: Any, index: Any) -> Any:
         return undefined(result)
     builder.apply(before_access, (whole,), (args[0],))
     place = inside(builder, whole, index, args[1], "tile[…]")
+    at = starts_of(builder, whole, index, parts, place)
 
     def rows() -> list:
         return read_registers(builder, part.layout, address(builder, args[0], place), whole.dtype)
 
     def elements() -> list:
         even = starts[-1] is not None and starts[-1] % 2 == 0
-        return anywhere.load(
-            builder,
-            whole.layout,
-            args[0],
-            result,
-            starts_of(builder, whole, index, parts, place),
-            even,
-        )
+        return anywhere.load(builder, whole.layout, args[0], result, at, even)
 
-    aligned = (
-        _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place))
-        if quick
-        else None
-    )
-    found = (
-        elements()
-        if not quick
-        else rows()
-        if aligned is None
-        else builder.one_of(aligned, rows, elements)
-    )
+    found = _either(builder, whole, starts, at, rows, elements) if quick else elements()
     converge(builder)
     return assembled(builder, result, found)
 
@@ -186,6 +178,7 @@ def _set_item(whole: Any, index: Any, value: Any) -> Any:
         return
     builder.apply(before_access, (whole,), (args[0],))
     place, value = inside(builder, whole, index, args[1], "tile[…]"), convert(builder, args[2])
+    at = starts_of(builder, whole, index, parts, place)
 
     def rows() -> list:
         write_registers(
@@ -194,27 +187,13 @@ def _set_item(whole: Any, index: Any, value: Any) -> Any:
         return []
 
     def elements() -> list:
-        anywhere.store(
-            builder,
-            whole.layout,
-            args[0],
-            stored,
-            starts_of(builder, whole, index, parts, place),
-            value,
-        )
+        anywhere.store(builder, whole.layout, args[0], stored, at, value)
         return []
 
-    aligned = (
-        _aligned(builder, whole, starts, starts_of(builder, whole, index, parts, place))
-        if quick
-        else None
-    )
-    if not quick:
-        elements()
-    elif aligned is None:
-        rows()
+    if quick:
+        _either(builder, whole, starts, at, rows, elements)
     else:
-        builder.one_of(aligned, rows, elements)
+        elements()
     converge(builder)
 
 
