@@ -15,6 +15,7 @@ import pytest
 
 import numpipe
 from numpipe import ops
+from numpipe.ops.reduce_axis import narrow_reducer
 from tests.kernels.attention_cases import CASES
 from tests.kernels.op_calls import run_ops_over_rows
 from tests.kernels.product_configs import KINDS
@@ -136,8 +137,18 @@ def copies() -> None:
     )
 
 
+def attention_backward() -> None:
+    module, (q, k, v, do) = example("attention_backward"), (halves(1, 1, 136, 64) for _ in range(4))
+    o, lse, *_ = module.exact(q, k, v, do, True)
+    o, lse = o.astype(np.float16), lse.astype(np.float32)
+    module.run(module.backward(64, True), q, k, v, o, lse, do, np.zeros, target="sim")
+
+
 def over_rows() -> None:
     run_ops_over_rows()
+    # ops call it for matrices that are too large to simulate here
+    narrow = narrow_reducer("sum", 20, 64, None)
+    narrow(halves(200, 20), y=np.zeros(200, np.float16), scale=1.0, target="sim")
 
 
 def many_gpus() -> None:
@@ -163,6 +174,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
+    "attention_backward": (attention_backward, {"bwd"}),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned"}),
     "ops over rows": (
@@ -174,6 +186,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "gated_gradient",
             "quantize_tile",
             "reduce_axis",
+            "reduce_narrow_rows",
             "rotate",
             "select",
             "sort_chosen",
