@@ -58,6 +58,14 @@ def test_gated_units_of_any_layout(name: str) -> None:
     np.testing.assert_array_equal(out, getattr(ops, name)(gate, up))
 
 
+@pytest.mark.parametrize("name", ["swiglu", "geglu"])
+def test_gated_units_keep_the_sign_of_zero_and_map_infinities_as_torch_does(name: str) -> None:
+    gate = np.array([0.0, -0.0, -200.0, np.inf, -np.inf], F32)
+    made = getattr(ops, name)(gate, np.ones(5, F32))
+    assert not made[:3].any() and list(np.signbit(made[:3])) == [False, True, True]
+    assert made[3] == np.inf and np.isnan(made[4])
+
+
 @pytest.mark.parametrize("activation, name", [("silu", "swiglu"), ("gelu", "geglu")])
 @pytest.mark.parametrize("dtype, columns", [(F32, 9), (ml_dtypes.bfloat16, 2100)])
 def test_gradients_of_gated_units(activation: str, name: str, dtype: Any, columns: int) -> None:
