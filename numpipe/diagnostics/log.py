@@ -46,15 +46,15 @@ def say(word: str, text: str) -> None:
 
 
 class Timed:
-    """A stopwatch, which is true if the environment enables lines of this kind.
+    """A stopwatch for lines of the kind "launch", which is true if the environment enables them.
 
-    >>> timed = Timed("launch")
+    >>> timed = Timed()
     >>> if timed:
     ...     timed.say("loaded")
     """
 
-    def __init__(self, word: str) -> None:
-        self.word, self._on = word, on(word)
+    def __init__(self) -> None:
+        self._on = on("launch")
         self._begin = time.perf_counter() if self._on else 0.0
 
     def __bool__(self) -> bool:
@@ -62,7 +62,7 @@ class Timed:
 
     def say(self, text: str) -> None:
         """Print the text, and the time since the stopwatch was created."""
-        say(self.word, f"{text}: {spell(time.perf_counter() - self._begin)}")
+        say("launch", f"{text}: {spell(time.perf_counter() - self._begin)}")
 
 
 def spell(seconds: float) -> str:

@@ -189,7 +189,7 @@ class Calls:
 
     def _plan(self, call: Described) -> Plan:
         """Create the plan of a call, before its outputs are allocated."""
-        timed = log.Timed("launch")
+        timed = log.Timed()
         definition, target, mesh = self.definition, call.target, call.mesh
         options, results = definition.options, definition.results
         require(f"kernel {definition.name}", locals(), target=_TARGET)

@@ -235,7 +235,7 @@ class Prepared:
         compiled = self.compiled
         try:
             cuda = driver.get()
-            timed = log.Timed("launch")
+            timed = log.Timed()
             with cuda.aside(device):
                 if self.kernel is None:
                     self.kernel = load(compiled.cubin, compiled.entry)

@@ -55,7 +55,7 @@ def encode(
     """
     dims = [1] * len(shape) if 0 in shape else [*reversed(shape)]
     outer = tuple(reversed(tma_strides(shape, strides, dtype.itemsize)))[1:]
-    timed = log.Timed("launch")
+    timed = log.Timed()
     encoded = driver.get().encode_tiled(
         BY_DTYPE[dtype].tma, ptr, dims, outer, box[::-1], swizzle, fill == "nan"
     )

@@ -24,6 +24,7 @@ from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .operands import move
 from .over_rows import MATRIX, ROWS, TYPES, flat, given, launch_over_rows
+from .tiled import reshaped
 
 __all__ = ["cross_entropy"]
 
@@ -118,7 +119,7 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses."""
     rows = in_a_row(losses, place), in_a_row(labels, place)
-    reduced(*rows, strided(loss, (1,), (4,)), ignored=ignore_index, mean=mean, **place)
+    reduced(*rows, reshaped(loss, 1), ignored=ignore_index, mean=mean, **place)
 
 
 def repeated(number: ArrayInfo, shape: Ints) -> ArrayInfo:

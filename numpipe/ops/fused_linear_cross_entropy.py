@@ -27,6 +27,7 @@ from .cross_entropy import (
     inverse_of,
     launch_reduced,
     launch_rows,
+    repeated,
 )
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
@@ -108,7 +109,7 @@ def _launch(
         launch_rows(
             logits,
             part(labels, first, last),
-            one and strided(one, (last - first,), (0,)),
+            one and repeated(one, (last - first,)),
             part(losses, first, last),
             None,
             logits if dx else None,
@@ -127,7 +128,7 @@ def _launch(
         if flat(MATRIX, dx) is None:
             move(reshaped(made, *dx.shape), dx, place)
         inverse = inverse_of(labels, x, mean, ignore_index, place)
-        move(inverse, strided(scale, (1,), (4,)), place)
+        move(inverse, reshaped(scale, 1), place)
 
 
 def _composed(

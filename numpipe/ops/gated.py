@@ -15,7 +15,6 @@ from ..kernels.kernel import Kernel
 from ..language.tiles.mathematics import fma
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
-from ..plan.specs import ArrayType
 from .declaration import op
 from .op_outputs import Place, same
 from .quantize import QUANTIZED, launch_quantized, result_type, scales_type
@@ -146,9 +145,6 @@ def gated_backward(
 def _declared(name: str, activation: str) -> Any:
     """Return the declaration of an op."""
 
-    def y(gate: Any, up: Any, out_scales: Any, out_dtype: Any) -> ArrayType:
-        return result_type(_shape(name, gate, up), gate, out_scales, out_dtype)
-
     def launch(
         gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any,
         place: Place,
@@ -170,7 +166,9 @@ def _declared(name: str, activation: str) -> Any:
     return op(
         operands={"gate": "", "up": ""},
         results={
-            "y": y,
+            "y": lambda gate, up, out_scales, out_dtype: result_type(
+                _shape(name, gate, up), gate, out_scales, out_dtype
+            ),
             "scales": lambda gate, up, out_scales: scales_type(_shape(name, gate, up), out_scales),
         },
         types=TYPES,
