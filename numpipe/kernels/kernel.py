@@ -156,18 +156,16 @@ class Kernel:
         """Run the kernel on the simulated SM.
 
         seed   int: run in a random legal schedule; None: run in virtual-time order; str: the name
-        of a
-               schedule that `numpipe.verify` found
+               of a schedule that `numpipe.verify` found
+        schedule_seed
+               the same as `seed`, for a kernel that has a parameter `seed`, which then gets `seed`
         trace  a numpipe.Trace that collects events, or the name of a file to write them to,
                ``run.json`` (for ui.perfetto.dev) or ``run.txt``, which is also written if the run
-               ends
-               in a race or a deadlock
+               ends in a race or a deadlock
         ctas   number of CTAs of a `persistent` grid (default: 2)
-        schedule_seed  the same as `seed`, which goes to the kernel if it has a parameter `seed`
         limit  seconds that the run may take (default: one hour). SpecError is raised as soon as the
                control flow of the first CTA, or the time that finished CTAs took, shows that the
-               whole
-               grid would take longer
+               whole grid would take longer
         mesh   a `numpipe.Mesh.simulated`, on whose GPUs a kernel with semaphores runs
 
         Raises SpecError for `ctas` if the grid is not `persistent`.
