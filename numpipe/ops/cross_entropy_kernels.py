@@ -28,7 +28,7 @@ def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
     if row.height > 1 or (number >= j.start) & (number < j.start + j.size):
         rest = (1.0 - smoothing) * grad
         if row.height > 1:
-            # rounded as own is: rows of one column have gradient 0
+            # rounded like `own`, so that rows of one column have gradient 0
             rest = (1.0 - smoothing + smoothing / n) * grad - off
         own = own - np.where(row.column(j) == label, rest, 0.0)
     return np.where(label != ignored, own, 0.0)
@@ -61,7 +61,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                 own = x[k, 0 if number == ignored else number]
                 picked = full((1, 1), own, np.float32)
             else:
-                # not used, so that only checks of bounds remain of it
+                # the value is not used, so only the check of its index remains
                 x[0, np.where(counted, label, 0).reshape(-1)]
                 picked = row.sum(lambda j: np.where(row.column(j) == label, logits(j), 0.0))
             # a loss near 0 keeps its digits

@@ -37,7 +37,7 @@ def unit(gelu: bool) -> Function:
         slope = 1.5957691216 + 0.2140644488 * square if gelu else 1.0
         power = np.exp(-abs(z))
         rest = power / (1.0 + power)
-        # x or 0, minus a part of x that is rounded with it; of infinity, no part; -0 stays -0
+        # max(x, 0) - |x| * rest, rounded once: infinity stays infinity, and -0 stays -0
         y = fma(-abs(np.minimum(x, LARGEST)), rest, np.where(x < 0.0, -0.0, x))
         s = np.where(x > 0.0, 1.0 - rest, rest)
         return y, s + x * (rest * (1.0 - rest)) * slope
