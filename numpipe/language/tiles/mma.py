@@ -238,7 +238,7 @@ def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile
     machine, found = current(), np.zeros(form.shape, form.dtype)
     if machine.moves:
         left = a.value if isinstance(a, Tile) else read(a.layout, a.address, a.dtype, "mma, a")
-        right = read_shared(b.layout, b.address, b.dtype, "mma, b")
+        right = read_shared(b.layout, b.address, b.dtype)
         found = product.computed(left) @ product.computed(right)
     machine.product_cycles(int(np.prod(form.shape)) * a.shape[1], a.dtype, product)
     if form.dtype.kind == "i":

@@ -197,10 +197,10 @@ def read(layout: Layout, address: int | np.ndarray, dtype: np.dtype, what: str) 
     return _from_bytes(current().smem_read(_chunks(layout) + address, what), layout, dtype)
 
 
-def read_shared(layout: Layout, address: int, dtype: np.dtype, what: str) -> np.ndarray:
-    """Return a tile of shared memory; each of the four warps loads all of it."""
+def read_shared(layout: Layout, address: int, dtype: np.dtype) -> np.ndarray:
+    """Return the operand b of a product; each of the four warps loads all of it."""
     chunks = _lines(layout) + address
-    found = current().smem_read(np.broadcast_to(chunks.reshape(-1), (4, chunks.size)), what)
+    found = current().smem_read(np.broadcast_to(chunks.reshape(-1), (4, chunks.size)), "mma, b")
     value: np.ndarray = found[0].reshape(len(chunks), -1).view(dtype)
     return value if layout.inner == 1 else np.ascontiguousarray(value.T)
 
