@@ -23,6 +23,7 @@ from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
+from numpipe.ops.reduce_axis import narrow_reducer
 from numpipe.ops.softmax import backward, forward
 from tests.kernels import (
     barrier_loop_kernels,
@@ -522,6 +523,13 @@ run(
     ints(1, 1024),
     ints(1, 1024),
     out(1, 1024),
+)
+run(
+    "sums of narrow rows",
+    narrow_reducer("sum", 20, 64, None),
+    ints(64, 20, dtype=F32),
+    out(64, dtype=F32),
+    1.0,
 )
 run(
     "a running sum of a long row",
