@@ -16,6 +16,9 @@ Two rows of odd length are read as one, so that elements are loaded in pairs, an
 whose columns are reduced: `fold` rows of x are one row of the kernel's x, whose rows are (1, rows /
 fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows / fold, fold) or
 (batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of their own.
+
+Contiguous rows of fewer than `NARROW` columns have a kernel of their own (`narrow_reducer`): lanes
+that load such rows from global memory load single elements, each with an address and a check.
 """
 
 # tiles in kernels have no types
@@ -97,7 +100,7 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    ctas = 7 if across == 64 else 5 if index and down else 6  # without spills
+    ctas = 6 if not down else 7 if across == 64 else 5 if index else 6  # without spills
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
@@ -263,11 +266,14 @@ def _folded(view: ArrayInfo, down: bool) -> int:
     return fold if rows >= fold and rows * row >= FOLDED and view.strides[1] == row else 1
 
 
-def _narrow(x: ArrayInfo) -> bool:
-    """Return whether rows of a matrix are loaded by `narrow_reducer`. Lanes that read several rows
+def _narrow(view: ArrayInfo) -> ArrayInfo | None:
+    """Return the matrix whose rows `narrow_reducer` loads, or None. Lanes that read several rows
     of a multiple of 64 bytes in shared memory would access the same banks."""
-    (rows, columns), row = x.shape, x.strides[0]
-    return columns < NARROW and row % 64 > 0 and rows * row >= FOLDED and loadable(x)[1]
+    (batch, rows, columns), (_, row, size) = view.shape, view.strides
+    if batch != 1 or columns >= NARROW or row % 64 == 0 or rows * row < FOLDED:
+        return None
+    matrix = strided(view, (rows, columns), (row, size))
+    return matrix if loadable(matrix)[1] else None
 
 
 def narrow_height(n: int, itemsize: int) -> int:
@@ -276,7 +282,7 @@ def narrow_height(n: int, itemsize: int) -> int:
     >>> narrow_height(24, 2), narrow_height(100, 4)
     (256, 64)
     """
-    return next(rows for rows in (256, 128, PIECE) if rows * n * itemsize <= 16384 or rows == PIECE)
+    return next((rows for rows in (256, 128) if rows * n * itemsize <= 16384), PIECE)
 
 
 def schedule(
@@ -373,9 +379,8 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
-    matrix = strided(view, (rows, columns), (near, size))
-    inputs = {} if weights is None else {"weights": weights}
-    if not (down or again) and batch == 1 and _narrow(matrix):
+    if not (down or again) and (matrix := _narrow(view)):
+        inputs = {} if weights is None else {"weights": weights}
         kernel = narrow_reducer(kind, columns, narrow_height(columns, size), finish)
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, **place)

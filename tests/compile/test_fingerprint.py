@@ -385,7 +385,7 @@ Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), mad
 for path in sorted(Path("examples").glob("*.py")):
     if path.stem != "torch_model":  # it needs PyTorch, and has no kernels
         importlib.import_module(path.stem)
-import attention_backward, attention_ladder, gemm_ladder, gemm_tuned, w4a16
+import attention_ladder, gemm_ladder, gemm_tuned, w4a16
 from importlib import import_module
 # numpipe.ops has the functions under the names of their modules
 modules = {
@@ -400,7 +400,6 @@ modules = {
 }
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
-attention_backward.backward(64, True)
 kernel(Config(64, 1, alone=True), Form(64))
 from tests.kernels.op_calls import run_ops_over_rows
 run_ops_over_rows()

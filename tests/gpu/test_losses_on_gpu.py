@@ -12,6 +12,7 @@ import pytest
 import numpipe
 from numpipe import ops
 
+# read when JAX is imported: the other processes need memory too
 os.environ.setdefault("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
 torch = pytest.importorskip("torch")
 

@@ -151,8 +151,6 @@ def written() -> set[str]:
         path: importlib.import_module(path.stem)
         for path in sorted(EXAMPLES.glob("*.py"))
         if "\nimport torch" not in path.read_text(encoding="utf8")  # calls ops, has no kernels
-        # not surveyed yet: two of its removals are not reported, and it is not known why
-        and path.stem != "attention_backward"
     }
     helpers = {_helper(name) for name in PASSED_ON}
     return {

@@ -196,7 +196,7 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
     return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
 
 
-def rows_of(tile: SmemLike, form: Form) -> Layout:
+def layout_of_rows(tile: SmemLike, form: Form) -> Layout:
     """Return the layout of a tile in shared memory as rows of a form."""
     return replace(tile.layout, shape=(1, form.shape[-1])) if tile.layout.flat else tile.layout
 
@@ -233,7 +233,7 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
         return Tile(None, form)
     if isinstance(view, SmemTile):
         before_access(view)
-        return Tile(load_anywhere(rows_of(view, form), view.address, form, (0, 0)), form)
+        return Tile(load_anywhere(layout_of_rows(view, form), view.address, form, (0, 0)), form)
     value = np.zeros(form.shape, form.dtype)
     check_read(view.ref, view.start, view.axes, view.shape, f"load_tile: {view.ref.name}.at[…]")
     _read_block(view.ref, view.axes, view.start, value)

@@ -136,13 +136,6 @@ def copies() -> None:
     )
 
 
-def attention_backward() -> None:
-    module, (q, k, v, do) = example("attention_backward"), (halves(1, 1, 136, 64) for _ in range(4))
-    o, lse, *_ = module.exact(q, k, v, do, True)
-    o, lse = o.astype(np.float16), lse.astype(np.float32)
-    module.run(module.backward(64, True), q, k, v, o, lse, do, np.zeros, target="sim")
-
-
 def over_rows() -> None:
     run_ops_over_rows()
 
@@ -170,7 +163,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
-    "attention_backward": (attention_backward, {"bwd"}),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned"}),
     "ops over rows": (
