@@ -379,8 +379,8 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
+    inputs = {} if weights is None else {"weights": weights}
     if not (down or again) and (matrix := _narrow(view)):
-        inputs = {} if weights is None else {"weights": weights}
         kernel = narrow_reducer(kind, columns, narrow_height(columns, size), finish)
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, **place)
