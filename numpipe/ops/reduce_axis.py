@@ -40,7 +40,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
 from ..kernels.row_schedules import SHORT_ROW, short_tile
-from ..language.memory.copies import copy_gmem_to_smem
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
@@ -58,7 +58,13 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns below which rows are read several at a time, so that all lanes of a warp have some"""
+"""columns below which rows have a kernel of their own"""
+WIDE = 512
+"""columns from which on rows are not read several at a time, so that lanes have some"""
+SLOTS, TILE, CTAS = 4, 8192, 4
+"""tiles in shared memory, and bytes of each"""
+LEAST = 16
+"""rows of such a tile"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -78,6 +84,7 @@ def reducer(
     short: bool = False,
     again: bool = False,
     last: bool = True,
+    slots: int = 0,
     finish: Function | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
@@ -90,6 +97,7 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
+    slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
     finish  function of the reduced vector, if there is no further launch
 
     Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
@@ -100,13 +108,14 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    ctas = 6 if not down else 7 if across == 64 else 5 if index else 6  # without spills
+    ctas = CTAS if slots else 6 if not down else 5 if index else 6  # without spills
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=ctas),
+        # safe: a slot is loaded again after all warps have read it
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=slots > 0),
         static_dims=(-1,),
     )
     def reduce_axis(x, weights, places, y, found, parts, first, scale):
@@ -133,11 +142,35 @@ def reducer(
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
         at = piece(full(whole, 0, np.int32), 0)
         share = cdiv(cdiv(n, length), parts) * length
-        for start in range(part * share, min(part * share + share, n), length):
-            if not (sums or short):
-                # maxima may see elements twice: the last tile ends where the axis does
-                start = min(start, n + each - 1 - length)
-            tiles = loaded(x, start)  # one load for all pieces
+        first_row, end = part * share, min(part * share + share, n)
+
+        def at_most(start):
+            # maxima may see elements twice: the last tile ends where the axis does
+            return start if sums or short else min(start, n + each - 1 - length)
+
+        def load(start, buffer, landed):
+            """Load the tile that begins at a row into its slot."""
+            if start < end:
+                slot = start // length % slots
+                source = x.at[batch, ds(at_most(start), length), own]
+                copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
+
+        if slots:
+            buffer, landed = scratch(
+                (SMEM((slots, length, across), x.dtype), Barrier(num_barriers=slots))
+            )
+            for k in range(slots):
+                load(first_row + k * length, buffer, landed)
+        for row in range(first_row, end, length):
+            start = at_most(row)
+            if slots:
+                slot = row // length % slots
+                barrier_wait(landed.at[slot])
+                tiles = load_tile(buffer.at[slot])
+                meet()
+                load(row + slots * length, buffer, landed)
+            else:
+                tiles = loaded(x, start)  # one load for all pieces
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
@@ -257,13 +290,17 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _folded(view: ArrayInfo, down: bool) -> int:
-    """Return how many rows of a view are read as one: two of odd length and 16 bits, and several
-    short ones whose columns are reduced."""
+def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
+    """Return how many rows of a view are read as one: two of odd length and 16 bits, and as many
+    whose columns are reduced as TMA can load together and several CTAs have columns of."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    fold = 64 // math.gcd(columns, 64) if down and columns < NARROW else 1 + (row % 4 > 0)
-    return fold if rows >= fold and rows * row >= FOLDED and view.strides[1] == row else 1
+    fold = 1 + (row % 4 > 0)
+    if down:
+        fold = 16 // math.gcd(row, 16)
+        fold *= -(-WIDE // (fold * columns))
+    many = rows >= fold * (2 * LEAST if down else 1) and rows * row >= FOLDED
+    return fold if many and view.strides[1] == row and not (down and kind == "dot") else 1
 
 
 def _narrow(view: ArrayInfo) -> ArrayInfo | None:
@@ -292,6 +329,7 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
+    slots: int = 0,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
@@ -303,19 +341,17 @@ def schedule(
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil, sums = lambda n, size: -(-n // size), kind in ("sum", "dot")
-    n, ctas, lines = max(n, 1), ENOUGH, True
+    n, ctas = max(n, 1), ENOUGH
     if down:
-        # where rows are whole lines of memory, tiles are small and all CTAs run at a time
-        lines = others % (64 * fold) == 0
-        across = 64 * ceil(others, 64 * ceil(others, 64 if lines else 256))
+        across = 64 * ceil(others, 64 * ceil(others, 256))
         across = 16 if again else across if others > 32 else 32
-        step = (512 if again else 1024 if lines else 2048) // across // 8 * 8
-        # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        many = again or n // (5 * step) * shape[0] * ceil(others, across) >= ENOUGH
-        most = (3 if itemsize == 4 else 5) + 2 * (lines or again)
-        counts = range(1, most + 1 if many else 4, 2)
-        length = step * next((count for count in counts if count * step >= n), counts[-1])
-        ctas = ENOUGH * (1 + many) // (3 if lines else 2)
+        step = (512 if again else 2048) // across // 8 * 8
+        if slots:
+            length, ctas = TILE // itemsize // across // step * step, CTAS * 132
+        else:
+            # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
+            counts = (1, 3, 5, 7) if again else (1, 3)
+            length = step * next((count for count in counts if count * step >= n), counts[-1])
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -335,9 +371,7 @@ def schedule(
             count = min(at_once, key=lambda count: ceil(ceil(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * ceil(others, across), 1)
-    # long columns with large tiles are walked faster by more CTAs than run at a time
-    most = ctas // tiles if lines else ceil(ctas, tiles)
-    parts = 1 if again and n < 512 else min(most, n // length)
+    parts = 1 if again and n < 512 else min(ctas // tiles, n // length)
     return step, across, length, max(parts, 1)
 
 
@@ -385,15 +419,18 @@ def launch_on_view(
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, **place)
         return
-    fold = 1 if again or (down and kind == "dot") else _folded(view, down)
+    fold = 1 if again else _folded(view, kind, down)
     whole, slots = rows // fold * fold, 0
     plans: list = []
     for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
         shape = batch, (end - begin) // each, each * columns
-        step, across, length, parts = schedule(shape, down, size, each, kind, again)
-        plans.append((begin, each, shape, step, across, length, parts, slots))
+        x = strided(view, shape, (far, each * near, size), (0, begin))
+        many = shape[1] >= 2 * LEAST and shape[2] > NARROW
+        ring = SLOTS if down and not again and many and loadable(x)[0] else 0
+        step, across, length, parts = schedule(shape, down, size, each, kind, again, ring)
+        plans.append((begin, each, x, step, across, length, parts, slots, ring))
         # all rows are shared by as many CTAs
-        slots = slots + parts * each if down else plans[0][-2]
+        slots = slots + parts * each if down else plans[0][-3]
     last, others, index = slots == 1, columns if down else rows, kind == "argmax"
     new = lambda dtype: allocated(y, (batch, slots, others), place, dtype)
     made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
@@ -401,9 +438,8 @@ def launch_on_view(
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    for begin, each, shape, step, across, length, parts, slot in plans:
-        x = strided(view, shape, (far, each * near, size), (0, begin))
-        more = {}
+    for begin, each, x, step, across, length, parts, slot, ring in plans:
+        shape, more = x.shape, {}
         for name, info in made.items():
             outer, inner, one = info.strides
             if down:
@@ -413,7 +449,7 @@ def launch_on_view(
             more[name] = strided(info, (batch, *sizes), (outer, *steps), at)
         short = kind not in ("sum", "dot") and length > (shape[1] if down else columns)
         tile = step, across, length
-        kernel = reducer(kind, down, *tile, each, short, again and index, last, finish)
+        kernel = reducer(kind, down, *tile, each, short, again and index, last, ring, finish)
         scalars = {"parts": parts if down else slots, "first": begin if down else 0}
         kernel(x, **inputs, **more, **scalars, scale=scale, **place)
     if not last:
