@@ -12,10 +12,15 @@ False      (1, rows, n)           (1, parts, rows, 1)
 True       (batch, n, columns)    (batch, parts, columns, 1)
 =========  =====================  ===========================
 
-Two rows of odd length are read as one, so that elements are loaded in pairs, and several short rows
-whose columns are reduced: `fold` rows of x are one row of the kernel's x, whose rows are (1, rows /
-fold, fold n), or (batch, n / fold, fold columns). Results are then (1, parts, rows / fold, fold) or
-(batch, parts, fold columns, 1). The last rows, fewer than `fold`, have a launch of their own.
+Columns of matrices that TMA can address are reduced from a ring of tiles in shared memory, so that
+many bytes are in flight. For others, lanes load a tile in registers themselves.
+
+TMA copies begin at multiples of 16 bytes, which rows of odd length do not. So `fold` rows of x are
+one row of the kernel's x, (batch, n / fold, fold columns), and so are narrow rows, so that all
+lanes have some. Results are then (batch, parts, fold columns, 1). Two rows of odd length that are
+themselves reduced are read as one, (1, rows / fold, fold n), so that elements are loaded in pairs,
+with results (1, parts, rows / fold, fold). The last rows, fewer than `fold`, have a launch of their
+own.
 
 Contiguous rows of fewer than `NARROW` columns have a kernel of their own (`narrow_reducer`): lanes
 that load such rows from global memory load single elements, each with an address and a check.
@@ -32,7 +37,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, round_up
 from ..core.arith import cdiv
 from ..core.functions import Function
 from ..core.static_range import static_range
@@ -58,13 +63,11 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns below which rows have a kernel of their own"""
+"""columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
 WIDE = 512
-"""columns from which on rows are not read several at a time, so that lanes have some"""
-SLOTS, TILE, CTAS = 4, 8192, 4
-"""tiles in shared memory, and bytes of each"""
-LEAST = 16
-"""rows of such a tile"""
+"""elements that rows have at least, of which TMA loads columns"""
+SLOTS, TILE = 4, 8192
+"""tiles in the shared memory of a CTA, and bytes of one"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -108,7 +111,7 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     each = 1 if down else fold  # results of a row of x
-    ctas = CTAS if slots else 6 if not down else 5 if index else 6  # without spills
+    ctas = 4 if slots else 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
@@ -123,16 +126,16 @@ def reducer(
         block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
         # the second of two odd rows begins a column early, so that elements are loaded in pairs
-        begin = number * (n - 1)
+        early = number * (n - 1)
 
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
             if sums and each > 1:
-                return of[batch, own, ds(begin + start, length, stop=(number + 1) * n)]
+                return of[batch, own, ds(early + start, length, stop=(number + 1) * n)]
             if sums or short:
-                return of[batch, own, ds(begin + start, length)]
-            return of[batch, own, ds(begin + start, length, most=x.shape[2] - length)]
+                return of[batch, own, ds(early + start, length)]
+            return of[batch, own, ds(early + start, length, most=x.shape[2] - length)]
 
         def piece(of, k):
             along = ds(k, step)
@@ -142,17 +145,14 @@ def reducer(
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
         at = piece(full(whole, 0, np.int32), 0)
         share = cdiv(cdiv(n, length), parts) * length
-        first_row, end = part * share, min(part * share + share, n)
+        begin, end = part * share, min(part * share + share, n)
+        # maxima may see elements twice: the last tile ends where the axis does
+        most = n if sums or short else n + each - 1 - length
 
-        def at_most(start):
-            # maxima may see elements twice: the last tile ends where the axis does
-            return start if sums or short else min(start, n + each - 1 - length)
-
-        def load(start, buffer, landed):
+        def load(row, buffer, landed):
             """Load the tile that begins at a row into its slot."""
-            if start < end:
-                slot = start // length % slots
-                source = x.at[batch, ds(at_most(start), length), own]
+            if row < end:
+                source, slot = x.at[batch, ds(min(row, most), length), own], row // length % slots
                 copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
         if slots:
@@ -160,15 +160,15 @@ def reducer(
                 (SMEM((slots, length, across), x.dtype), Barrier(num_barriers=slots))
             )
             for k in range(slots):
-                load(first_row + k * length, buffer, landed)
-        for row in range(first_row, end, length):
-            start = at_most(row)
+                load(begin + k * length, buffer, landed)
+        for k in range(begin, end, length):
+            start = min(k, most)
             if slots:
-                slot = row // length % slots
+                slot = k // length % slots
                 barrier_wait(landed.at[slot])
                 tiles = load_tile(buffer.at[slot])
                 meet()
-                load(row + slots * length, buffer, landed)
+                load(k + slots * length, buffer, landed)
             else:
                 tiles = loaded(x, start)  # one load for all pieces
             if again:
@@ -291,16 +291,14 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
 
 
 def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
-    """Return how many rows of a view are read as one: two of odd length and 16 bits, and as many
-    whose columns are reduced as TMA can load together and several CTAs have columns of."""
+    """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
+    are reduced, so many that TMA can load them and that they are wide."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    fold = 1 + (row % 4 > 0)
-    if down:
-        fold = 16 // math.gcd(row, 16)
-        fold *= -(-WIDE // (fold * columns))
-    many = rows >= fold * (2 * LEAST if down else 1) and rows * row >= FOLDED
-    return fold if many and view.strides[1] == row and not (down and kind == "dot") else 1
+    line = 16 // math.gcd(row, 16)
+    fold, least = (round_up(cdiv(WIDE, columns), line), 16) if down else (1 + (row % 4 > 0), 1)
+    fits = view.strides[1] == row and not (down and kind == "dot")
+    return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
 
 
 def _narrow(view: ArrayInfo) -> ArrayInfo | None:
@@ -336,22 +334,20 @@ def schedule(
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
-    >>> schedule((1, 16384, 16384), True, 2), schedule((1, 9000, 72), True, 2)
-    ((16, 64, 112, 4), (16, 128, 48, 187))
+    >>> schedule((1, 16384, 16384), True, 2, slots=4), schedule((1, 9000, 72), True, 2)
+    ((8, 256, 16, 8), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     ceil, sums = lambda n, size: -(-n // size), kind in ("sum", "dot")
     n, ctas = max(n, 1), ENOUGH
     if down:
         across = 64 * ceil(others, 64 * ceil(others, 256))
-        across = 16 if again else across if others > 32 else 32
+        across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = (512 if again else 2048) // across // 8 * 8
+        # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
+        length = step * min(ceil(n, step) | 1, 7 if again else 3)
         if slots:
-            length, ctas = TILE // itemsize // across // step * step, CTAS * 132
-        else:
-            # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-            counts = (1, 3, 5, 7) if again else (1, 3)
-            length = step * next((count for count in counts if count * step >= n), counts[-1])
+            length, ctas = TILE // itemsize // across // step * step, ENOUGH // 3
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -420,17 +416,19 @@ def launch_on_view(
         kernel(matrix, **inputs, y=y, scale=scale, **place)
         return
     fold = 1 if again else _folded(view, kind, down)
-    whole, slots = rows // fold * fold, 0
-    plans: list = []
-    for begin, end, each in ((0, whole, fold), (whole, rows, 1))[: 1 + (whole < rows)]:
+    whole = rows // fold * fold
+
+    def planned(begin: int, end: int, each: int) -> tuple:
         shape = batch, (end - begin) // each, each * columns
         x = strided(view, shape, (far, each * near, size), (0, begin))
-        many = shape[1] >= 2 * LEAST and shape[2] > NARROW
-        ring = SLOTS if down and not again and many and loadable(x)[0] else 0
-        step, across, length, parts = schedule(shape, down, size, each, kind, again, ring)
-        plans.append((begin, each, x, step, across, length, parts, slots, ring))
-        # all rows are shared by as many CTAs
-        slots = slots + parts * each if down else plans[0][-3]
+        wide = down and not again and shape[2] > NARROW
+        slots = SLOTS if wide and loadable(x)[0] else 0
+        return begin, each, x, slots, *schedule(shape, down, size, each, kind, again, slots)
+
+    plans = [planned(0, whole, fold), planned(whole, rows, 1)][: 1 + (whole < rows)]
+    # all rows are shared by as many CTAs
+    parts = plans[0][-1]
+    slots = parts * fold + len(plans) - 1 if down else parts
     last, others, index = slots == 1, columns if down else rows, kind == "argmax"
     new = lambda dtype: allocated(y, (batch, slots, others), place, dtype)
     made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
@@ -438,19 +436,20 @@ def launch_on_view(
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    for begin, each, x, step, across, length, parts, slot, ring in plans:
-        shape, more = x.shape, {}
+    for begin, each, x, ring, *tile, _ in plans:
+        more, shared = {}, 1 if down and begin else parts
         for name, info in made.items():
             outer, inner, one = info.strides
             if down:
-                sizes, steps, at = (parts, shape[2], 1), (each * inner, one, one), (0, slot, 0)
+                sizes, steps = (shared, x.shape[2], 1), (each * inner, one, one)
+                first = 0, parts * fold if begin else 0, 0
             else:
-                sizes, steps, at = (slots, shape[1], each), (inner, each * one, one), (0, 0, begin)
-            more[name] = strided(info, (batch, *sizes), (outer, *steps), at)
-        short = kind not in ("sum", "dot") and length > (shape[1] if down else columns)
-        tile = step, across, length
+                sizes, steps = (parts, x.shape[1], each), (inner, each * one, one)
+                first = 0, 0, begin
+            more[name] = strided(info, (batch, *sizes), (outer, *steps), first)
+        short = kind not in ("sum", "dot") and tile[2] > (x.shape[1] if down else columns)
         kernel = reducer(kind, down, *tile, each, short, again and index, last, ring, finish)
-        scalars = {"parts": parts if down else slots, "first": begin if down else 0}
+        scalars = {"parts": shared, "first": begin if down else 0}
         kernel(x, **inputs, **more, **scalars, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)

@@ -23,7 +23,7 @@ from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
-from numpipe.ops.reduce_axis import narrow_reducer
+from numpipe.ops.reduce_axis import narrow_reducer, reducer
 from numpipe.ops.softmax import backward, forward
 from tests.kernels import (
     barrier_loop_kernels,
@@ -529,6 +529,15 @@ run(
     narrow_reducer("sum", 20, 64, None),
     ints(64, 20, dtype=F32),
     out(64, dtype=F32),
+    1.0,
+)
+run(
+    "sums of columns",
+    reducer("sum", True, 8, 256, 8, slots=2),
+    ints(1, 44, 256, dtype=F32),
+    out(1, 1, 256, 1, dtype=F32),
+    1,
+    0,
     1.0,
 )
 run(

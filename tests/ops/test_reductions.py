@@ -61,7 +61,9 @@ def test_an_axis_is_shared_by_several_ctas(
 ) -> None:
     schedule = reduce_axis.schedule
 
-    def shared(sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool, slots: int) -> Any:
+    def shared(
+        sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool, slots: int
+    ) -> Any:
         step, across, *others = schedule(sizes, down, size, fold, kind, again, slots)
         return (step, across, *others) if again else (step, across, step, 3)
 
