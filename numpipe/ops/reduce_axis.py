@@ -338,14 +338,13 @@ def schedule(
     ((8, 256, 16, 8), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    ceil, sums = lambda n, size: -(-n // size), kind in ("sum", "dot")
-    n, ctas = max(n, 1), ENOUGH
+    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
     if down:
-        across = 64 * ceil(others, 64 * ceil(others, 256))
+        across = 64 * cdiv(others, 64 * cdiv(others, 256))
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        length = step * min(ceil(n, step) | 1, 7 if again else 3)
+        length = step * min(cdiv(n, step) | 1, 7 if again else 3)
         if slots:
             length, ctas = TILE // itemsize // across // step * step, ENOUGH // 3
     else:
@@ -361,12 +360,12 @@ def schedule(
             across, step = short_tile(n)
         else:
             # as many steps at once as leave few for the end of the axis
-            most = ceil(n, step) if sums else max(n // step, 1)
+            most = cdiv(n, step) if sums else max(n // step, 1)
             large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
             at_once = range(large, small - 1, -1)
-            count = min(at_once, key=lambda count: ceil(ceil(n, step), count) * count)
+            count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
-    tiles = max(shape[0] * ceil(others, across), 1)
+    tiles = max(shape[0] * cdiv(others, across), 1)
     parts = 1 if again and n < 512 else min(ctas // tiles, n // length)
     return step, across, length, max(parts, 1)
 

@@ -114,6 +114,12 @@ def test_nan_and_ties_are_as_in_torch() -> None:
     np.testing.assert_array_equal(ops.max(x), [np.nan, 9, -np.inf])
     np.testing.assert_array_equal(ops.argmax(x, 0), np.argmax(x, 0))
     assert np.isnan(ops.max(x, None)) and ops.argmax(x, None) == 7
+    tall = numbers(90, 300)  # columns that TMA loads
+    tall[7, 0] = tall[89, 0] = np.nan
+    tall[5, 1] = tall[70, 1] = 9
+    tall[:, 2] = -np.inf
+    np.testing.assert_array_equal(ops.argmax(tall, 0), np.argmax(tall, 0))
+    np.testing.assert_array_equal(ops.max(tall, 0), np.max(tall, 0))
     assert ops.argmax(np.array([-0.0, *[0.0] * 3000], np.float32)) == 0
 
 
