@@ -296,7 +296,8 @@ def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
-    fold, least = (round_up(cdiv(WIDE, columns), line), 16) if down else (1 + (row % 4 > 0), 1)
+    # few rows would have partial results of nearly as many bytes
+    fold, least = (round_up(cdiv(WIDE, columns), line), 32) if down else (1 + (row % 4 > 0), 1)
     fits = view.strides[1] == row and not (down and kind == "dot")
     return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
 
