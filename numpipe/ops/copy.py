@@ -13,7 +13,7 @@ usually one):
            steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
            enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
            Elements of 8 bits, and targets without super-rows, are also stored by lanes
-           (`copy_blocks`)
+           (`copy_blocks`), and so are short lines (`copy_line`)
 =========  =========================================================================================
 
 Elements are moved as bits, in units of 8, 16 or 32 (64 as two units), whatever their type.
@@ -48,7 +48,7 @@ from ..plan.allocations import SMEM
 from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .copy_ways import Part, ways
+from .copy_ways import SMALL, Part, ways
 from .declaration import op
 from .op_outputs import Place
 
@@ -80,8 +80,8 @@ MOST = 5
 """most dimensions of an array"""
 GROUP = 32
 """rows of blocks that `turned` walks at a time"""
-SMALL = 1 << 19
-"""elements below which transposes have small blocks, for more CTAs"""
+PART = 512
+"""elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
 
@@ -309,7 +309,8 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
 def turned(height: int, width: int) -> Kernel:
     """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
     # what a lane loads at once has room in its registers
-    piece, ctas = (32, 8) if width == 64 else (16, 4)
+    piece, ctas = (2048 // width, 8) if width <= 64 else (min(height, 16), 4)
+    part = min(width, 64)
 
     @numpipe_kernel(
         grid=lambda a: (
@@ -333,10 +334,9 @@ def turned(height: int, width: int) -> Kernel:
                 other = a[above, below, ds(row + i + piece, piece), j]
                 block[ds(i + piece, piece), :] = other
             block[ds(i, piece), :] = one
-        for first in range(0, width, 64):
-            o[above, below, ds(column + first, 64), ds(row, height)] = block.at[:, ds(first, 64)].T[
-                ...
-            ]
+        for first in range(0, width, part):
+            columns = ds(column + first, part)
+            o[above, below, columns, ds(row, height)] = block.at[:, ds(first, part)].T[...]
 
     return copy_turned  # type: ignore[no-any-return]
 
@@ -356,6 +356,17 @@ def copy_blocks(a, o):  # type: ignore[no-untyped-def]
         above, below, first = stack % o.shape[1], matrix % o.shape[2], stack // o.shape[1]
         rows, columns = ds(i * 64, 64), ds(j * 64, 64)
         o[first, above, below, rows, columns] = a[first, above, below, rows, columns]
+
+
+@numpipe_kernel(
+    grid=lambda a: (cdiv(a.shape[1], PART),),
+    warp_specialized=False,
+    compiler_params=CompilerParams(ctas_per_sm=8),
+)
+def copy_line(a, o):  # type: ignore[no-untyped-def]
+    """Copy a to o, both with one row, a part for each CTA."""
+    part = ds(program_id(0) * PART, PART)
+    o[ds(0, 1), part] = a[ds(0, 1), part]
 
 
 def _result(a: Any) -> ArrayType:
@@ -429,15 +440,20 @@ def copy_into(
             by_tma(config or choose(piece.source.shape[3] * piece.size))(*arrays, **place)
         elif piece.way == "turned" or (piece.way == "transposed" and small):
             # rows of 2-byte elements at odd addresses are loaded one element at a time
-            wide = piece.size == 2 and piece.source.shape[3] >= 256 and not small
-            kernel = turned(32 if small else 64, 256 if wide else 64)
-            kernel(*arrays, **place)
+            rows, columns = piece.source.shape[2:]
+            wide = piece.size == 2 and columns >= 256
+            block = (32, 64) if small else (64, 256 if wide else 64)
+            if small and min(rows, columns) <= 8:  # few of a larger block would be used
+                block = (8, 256) if rows <= 8 else (256, 8)
+            turned(*block)(*arrays, **place)
         elif piece.way == "transposed":
             stored = (
                 piece.target.shape[3] * piece.size % 16 == 0
                 and launch.tma_addressable(arrays[1]) is None
             )
             by_tma(TRANSPOSED, True, stored)(*arrays, **place)
+        elif piece.way == "line":
+            copy_line(*arrays, **place)
         elif piece.way == "lanes":
             numbers: dict[str, Any] = dict(zip(NUMBERS, piece.numbers, strict=True))
             high = piece.target.shape[0] >= 64

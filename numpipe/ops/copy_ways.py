@@ -12,6 +12,7 @@ way           source                        target
               the target
 "turned"      elements that are closer      any, contiguous along one dimension
               along another dimension
+"line"        a short line                  a line
 "lanes"       any strides, elements of 16   rows packed one after another, the first at a multiple
               or 32 bits                    of 16 bytes
 "blocks"      any                           any
@@ -40,6 +41,8 @@ LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
 FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
+SMALL = 1 << 19
+"""elements below which lines and blocks of transposes are cut small, for more CTAs"""
 SUPER = 128
 """least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
@@ -201,20 +204,19 @@ def _views(dims: Sequence[Dim], rank: int) -> tuple[Part, Part]:
 def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
     """Return the pieces of a one-dimensional copy, which is cut into rows and a remainder."""
     whole = line.size * size
+    if line.source == size and line.size < SMALL:
+        pitch = round_up(whole, LINE)
+        return [Piece("line", size, *_views([Dim(1, pitch, pitch), line], 2))]
     row = next((row for row in FLAT if whole % row == 0), FLAT[1])
     count, rest = divmod(line.size, row // size)
     cut = Dim(row // size, line.source, size)
-    found = (
-        _pieces([Dim(count, line.source * cut.size, row), cut], size, places, False)
-        if count > 1
-        else []
-    )
     if count < 2:
-        count, rest = 0, line.size
+        return _blocks([line], size)
+    found = _pieces([Dim(count, line.source * cut.size, row), cut], size, places, False)
     if rest:
         found += [
             piece.moved(count * cut.size * line.source, count * row)
-            for piece in _blocks([line._replace(size=rest)], size)
+            for piece in _flat(line._replace(size=rest), size, places)
         ]
     return found
 

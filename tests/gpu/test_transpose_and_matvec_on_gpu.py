@@ -14,7 +14,9 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
-@pytest.mark.parametrize("shape", [(512, 1024), (3, 65, 130), (2, 8, 7), (1000, 16), (1, 5)])
+@pytest.mark.parametrize(
+    "shape", [(512, 1024), (3, 65, 130), (2, 8, 7), (1000, 16), (4, 9001), (1, 5184)]
+)
 def test_transposes_match(shape: tuple[int, ...], dtype: Any) -> None:
     x = torch.randn(shape, device="cuda").to(dtype).requires_grad_()
     y = numpipe.torch.transpose(x)

@@ -66,10 +66,9 @@ def way_of(
 
 X = numbers(70, 200)
 ROWS, TRANSPOSED, TURNED = "rows", "transposed", "turned"
-LANES, BLOCKS = "lanes", "blocks"
+LANES, BLOCKS, LINE = "lanes", "blocks", "line"
 VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
-    "contiguous": (numbers(2, 64, 64), [(ROWS, 4)]),
-    "contiguous, with a rest": (X, [(ROWS, 4), (BLOCKS, 4)]),
+    "contiguous": (X, [(LINE, 4)]),
     "rows of a wider array": (X[:, 8:72], [(ROWS, 4)]),
     "rows of two batches": (numbers(3, 40, 64)[:, :19, :24], [(ROWS, 4)]),
     "transposed": (X.T, [(TRANSPOSED, 2)]),
@@ -95,7 +94,9 @@ VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     ),
     "three columns": (numbers(1040, 4)[:, :3], [(LANES, 2)]),
     "8 bits, transposed": (numbers(40, 33, dtype=ml_dtypes.float8_e4m3fn).T, [(BLOCKS, 1)]),
-    "one element": (numbers(1)[0:1].reshape(()), [(BLOCKS, 2)]),
+    "transposed from few odd rows": (numbers(3, 300).T, [(TURNED, 2)]),
+    "transposed from few columns": (numbers(300, 3).T, [(TURNED, 2)]),
+    "one element": (numbers(1)[0:1].reshape(()), [(LINE, 2)]),
     "none": (X[:0], []),
 }
 
@@ -110,6 +111,16 @@ def test_the_way_of_a_copy_follows_from_strides(name: str) -> None:
 @pytest.mark.parametrize("name", VIEWS)
 def test_a_copy_has_the_same_bits(name: str) -> None:
     check(VIEWS[name][0])
+
+
+def test_a_long_line_is_cut_into_rows_and_a_short_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(copy_ways, "SMALL", 2000)
+    ways.cache_clear()
+    try:
+        assert way_of(X) == [(ROWS, 4), (LINE, 4)]
+        check(X)
+    finally:
+        ways.cache_clear()
 
 
 def test_more_elements_than_numbers_count_are_cut_into_pieces(

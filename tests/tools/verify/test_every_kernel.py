@@ -120,7 +120,7 @@ def weights() -> None:
 
 def copies() -> None:
     x = halves(40, 40)
-    for array in (x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17], halves(16, 33).T):
+    for array in (x, x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17], halves(16, 33).T):
         ops.copy(array, target="sim")
     copy = importlib.import_module("numpipe.ops.copy")  # the operands of a product, by one launch
     numbers = dict.fromkeys(copy.NUMBERS, 0) | {"columns": 33, "last": 4, "s3": 35}
@@ -164,7 +164,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
     "ops.matmul": (products, {"matmul"}),
-    "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned"}),
+    "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_line"}),
     "ops over rows": (
         over_rows,
         {
