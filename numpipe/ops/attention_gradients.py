@@ -24,7 +24,7 @@ import numpy as np
 from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import function
-from ..kernels.decorator import kernel
+from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows
 from ..language.memory.copies import commit_smem
@@ -59,7 +59,7 @@ def prepare(form: Form, *present: str) -> Kernel:
     powers of two, and `delta`, sum(grad * o) - grad_lse. It also stores zeros in dq."""
     height = 2048 // round_up(form.depth, 64)
 
-    @kernel(
+    @numpipe_kernel(
         grid=lambda o: (o.shape[0] * o.shape[form.heads] * cdiv(o.shape[form.positions], height),),
         warp_specialized=False,
         without=[name for name in ("grad_lse", "dq") if name not in present],
@@ -105,9 +105,8 @@ class Schedule:
     by_hand: bool
 
 
-LONG = Schedule(64, False, True)
-SCHEDULES = {64: Schedule(128, True, False), 128: LONG}
-"""depth -> the schedule up to this depth; without dQ, it is always the last one"""
+SCHEDULES = {64: Schedule(128, True, False), 128: Schedule(64, False, True)}
+"""depth -> its schedule; without dQ, always the last one"""
 KEYS = 128
 """keys of a CTA of `of_keys`"""
 
@@ -131,8 +130,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     the scores of the next one, and run while its exponentials are computed. Warps of the memory
     warpgroup add dQ by TMA (``store_role``).
     """
+    if form.depth > max(SCHEDULES):
+        return of_keys_wide(form, with_dq)
     depth, by_head = form.depth, form.layout == "bhsd"
-    how = next(how for most, how in SCHEDULES.items() if depth <= most) if with_dq else LONG
+    how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
     out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
@@ -141,7 +142,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         (None, None, size, depth) if by_head else (None, size, None, depth) for size in (n, KEYS)
     )
 
-    @kernel(
+    @numpipe_kernel(
         grid=lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0],
         num_compute_wgs=2,
         wg_axis="wg",
@@ -289,7 +290,6 @@ HALVES = TilingTransform((8, 32)), SwizzleTransform(64)
 """the layout of a tile whose halves of 32 columns are stored by two warpgroups"""
 
 
-@functools.cache
 def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
@@ -300,7 +300,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
     block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
 
-    @kernel(
+    @numpipe_kernel(
         grid=lambda k: cdiv(k.shape[form.positions], WIDE) * k.shape[form.heads] * k.shape[0],
         num_compute_wgs=2,
         wg_axis="wg",
@@ -397,7 +397,7 @@ def of_queries(form: Form) -> Kernel:
         (None, None, size, depth) if by_head else (None, size, None, depth) for size in (128, n)
     )
 
-    @kernel(
+    @numpipe_kernel(
         grid=lambda q: cdiv(q.shape[form.positions], 128) * q.shape[form.heads] * q.shape[0],
         num_compute_wgs=2,
         wg_axis="wg",
@@ -461,7 +461,7 @@ def launch_gradients(
     q: ArrayInfo,
     k: ArrayInfo,
     v: ArrayInfo,
-    out: ArrayInfo,
+    o: ArrayInfo,
     lse: ArrayInfo,
     grad: ArrayInfo,
     grad_lse: ArrayInfo | None,
@@ -484,26 +484,24 @@ def launch_gradients(
             for _ in range(2)
         )
     )
-    total = None
+    dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
         made = allocated(q, (*q.shape[:3], round_up(depth, 4)), place, np.float32)
-        total = strided(made, q.shape, made.strides)
-    present = {"grad_lse": grad_lse, "dq": total}
-    given = {name: info for name, info in present.items() if info is not None}
-    prepare(form, *given)(o=out, lse=lse, grad=grad, stats=stats, delta=delta, **given, **place)
+        dq_total = (strided(made, q.shape, made.strides),)
+    of_lse = () if grad_lse is None else (grad_lse,)
+    present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
+    prepare(form, *present)(o, lse, grad, *of_lse, stats, delta, *dq_total, **place)
     scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
-    # causal masks hide all from here on
+    # beyond these, the mask hides all or nothing
     scalars["diagonal"] = max(-queries, min(diagonal, keys))
     bytes_of_head = max(1, 8 * heads // k.shape[form.heads] * queries * depth)
-    scalars["group"] = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
+    group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
-    run = of_keys if form.depth <= 128 else of_keys_wide
-    dq_total = () if total is None else (total,)
     if keys:
-        run(form, not deterministic)(*read, *dq_total, dk, dv, **scalars, **place)
-    if total is not None:
-        arrays = {"total": (MATRIX, total)}, {"dq": (MATRIX, dq)}
-        launch_over_rows(convert, *arrays, place, scale=scale)
-    else:
-        del scalars["group"]
+        run = of_keys(form, not deterministic)
+        run(*read, *dq_total, dk, dv, group=group, **scalars, **place)
+    if deterministic:
         of_queries(form)(*read, dq, **scalars, **place)
+    else:
+        arrays = {"total": (MATRIX, *dq_total)}, {"dq": (MATRIX, dq)}
+        launch_over_rows(convert, *arrays, place, scale=scale)

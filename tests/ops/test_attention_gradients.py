@@ -1,0 +1,68 @@
+"""Gradients of numpipe.ops.attention, simulated: every kind against float64, in any schedule; what
+is refused; and the machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe.ops.attention import Form, attention_backward
+from numpipe.ops.attention_gradients import of_keys, of_queries
+from tests.kernels.attention_gradient_cases import CASES, Case, operands, options, run, wrong
+
+KERNELS = {
+    "keys": of_keys,
+    "queries": lambda form, _: of_queries(form),
+}
+
+
+@pytest.mark.variants(3)
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_match_float64(name: str, deterministic: bool) -> None:
+    assert wrong(CASES[name], run(CASES[name], "sim", deterministic)) == ""
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("depth", [7, 200, 96, 1, 136])
+def test_gradients_of_any_depth(depth: int) -> None:
+    case = Case(1, 2, 1, 41, 72, depth, layout="bshd" if depth == 96 else "bhsd")
+    for deterministic in (False, True):
+        assert wrong(case, run(case, "sim", deterministic)) == ""
+
+
+def test_each_part_of_the_gradient_is_checked() -> None:
+    """The mask, the gradient of the sums, and sum(grad * o) are needed."""
+    case = CASES["causal"]
+    found = run(case, "sim", False)
+    assert wrong(case, found) == "" and wrong(CASES["whole blocks"], [x[:, :, :128] for x in found])
+    given = operands(case)
+    for broken in (3, 6):
+        changed = [x * 0 if k == broken else x for k, x in enumerate(given)]
+        made = attention_backward(*changed, **options(case), target="sim")
+        assert "of dq" in wrong(case, list(made))
+
+
+def arrays(name: str, case: Case, kind: Any = np.zeros) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a kernel of KERNELS."""
+    q, k, _ = case.arrays()
+    numbers = [kind(q.shape[:3], np.float32) for _ in range(2)]
+    total, grads = kind(q.shape, np.float32), [kind(k.shape, k.dtype) for _ in range(2)]
+    results = [kind(q.shape, q.dtype)] if name == "queries" else [total, *grads]
+    scalars = {"scale": 0.2, "scale_log2": 0.3, "diagonal": case.diagonal}
+    read = [kind(x.shape, x.dtype) for x in (q, k, k, q)]
+    return [*read, *numbers, *results], scalars | ({} if name == "queries" else {"group": 1})
+
+
+@pytest.mark.parametrize(
+    "name, depth", [("keys", 64), ("keys", 128), ("keys", 256), ("queries", 64)]
+)
+def test_no_schedule_finds_a_race(name: str, depth: int) -> None:
+    case = Case(queries=256, keys=136, depth=depth, causal=True)
+    given, scalars = arrays(name, case)
+    made = KERNELS[name](Form(depth, True), True)
+    found = numpipe.verify(made, *given, **scalars, schedules=4)
+    assert found.ok and found.schedules == 4, str(found)
