@@ -18,15 +18,15 @@ from __future__ import annotations
 import functools
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from ..arch.dimensions import round_up
 from ..core.arith import cdiv
-from ..core.functions import function
+from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import rows
 from ..language.memory.copies import commit_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -44,50 +44,70 @@ from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import BlockSpec, Static
+from ..plan.specs import BlockSpec
 from ..plan.transforms import SwizzleTransform, TilingTransform
 from .attention_configs import Form
 from .op_outputs import Place, allocated
-from .over_rows import MATRIX, launch_over_rows
 
 L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
 
 
 @functools.cache
+def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
+    """Return (height, at, options) of kernels that have a CTA for each `height` positions of each
+    head of an array x: ``at(x)`` returns the batch, head and positions of a CTA, and the index of
+    its tile."""
+    height = 2048 // form.depth
+
+    @function
+    def at(x):
+        blocks = cdiv(x.shape[form.positions], height)
+        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
+        b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
+        return b, h, s, ((b, h, s, d) if form.layout == "bhsd" else (b, s, h, d))
+
+    def grid(x):
+        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], height)
+
+    params = CompilerParams(ctas_per_sm=8, approx_math=True)
+    return height, at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
+
+
+@functools.cache
 def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
-    powers of two, and `delta`, sum(grad * o) - grad_lse. It also stores zeros in dq."""
-    height = 2048 // round_up(form.depth, 64)
+    powers of two, and `delta`, sum(grad * x) - grad_lse, where x is
+    the result of attention. It also stores zeros in dq."""
+    height, at, options = over_positions(form)
+    absent = [name for name in ("grad_lse", "dq") if name not in present]
 
-    @numpipe_kernel(
-        grid=lambda o: (o.shape[0] * o.shape[form.heads] * cdiv(o.shape[form.positions], height),),
-        warp_specialized=False,
-        without=[name for name in ("grad_lse", "dq") if name not in present],
-        compiler_params=CompilerParams(ctas_per_sm=8, approx_math=True),
-    )
-    def attention_gradient_sums(o, lse, grad, grad_lse, stats, delta, dq):
-        blocks = cdiv(o.shape[form.positions], height)
-        head, i = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
-        b, h, d = head // o.shape[form.heads], head % o.shape[form.heads], ds(0, form.depth)
-        at = (b, h, i, d) if form.layout == "bhsd" else (b, i, h, d)
-        total = (o[at].astype(np.float32) * grad[at].astype(np.float32)).sum(axis=1)
+    @numpipe_kernel(without=absent, **options)
+    def attention_gradient_sums(x, lse, grad, grad_lse, stats, delta, dq):
+        b, h, s, tile = at(x)
+        total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
-            total = total - grad_lse[b, h, i]
-        delta[b, h, i] = total
-        logarithm = lse[b, h, i] * math.log2(math.e)
+            total = total - grad_lse[b, h, s]
+        delta[b, h, s] = total
+        logarithm = lse[b, h, s] * math.log2(math.e)
         # a query that sees no key: exp2(s - inf) is 0
-        stats[b, h, i] = np.where(logarithm == -np.inf, np.inf, logarithm)
+        stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
         if dq is not None:
-            dq[at] = full((height, form.depth), 0.0, np.float32)
+            dq[tile] = full((height, form.depth), 0.0, np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
 
-@rows(without=())
-def convert(total, dq, *, scale, row: Static):
-    for k in row.blocks(total):
-        x, block = row.load(k, total)
-        row.store(block, dq, lambda j: x(j) * scale)
+@functools.cache
+def convert(form: Form) -> Kernel:
+    """Return the kernel of dq = x * scale."""
+    _, at, options = over_positions(form)
+
+    @numpipe_kernel(**options)
+    def attention_gradient_converted(x, dq, *, scale):
+        _, _, _, tile = at(x)
+        dq[tile] = (x[tile] * scale).astype(dq.dtype)
+
+    return attention_gradient_converted  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -503,5 +523,4 @@ def launch_gradients(
     if deterministic:
         of_queries(form)(*read, dq, **scalars, **place)
     else:
-        arrays = {"total": (MATRIX, *dq_total)}, {"dq": (MATRIX, dq)}
-        launch_over_rows(convert, *arrays, place, scale=scale)
+        convert(form)(*dq_total, dq, scale=scale, **place)

@@ -173,10 +173,10 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "gradients of ops.attention": (
         attention_gradients,
         {
+            "attention_gradient_converted",
             "attention_gradient_of_queries",
             "attention_gradient_sums",
             "attention_gradients",
-            "convert",
             "wide_attention_gradients",
         },
     ),
