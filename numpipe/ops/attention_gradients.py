@@ -48,6 +48,7 @@ from ..plan.specs import BlockSpec
 from ..plan.transforms import SwizzleTransform, TilingTransform
 from .attention_configs import Form
 from .op_outputs import Place, allocated
+from .tiled import Tile, launch_over_tiles
 
 L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
 
@@ -98,14 +99,14 @@ def prepare(form: Form, *present: str) -> Kernel:
 
 
 @functools.cache
-def convert(form: Form) -> Kernel:
+def convert(tile: Tile) -> Kernel:
     """Return the kernel of dq = x * scale."""
-    _, at, options = over_positions(form)
+    at = tile.at
 
-    @numpipe_kernel(**options)
+    @tile.kernel()
     def attention_gradient_converted(x, dq, *, scale):
-        _, _, _, tile = at(x)
-        dq[tile] = (x[tile] * scale).astype(dq.dtype)
+        i, j = at(x)
+        dq[i, j] = x[i, j] * scale
 
     return attention_gradient_converted  # type: ignore[no-any-return]
 
@@ -227,7 +228,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             dk_acc = zeros((64, depth), np.float32)
             dv_acc = zeros((64, depth), np.float32)
             exchanged.at[1, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
-            commit_smem()
+            commit_smem(meet=False)
             barrier_arrive(written.at[1])
             # the first step adds nothing, outside of dq
             before, now, h_before, i_before = 1, 0, 0, end
@@ -282,7 +283,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 exchanged.at[now, own, :][...] = grad_s
-                commit_smem()
+                commit_smem(meet=False)
                 barrier_arrive(written.at[now])
                 q_before, h_before, i_before, before, now = q_tile, h, start + i, now, before
                 if h == sharing - 1 and start + i == end - 1:
@@ -389,7 +390,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 dp = wgmma_wait(dp)
                 slope = p * (dp - delta_tile.at[own][...][None, :])
                 slopes.at[now, :, own][...] = slope.astype(q.dtype)
-                commit_smem()
+                commit_smem(meet=False)
                 barrier_arrive(written.at[now])
                 barrier_wait(written.at[now])
                 if dq is not None:
@@ -523,4 +524,4 @@ def launch_gradients(
     if deterministic:
         of_queries(form)(*read, dq, **scalars, **place)
     else:
-        convert(form)(*dq_total, dq, scale=scale, **place)
+        launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)
