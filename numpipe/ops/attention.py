@@ -538,8 +538,8 @@ def scaled_dot_product_attention(
     enable_gqa  allow each head of key and value to serve Hq / H heads of the query
 
     The call is a single node in graphs of `torch.compile` and `torch.export` and runs on the
-    current stream. Raises SpecError for masks, dropout and gradients, which are not supported, and
-    if shapes, types or devices do not match. Source: PyTorch's documentation of the function,
+    current stream. There are gradients of query, key and value. Raises SpecError for masks and
+    dropout, which are not supported, and if shapes, types or devices do not match. Source: PyTorch's documentation of the function,
     `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()

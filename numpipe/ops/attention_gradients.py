@@ -409,18 +409,24 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     return wide_attention_gradients  # type: ignore[no-any-return]
 
 
+QUERIES = {64: (3, 64, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
+"""depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
+
+
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
     queries, and dS stays in registers."""
-    depth, by_head, n = form.depth, form.layout == "bhsd", 64 if form.depth <= 128 else 32
+    depth, by_head = form.depth, form.layout == "bhsd"
+    wgs, n, slots = QUERIES[depth]
+    rows, delay = 64 * wgs, slots[0] - 2
     rows_of_q, keys_of_k = (
-        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (128, n)
+        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (rows, n)
     )
 
     @numpipe_kernel(
-        grid=lambda q: cdiv(q.shape[form.positions], 128) * q.shape[form.heads] * q.shape[0],
-        num_compute_wgs=2,
+        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
+        num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         compiler_params=CompilerParams(approx_math=True),
@@ -429,16 +435,16 @@ def of_queries(form: Form) -> Kernel:
         q, k, v, grad, stats, delta, dq, *, scale, scale_log2, diagonal
     ):
         keys, heads = k.shape[form.positions], q.shape[form.heads]
-        blocks = cdiv(q.shape[form.positions], 128)
+        blocks = cdiv(q.shape[form.positions], rows)
         head, i = program_id(0) // blocks, program_id(0) % blocks
         if form.causal:  # the longest first
             i = blocks - 1 - i
         b, h = head // heads, head % heads
         hk = h * k.shape[form.heads] // heads
-        first = i * 128 + axis_index("wg") * 64
-        steps = cdiv(min(keys, max(0, (i + 1) * 128 + diagonal)) if form.causal else keys, n)
+        first = i * rows + axis_index("wg") * 64
+        steps = cdiv(min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys, n)
         # keys that all queries see
-        whole = min(keys, max(0, i * 128 + diagonal + 1)) if form.causal else keys
+        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
 
         def place(h, s, d):
             return (b, h, s, d) if by_head else (b, s, h, d)
@@ -456,7 +462,7 @@ def of_queries(form: Form) -> Kernel:
         queries = pipeline(
             grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
         )
-        main = pipeline(grid=(steps,), in_specs=(block(2, 0), block(2, 0)))
+        main = pipeline(grid=(steps,), in_specs=(block(slots[0], delay), block(slots[1], 0)))
         for _, (q_tile, do_tile) in queries(q, grad):
             for (j,), (k_tile, v_tile) in main(k, v):
                 s = wgmma(None, q_tile.at[own, :], k_tile.T)
