@@ -539,8 +539,8 @@ def scaled_dot_product_attention(
 
     The call is a single node in graphs of `torch.compile` and `torch.export` and runs on the
     current stream. There are gradients of query, key and value. Raises SpecError for masks and
-    dropout, which are not supported, and if shapes, types or devices do not match. Source: PyTorch's documentation of the function,
-    `numpipe.ops.attention`.
+    dropout, which are not supported, and if shapes, types or devices do not match. Source:
+    PyTorch's documentation of the function, `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()
     >>> scaled_dot_product_attention(

@@ -11,7 +11,7 @@ If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes 
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, index, var-annotated"
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def convert(tile: Tile) -> Kernel:
         i, j = at(x)
         dq[i, j] = x[i, j] * scale
 
-    return attention_gradient_converted  # type: ignore[no-any-return]
+    return attention_gradient_converted
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,11 @@ def test_autograd_gives_what_torch_gives_in_float64_and_the_same_bits_each_time(
         first = first or found
         assert all(torch.equal(x, y) for x, y in zip(found, first, strict=True))
     o = numpipe.torch.attention(q, k, v, causal=causal, layout=layout)
-    for found in (first, torch.autograd.grad(o, (q, k, v), grad)):
+    added = [torch.autograd.grad(o, (q, k, v), grad, retain_graph=True) for _ in range(REPEATS)]
+    assert all(
+        torch.equal(x, y) for each in added for x, y in zip(each[1:], added[0][1:], strict=True)
+    )
+    for found in (first, added[0]):
         assert found is not None
         for x, y in zip(found, wanted, strict=True):
             assert torch.linalg.norm(x.double() - y) / torch.linalg.norm(y) < 5e-3

@@ -12,6 +12,7 @@ import numpipe
 from numpipe.ops.attention import Form, attention_backward
 from numpipe.ops.attention_gradients import of_keys, of_queries
 from tests.kernels.attention_gradient_cases import CASES, Case, operands, options, run, wrong
+from tests.kernels.compilers import compiles
 
 KERNELS = {
     "keys": of_keys,
@@ -58,6 +59,26 @@ def arrays(name: str, case: Case, kind: Any = np.zeros) -> tuple[list[Any], dict
 
 
 @pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({1: (1, 2, 72, 32)}, "'k' and 'v' must have one shape, with the batches and the depth"),
+        (
+            {3: (1, 2, 64, 64)},
+            r"'o' must have the shape \(1, 2, 72, 64\), got \(1, 2, 64, 64\); fix:",
+        ),
+        ({4: (1, 2, 64)}, r"'lse' must have the shape \(1, 2, 72\), got"),
+        ({5: (1, 2, 72, 32)}, r"'grad' must have the shape \(1, 2, 72, 64\), got"),
+        ({6: (2, 72)}, r"'grad_lse' must have the shape \(1, 2, 72\), got"),
+    ],
+)
+def test_operands_that_do_not_match_are_refused(changed: dict[int, Any], words: str) -> None:
+    given = operands(Case(1, 2, 2))
+    given = [np.zeros(changed.get(k, x.shape), x.dtype) for k, x in enumerate(given)]
+    with pytest.raises(numpipe.SpecError, match=f"attention.*: {words}"):
+        attention_backward(*given, target="sim")
+
+
+@pytest.mark.parametrize(
     "name, depth", [("keys", 64), ("keys", 128), ("keys", 256), ("queries", 64)]
 )
 def test_no_schedule_finds_a_race(name: str, depth: int) -> None:
@@ -66,3 +87,18 @@ def test_no_schedule_finds_a_race(name: str, depth: int) -> None:
     made = KERNELS[name](Form(depth, True), True)
     found = numpipe.verify(made, *given, **scalars, schedules=4)
     assert found.ok and found.schedules == 4, str(found)
+
+
+@compiles
+@pytest.mark.variants(1, thorough=4)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("with_dq", [True, False])
+@pytest.mark.parametrize("name, depth", [(name, n) for name in KERNELS for n in (64, 128, 256)])
+def test_kernels_pass_the_build_gate(name: str, depth: int, with_dq: bool, causal: bool) -> None:
+    case = Case(queries=256, keys=256, depth=depth, dtype="bfloat16")
+    given, scalars = arrays(name, case)
+    if name == "keys" and not with_dq:
+        del given[6]
+    made = KERNELS[name](Form(depth, causal), with_dq)
+    spilled = (depth, with_dq, causal) == (64, True, True) and name == "keys"
+    assert bool(made.inspect("gate", *given, **scalars)) == spilled
