@@ -132,6 +132,20 @@ KEYS = 128
 """keys of a CTA of `of_keys`"""
 
 
+@functools.cache
+def visible(causal: bool, n: int) -> Function:
+    """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
+    sees: keys from `left` on and, if `causal`, those of queries before ``key + least``."""
+
+    @function
+    def seen(s, key, left, least):
+        # a first query for each key: a last key for each query takes more registers
+        begin = np.where(key < left, key + least if causal else 0, n)
+        return np.where(iota(n) >= begin[:, None], s, -np.inf)
+
+    return seen
+
+
 @function
 def interleaved(blocks, heads, group):
     """Return the head and the block of keys of a CTA: heads of a group side by side, so that what
@@ -158,6 +172,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
     out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
+    seen = visible(form.causal, n)
     own_row, own_col = (out_rows, 0) if by_rows else (0, out_cols)
     rows_of_q, keys_of_k = (
         (None, None, size, depth) if by_head else (None, size, None, depth) for size in (n, KEYS)
@@ -253,14 +268,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 if start + i < whole:
-                    key = iota(64) + (first + wg * 64)
-                    if form.causal:
-                        # a threshold for each key: a minimum for each query takes more registers
-                        least = np.where(key < keys, key, 2**30)[:, None]
-                        query = iota(n) + ((start + i) * n + diagonal)
-                        s = np.where(query[None, :] >= least, s, -np.inf)
-                    else:
-                        s = np.where((key < keys)[:, None], s, -np.inf)
+                    least = first - diagonal - (start + i) * n
+                    s = seen(s, iota(64) + wg * 64, keys - first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if dq is not None:
@@ -319,6 +328,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     computes P and dS for half of the queries of a step, which they exchange in shared memory.
     """
     depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
+    seen = visible(form.causal, WIDE // 2)
     block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
 
     @numpipe_kernel(
@@ -378,13 +388,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 dp = wgmma(None, v_tile, do_tile.at[own, :].T)
                 s = wgmma_wait(s)
                 if start + i < whole:
-                    key = iota(WIDE) + first
-                    if form.causal:
-                        least = np.where(key < keys, key, 2**30)[:, None]
-                        query = iota(WIDE // 2) + ((start + i) * WIDE + wg * (WIDE // 2) + diagonal)
-                        s = np.where(query[None, :] >= least, s, -np.inf)
-                    else:
-                        s = np.where((key < keys)[:, None], s, -np.inf)
+                    least = first - diagonal - (start + i) * WIDE - wg * (WIDE // 2)
+                    s = seen(s, iota(WIDE), keys - first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile.at[own][...][None, :]))
                 weights.at[now, :, own][...] = p.astype(q.dtype)
                 dp = wgmma_wait(dp)
