@@ -414,7 +414,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     return wide_attention_gradients  # type: ignore[no-any-return]
 
 
-QUERIES = {64: (3, 64, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
+QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
 """depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
 
 
