@@ -43,12 +43,13 @@ from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .attention_configs import CONFIGS as CONFIGS
+from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
-from .attention_configs import WIDTHS, Config, Form, choose
+from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
-from .declaration import op
-from .op_outputs import Place, tell_copied
+from .declaration import Operand, op
+from .op_outputs import Place, same, tell_copied
 from .operands import copied
 
 __all__ = ["attention"]
@@ -296,20 +297,168 @@ def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, Ar
     return k, v
 
 
+CHECKS = {
+    "causal": FLAG,
+    "diagonal": whole(),
+    "scale": finite(above=0) | NONE,
+    "layout": word("bhsd", "bshd"),
+    "deterministic": FLAG,
+}
+TYPES, NUMBERS = ("float16", "bfloat16"), Operand("", ("float32",))
+
+
+def _gradient_of_q(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    grad: Any,
+    grad_lse: Any,
+    layout: str,
+    causal: bool,
+    diagonal: int,
+) -> ArrayType:
+    """Return the shape and type of dq. Raises SpecError if the operands do not match."""
+    result, sums = _result(q, k, v, layout, causal, diagonal), _sums(q, layout, True)
+    wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad", grad, result))
+    for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
+        if tuple(info.shape) != tuple(like.shape):
+            raise SpecError(
+                f"attention_backward: '{name}' must have the shape {tuple(like.shape)}, got "
+                f"{tuple(info.shape)}; fix: pass what attention(…, return_lse=True) returns, and "
+                "gradients of the same shapes"
+            )
+    return result
+
+
+def _launch_backward(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    v: ArrayInfo,
+    o: ArrayInfo,
+    lse: ArrayInfo,
+    grad: ArrayInfo,
+    grad_lse: ArrayInfo | None,
+    dq: ArrayInfo,
+    dk: ArrayInfo,
+    dv: ArrayInfo,
+    causal: bool,
+    diagonal: int,
+    scale: float | None,
+    layout: str,
+    deterministic: bool,
+    place: Place,
+) -> None:
+    depth = q.shape[3]
+    form = Form(next(each for each in DEPTHS if each >= depth), causal, layout)
+    loaded = {"q": q, "k": k, "v": v, "grad": grad}
+    q, k, v, grad = (_loaded(name, info, place) for name, info in loaded.items())
+    scale = depth**-0.5 if scale is None else float(scale)
+    arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
+    launch_gradients(*arrays, form, diagonal, scale, deterministic, place)
+
+
+@op(
+    operands={
+        "q": "",
+        "k": "",
+        "v": "",
+        "o": "",
+        "lse": NUMBERS,
+        "grad": "",
+        "grad_lse": NUMBERS,
+    },
+    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    types=TYPES,
+    launch=_launch_backward,
+    checks=CHECKS,
+    batching="merge",
+    operations=lambda q, k, layout: 10.0 * math.prod(q.shape) * k.shape[layout.index("s")],
+)
+def attention_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    o: Any,
+    lse: Any,
+    grad: Any,
+    grad_lse: Any = None,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    scale: float | None = None,
+    layout: str = "bhsd",
+    deterministic: bool = False,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the gradients of q, k and v, given the results (o, lse) of attention with return_lse,
+    and their gradients."""
+
+
+def _gradients(
+    xp: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    out: Any,
+    lse: Any,
+    grad_out: Any,
+    grad_lse: Any,
+    causal: bool,
+    diagonal: int,
+    scale: float | None,
+    layout: str,
+    deterministic: bool,
+) -> Any:
+    return xp(
+        attention_backward,
+        *(q, k, v, out, lse, grad_out, grad_lse),
+        causal=causal,
+        diagonal=diagonal,
+        scale=scale,
+        layout=layout,
+        deterministic=deterministic,
+    )
+
+
+def _recorded(
+    xp: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    causal: bool,
+    diagonal: int,
+    scale: float | None,
+    layout: str,
+    exact: bool,
+    deterministic: bool,
+) -> Any:
+    """Compute attention with the sums, which its gradients need."""
+    made, _ = xp(
+        attention,
+        *(q, k, v),
+        causal=causal,
+        diagonal=diagonal,
+        scale=scale,
+        layout=layout,
+        exact=exact,
+        return_lse=True,
+        deterministic=deterministic,
+    )
+    return made
+
+
 @op(
     operands={"q": "", "k": "", "v": ""},
     results={"out": _result, "lse": _sums},
-    types=("float16", "bfloat16"),
+    types=TYPES,
     launch=_launch,
-    checks={
-        "causal": FLAG,
-        "diagonal": whole(),
-        "scale": finite(above=0) | NONE,
-        "layout": word("bhsd", "bshd"),
-        "exact": FLAG,
-        "return_lse": FLAG,
-        "config": a(Config) | NONE,
-    },
+    checks=CHECKS | {"exact": FLAG, "return_lse": FLAG, "config": a(Config) | NONE},
+    gradients={"q k v": _gradients},
+    composite=lambda return_lse: None if return_lse else _recorded,
     batching="merge",
     operations=lambda q, k, layout: 4.0 * math.prod(q.shape) * k.shape[layout.index("s")],
 )
@@ -324,6 +473,7 @@ def attention(
     layout: str = "bhsd",
     exact: bool = True,
     return_lse: bool = False,
+    deterministic: bool = False,
     out: Any = None,
     config: Config | None = None,
     target: str | None = None,
@@ -343,15 +493,19 @@ def attention(
                 P a little more coarsely
     return_lse  return (result, lse) with the logarithms of the sums of exponentials, float32
                 (batches, heads, queries); -inf where a query sees no key
+    deterministic
+                add up the gradient of q in a fixed order, so that it has the same bits each time,
+                which takes longer; all other results always have
     out         array for the result, or with return_lse a pair of arrays; allocated by default
-    config      by default what `choose` returns
+    config      by default what `choose` returns, as always where gradients are needed
     target, stream
                 as for any kernel
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
-    zeros. Raises SpecError if shapes do not match, for other element types, and for arrays of
-    different types or on different devices.
+    zeros. Gradients of q, k and v compute the scores again, and have no gradients themselves.
+    Raises SpecError if shapes do not match, for other element types, and for arrays of different
+    types or on different devices.
 
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
@@ -384,9 +538,9 @@ def scaled_dot_product_attention(
     enable_gqa  allow each head of key and value to serve Hq / H heads of the query
 
     The call is a single node in graphs of `torch.compile` and `torch.export` and runs on the
-    current stream. Raises SpecError for masks, dropout and gradients, which are not supported, and
-    if shapes, types or devices do not match. Source: PyTorch's documentation of the function,
-    `numpipe.ops.attention`.
+    current stream. There are gradients of query, key and value. Raises SpecError for masks and
+    dropout, which are not supported, and if shapes, types or devices do not match. Source:
+    PyTorch's documentation of the function, `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()
     >>> scaled_dot_product_attention(

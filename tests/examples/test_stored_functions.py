@@ -33,6 +33,7 @@ from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
+from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
 from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import FORMS
 
@@ -71,6 +72,15 @@ ATTENTION = [
     (attention(cfg, Form(64, causal, layout, sums)), {})
     for cfg, causal, layout, sums in itertools.product(
         (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True)
+    )
+]
+GRADIENTS = [
+    (kernel, {})
+    for form in (Form(64, True, "bshd"), Form(256))
+    for kernel in (
+        prepare(form),
+        of_keys(form, True),
+        of_queries(form),
     )
 ]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained, steered)
@@ -143,8 +153,8 @@ STORES = [(store_role.reductions(True), {})]
 
 @pytest.mark.parametrize(
     "kernels",
-    [LADDERS, TUNED, ATTENTION, OF_MODULES, [(over_tiles, {})], STORES],
-    ids=["ladders", "tuned", "attention", "modules", "tiles", "stores"],
+    [LADDERS, TUNED, ATTENTION, GRADIENTS, OF_MODULES, [(over_tiles, {})], STORES],
+    ids=["ladders", "tuned", "attention", "gradients", "modules", "tiles", "stores"],
 )
 def test_a_file_can_hold_all_functions_of_shapes(
     kernels: list[tuple[numpipe.Kernel, dict[str, Any]]],
@@ -174,6 +184,7 @@ def test_all_kernels_are_among_them() -> None:
         "jax_calls.py",
         "matmul.py",
         "attention.py",
+        "attention_gradients.py",
         "attention_short.py",
         "copy.py",
         "by_rows.py",

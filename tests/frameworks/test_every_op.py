@@ -61,7 +61,7 @@ CASES = {
     "attention": Case(
         functional.scaled_dot_product_attention,
         ((1, 2, 64, 64),) * 3,
-        graded=0,
+        graded=3,
         dtype=np.float16,
     ),
     "copy": Case(lambda x: x),

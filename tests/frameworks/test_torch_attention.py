@@ -32,7 +32,8 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
         ):
             raise SpecError("in the op's words")
         options = {"is_causal": given["causal"], "scale": given["scale"], "enable_gqa": True}
-        return theirs(q.double(), k.double(), v.double(), **options).to(q.dtype)
+        made = theirs(q.double(), k.double(), v.double(), **options).to(q.dtype)
+        return (made, torch.zeros(q.shape[:3])) if given["return_lse"] else made
 
     monkeypatch.setattr(ops.attention, "call", call)
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
@@ -75,6 +76,20 @@ def test_the_kernel_is_from_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None
             rtol=2e-3,
             atol=2e-3,
         )
+
+
+def test_gradients_are_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    options, given, wide = {"is_causal": True, "enable_gqa": True}, tensors(keys=2, grad=True), []
+    wide = [x.detach().double().requires_grad_() for x in given]
+    made, right = sdpa(*given, **options), theirs(*wide, **options)
+    weights = torch.randn(right.shape, dtype=torch.float64).half()
+    found = torch.autograd.grad(made, given, weights, retain_graph=True)
+    for x, y in zip(found, torch.autograd.grad(right, wide, weights.double()), strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=2e-3, atol=4e-3)
+    with pytest.raises(SpecError, match="attention_backward: .* has no backward pass; fix: call"):
+        torch.autograd.grad(made, given, weights, create_graph=True)
 
 
 @pytest.mark.parametrize("shape", [(4, 9, 16), (2, 4, 9, 16), (3, 2, 4, 9, 16)], ids=str)
@@ -129,11 +144,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "dropout": (
         lambda: sdpa(Q, K, V, dropout_p=0.1),
         "dropout is not supported, got dropout_p = 0.1; fix: pass dropout_p=0.0",
-    ),
-    "gradient": (
-        lambda: sdpa(Q.clone().requires_grad_(), K, V),
-        r"requires a gradient, but this op has no backward pass; fix: call it under "
-        r"torch.no_grad\(\)",
     ),
     "heads": (
         lambda: sdpa(Q, K[:, :2], V[:, :2]),

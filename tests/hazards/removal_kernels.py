@@ -21,6 +21,7 @@ from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 from numpipe.kernels.row_kernels import Rows
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
+from numpipe.ops.attention_gradients import of_keys, of_queries
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
 from numpipe.ops.reduce_axis import narrow_reducer, reducer
@@ -247,6 +248,28 @@ run(
     scale=np.float32(0.125),
     diagonal=0,
     group=1,
+)
+for name, depth, queries in (("keys", 64, 384), ("keys", 128, 256), ("wide keys", 256, 256)):
+    run(
+        f"gradients of numpipe.ops.attention, {name} of depth {depth}",
+        of_keys(Form(depth, causal=True), True),
+        *(ints(1, 1, rows, depth) for rows in (queries, 128, 128, queries)),
+        *(ints(1, 1, queries, dtype=F32), ints(1, 1, queries, dtype=F32)),
+        *(out(1, 1, queries, depth, dtype=F32), out(1, 1, 128, depth), out(1, 1, 128, depth)),
+        scale=np.float32(0.1),
+        scale_log2=np.float32(0.1),
+        diagonal=0,
+        group=1,
+    )
+run(
+    "gradients of numpipe.ops.attention, queries",
+    of_queries(Form(64, causal=True)),
+    *(ints(1, 1, rows, 64) for rows in (128, 256, 256, 128)),
+    *(ints(1, 1, 128, dtype=F32), ints(1, 1, 128, dtype=F32)),
+    out(1, 1, 128, 64),
+    scale=np.float32(0.1),
+    scale_log2=np.float32(0.1),
+    diagonal=64,
 )
 for rung in (
     attention_ladder.Config(64),

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from numpipe.kernels.kernel import Kernel
+from numpipe.kernels.noted_calls import taken
 
 
 @dataclass(frozen=True)
@@ -48,7 +49,8 @@ def recorded(call: Callable[[], Any], monkeypatch: pytest.MonkeyPatch) -> list[R
         **named: Any,
     ) -> Any:
         told = named if mesh is None else {**named, "mesh": mesh}
-        found.append(Recorded(self, tuple(map(_host, args)), told, _host(out)))
+        if taken() is None:  # an op's first call is also made without arrays, to check it
+            found.append(Recorded(self, tuple(map(_host, args)), told, _host(out)))
         return run(self, *args, out=out, target=target, stream=stream, mesh=mesh, **named)
 
     def noted_together(self: Kernel, mesh: Any, args: Any, stream: Any = None) -> Any:

@@ -292,7 +292,7 @@ class Loops(TileLoops, Arithmetic):
 
     def _waited(self, node: ast.For) -> Ints:
         """Return the numbers of the ready barriers that every step of a loop waits for before it
-        could release the tile.
+        could release the tile, and ~number of those that it waits for later.
 
         A step waits with ``numpipe.barrier_wait(k_ready)`` as a statement, on every path through
         it, and does not name the consumed barrier before. A loop's groups are not labeled: whether
@@ -308,7 +308,7 @@ class Loops(TileLoops, Arithmetic):
         ]
         bound = names(ast.Store, *node.body)
         numbers = {name: number for number, name in enumerate(ready) if name and name not in bound}
-        sure = set(numbers.values())
+        sure, ends = set(numbers.values()), []
 
         def follow(body: list[ast.stmt], waited: set[int]) -> set[int] | None:
             """Return what has been waited for after some statements; None if the step has ended in
@@ -329,7 +329,7 @@ class Loops(TileLoops, Arithmetic):
                     waited = set.intersection(*behind)
                     continue
                 if any(isinstance(inner, (ast.Continue, ast.Return)) for inner in walk(statement)):
-                    sure.intersection_update(waited)
+                    ends.append(waited)
                     return None
                 call = statement.value if isinstance(statement, ast.Expr) else None
                 name = call.args[0] if isinstance(call, ast.Call) and len(call.args) == 1 else None
@@ -347,7 +347,8 @@ class Loops(TileLoops, Arithmetic):
             return waited
 
         after = follow(node.body, set())
-        return tuple(sorted(sure if after is None else sure & after))
+        always = set(numbers.values()).intersection(*ends, *([] if after is None else [after]))
+        return tuple(sorted(number if number in sure else ~number for number in always))
 
     def _groups(self, body: list[ast.stmt]) -> int:
         """Return how many products every step issues. The number left in flight is counted in these

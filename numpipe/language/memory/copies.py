@@ -352,6 +352,11 @@ def fence_and_meet():  # type: ignore[no-untyped-def]
 
 
 @helper
+def fence_alone():  # type: ignore[no-untyped-def]
+    fence.proxy_async()
+
+
+@helper
 def meet():  # type: ignore[no-untyped-def]
     """Wait for the other warps of the warpgroup, at the named barrier that its store ring also
     uses."""
@@ -445,7 +450,7 @@ COPIES.append(copy_smem_to_gmem)
 
 
 @op(context=True)
-def commit_smem(np_: Context) -> None:
+def commit_smem(np_: Context, *, meet: bool = True) -> None:
     """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a
     kernel.
 
@@ -453,9 +458,13 @@ def commit_smem(np_: Context) -> None:
     overwrite what they have read. Copies by the warpgroup itself, and wgmma on tiles that the
     kernel allocated, begin with it, unless `CompilerParams` set `unsafe_no_auto_barriers`. Other
     warpgroups must be signaled with a `barrier_arrive` after it.
+
+    meet  a compile-time bool. With False the warps do not meet: for tiles that all warpgroups, also
+          this one, read after they have waited for a `barrier_arrive` of each of its warps
     """
+    together = check_flag("commit_smem", "meet", meet)
     if np_.computes:
-        fence_and_meet()
+        (fence_and_meet if together else fence_alone)()
 
 
 @op(context=True)

@@ -150,8 +150,9 @@ def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
 
 
 @by_compute(source.commit_smem)
-def _commit_smem(np_: Any) -> Any:
-    yield source.fence_and_meet, ()
+def _commit_smem(np_: Any, meet: Any) -> Any:
+    together = source.check_flag("commit_smem", "meet", meet)
+    yield (source.fence_and_meet if together else source.fence_alone), ()
     return ()
 
 

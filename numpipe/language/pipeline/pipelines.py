@@ -479,15 +479,17 @@ def loaded(pipe: PipelineBase) -> int:
 
 def waited_parts(pipe: PipelineBase, group: Group, waited: Ints) -> Ints:
     """Return the parts of a ring whose ready barriers are among `waited`, numbers of barriers in
-    the loop's order."""
+    the loop's order, or ~number if a step waits for it after it could release the tile: with
+    delay_release, that is the tile of an earlier step."""
     # waiting for a tuple of barriers does not say which of its leaves
     if any(part.parts for part in pipe.tree.parts or ()):
         return ()
     order = sorted(operand for ring in pipe.rings for operand in ring.operands)
+    known = {max(number, ~number) for number in waited} if group.delay else waited
     return tuple(
         part
         for part, operand in enumerate(group.operands)
-        if operand in order and order.index(operand) in waited
+        if operand in order and order.index(operand) in known
     )
 
 

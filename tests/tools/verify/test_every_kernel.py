@@ -15,6 +15,7 @@ import pytest
 
 import numpipe
 from numpipe import ops
+from tests.kernels import attention_gradient_cases
 from tests.kernels.attention_cases import CASES
 from tests.kernels.op_calls import run_ops_over_rows
 from tests.kernels.product_configs import KINDS
@@ -106,6 +107,12 @@ def attention() -> None:
         CASES[name].run("sim", config)
 
 
+def attention_gradients() -> None:
+    for case in (CASES["causal"], CASES["depth 128"], CASES["depth 256"]):
+        for deterministic in (False, True):
+            attention_gradient_cases.run(case, "sim", deterministic)
+
+
 def products() -> None:
     for config in KINDS:
         ops.matmul(halves(130, 328), halves(328, 200), config=config, target="sim")
@@ -163,6 +170,16 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (attention, {"attend", "attend_short"}),
+    "gradients of ops.attention": (
+        attention_gradients,
+        {
+            "attention_gradient_converted",
+            "attention_gradient_of_queries",
+            "attention_gradient_sums",
+            "attention_gradients",
+            "wide_attention_gradients",
+        },
+    ),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_line"}),
     "ops over rows": (

@@ -1,0 +1,538 @@
+"""Kernels of the gradients of attention, and their launches.
+
+With P = exp(scale * Q K^T - lse), where lse are the logarithms of the sums, and
+dS = P * (dO V^T - sum(dO * O)), the gradients are::
+
+    dV = P^T dO        dK = scale * dS^T Q        dQ = scale * dS K
+
+Three kernels compute them: `prepare` the sums of dO * O, `of_keys` all three products in one pass
+over the queries, and `convert` rounds dQ, to which CTAs have added in float32 in any order.
+If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again.
+"""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, index, var-annotated"
+
+from __future__ import annotations
+
+import functools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from ..arch.dimensions import round_up
+from ..core.arith import cdiv
+from ..core.functions import Function, function
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..language.memory.copies import commit_smem
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.pipeline.pipelines import pipeline
+from ..language.pipeline.schedule_fences import schedule_fence
+from ..language.tiles.atomics import atomic_add
+from ..language.tiles.conversions import layout_cast
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.mathematics import fma
+from ..language.tiles.mma import wgmma, wgmma_wait
+from ..language.tiles.refs import ds
+from ..language.tiles.tile import zeros
+from ..launch.array_info import ArrayInfo
+from ..launch.windows import strided
+from ..plan.allocations import SMEM, Barrier
+from ..plan.context import axis_index, program_id
+from ..plan.params import CompilerParams
+from ..plan.specs import BlockSpec
+from ..plan.transforms import SwizzleTransform, TilingTransform
+from .attention_configs import Form
+from .op_outputs import Place, allocated
+from .tiled import Tile, launch_over_tiles
+
+L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
+
+
+@functools.cache
+def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
+    """Return (height, at, options) of kernels that have a CTA for each `height` positions of each
+    head of an array x: ``at(x)`` returns the batch, head and positions of a CTA, and the index of
+    its tile."""
+    height = 2048 // form.depth
+
+    @function
+    def at(x):
+        blocks = cdiv(x.shape[form.positions], height)
+        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
+        b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
+        return b, h, s, ((b, h, s, d) if form.layout == "bhsd" else (b, s, h, d))
+
+    def grid(x):
+        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], height)
+
+    params = CompilerParams(ctas_per_sm=8, approx_math=True)
+    return height, at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
+
+
+@functools.cache
+def prepare(form: Form, *present: str) -> Kernel:
+    """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
+    powers of two, and `delta`, sum(grad * x) - grad_lse, where x is
+    the result of attention. It also stores zeros in dq."""
+    height, at, options = over_positions(form)
+    absent = [name for name in ("grad_lse", "dq") if name not in present]
+
+    @numpipe_kernel(without=absent, **options)
+    def attention_gradient_sums(x, lse, grad, grad_lse, stats, delta, dq):
+        b, h, s, tile = at(x)
+        total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
+        if grad_lse is not None:
+            total = total - grad_lse[b, h, s]
+        delta[b, h, s] = total
+        logarithm = lse[b, h, s] * math.log2(math.e)
+        # a query that sees no key: exp2(s - inf) is 0
+        stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
+        if dq is not None:
+            dq[tile] = full((height, form.depth), 0.0, np.float32)
+
+    return attention_gradient_sums  # type: ignore[no-any-return]
+
+
+@functools.cache
+def convert(tile: Tile) -> Kernel:
+    """Return the kernel of dq = x * scale."""
+    at = tile.at
+
+    @tile.kernel()
+    def attention_gradient_converted(x, dq, *, scale):
+        i, j = at(x)
+        dq[i, j] = x[i, j] * scale
+
+    return attention_gradient_converted
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How `of_keys` is tiled for a depth.
+
+    rows        queries of a step
+    late        whether the product dV begins after dS: otherwise registers do not suffice
+    by_hand     whether its barriers of shared memory are the only ones; numpipe's gain 6 % at
+                depth 64
+    """
+
+    rows: int
+    late: bool
+    by_hand: bool
+
+
+SCHEDULES = {64: Schedule(128, True, False), 128: Schedule(64, False, True)}
+"""depth -> its schedule; without dQ, always the last one"""
+KEYS = 128
+"""keys of a CTA of `of_keys`"""
+
+
+@functools.cache
+def visible(causal: bool, n: int) -> Function:
+    """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
+    sees: keys from `left` on and, if `causal`, those of queries before ``key + least``."""
+
+    @function
+    def seen(s, key, left, least):
+        # a first query for each key: a last key for each query takes more registers
+        begin = np.where(key < left, key + least if causal else 0, n)
+        return np.where(iota(n) >= begin[:, None], s, -np.inf)
+
+    return seen
+
+
+@function
+def interleaved(blocks, heads, group):
+    """Return the head and the block of keys of a CTA: heads of a group side by side, so that what
+    they read stays in L2, and blocks of keys that most queries see first."""
+    above, rest = program_id(0) // (blocks * group), program_id(0) % (blocks * group)
+    size = min(group, heads - above * group)
+    return above * group + rest % size, rest // size
+
+
+@functools.cache
+def of_keys(form: Form, with_dq: bool) -> Kernel:
+    """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
+
+    A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and
+    dP^T = V dO^T have keys as rows, so P^T is an A operand in registers for dV. dS^T passes through
+    shared memory once, for dK and for dQ = dS K. The products dQ and dK of a block are issued after
+    the scores of the next one, and run while its exponentials are computed. Warps of the memory
+    warpgroup add dQ by TMA (``store_role``).
+    """
+    if form.depth > max(SCHEDULES):
+        return of_keys_wide(form, with_dq)
+    depth, by_head = form.depth, form.layout == "bhsd"
+    how = SCHEDULES[depth if with_dq else 128]
+    n = how.rows
+    by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
+    out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
+    seen = visible(form.causal, n)
+    own_row, own_col = (out_rows, 0) if by_rows else (0, out_cols)
+    rows_of_q, keys_of_k = (
+        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (n, KEYS)
+    )
+
+    @numpipe_kernel(
+        grid=lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0],
+        num_compute_wgs=2,
+        wg_axis="wg",
+        memory_registers=24,
+        without=() if with_dq else "dq",
+        compiler_params=CompilerParams(
+            approx_math=True,
+            store_role=True,
+            store_slots=2,
+            unsafe_no_auto_barriers=how.by_hand,
+        ),
+    )
+    def attention_gradients(
+        q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
+    ):
+        wg, queries, keys = axis_index("wg"), q.shape[form.positions], k.shape[form.positions]
+        head, j = program_id(0) // cdiv(keys, KEYS), program_id(0) % cdiv(keys, KEYS)
+        if form.causal:
+            head, j = interleaved(cdiv(keys, KEYS), k.shape[0] * k.shape[form.heads], group)
+        b, hk = head // k.shape[form.heads], head % k.shape[form.heads]
+        sharing = q.shape[form.heads] // k.shape[form.heads]
+        end, first = max(1, cdiv(queries, n)), j * KEYS
+        # blocks of queries before `start` see none of the keys, and those from `whole` on all
+        start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
+        whole = cdiv(max(0, first + KEYS - 1 - diagonal), n) if form.causal else 0
+        whole = whole if first + KEYS <= keys else end
+
+        def place(h, s, d):
+            return (b, h, s, d) if by_head else (b, s, h, d)
+
+        def add(part, h, i):
+            if dq is not None:
+                s = ds(i * n + wg * own_row, out_rows)
+                atomic_add(dq.at[place(hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
+
+        def vector(h, i):
+            return b, hk * sharing + h, start + i
+
+        def matrix(count):
+            return BlockSpec(
+                rows_of_q,
+                lambda h, i: place(hk * sharing + h, start + i, 0),
+                buffer_count=count,
+                delay_release=1,
+            )
+
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, j, 0)),) * 2)
+        exchanged = scratch(SMEM((2, KEYS, n), q.dtype))
+        written = scratch(Barrier(num_arrivals=2, num_barriers=2))
+        own = ds(wg * 64, 64)
+        numbers = BlockSpec((None, None, n), vector, buffer_count=2)
+        main = pipeline(
+            grid=(sharing, end - start),
+            in_specs=(matrix(3), numbers, numbers, matrix(2)),
+            manual_produced_barriers=True,
+            manual_consumed_barriers=True,
+        )
+        for _, (k_tile, v_tile) in kv(k, v):
+            k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
+            if dq is not None:
+                k_part = k_tile.at[:, ds(wg * own_col, out_cols)]
+            dk_acc = zeros((64, depth), np.float32)
+            dv_acc = zeros((64, depth), np.float32)
+            exchanged.at[1, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
+            commit_smem(meet=False)
+            barrier_arrive(written.at[1])
+            # the first step adds nothing, outside of dq
+            before, now, h_before, i_before = 1, 0, 0, end
+            for (
+                (h, i),
+                (q_tile, stats_tile, delta_tile, do_tile),
+                (q_ready, stats_ready, delta_ready, do_ready),
+                (q_free, stats_free, delta_free, do_free),
+            ) in main(q, stats, delta, grad):
+                if h + i == 0:
+                    q_before = q_tile
+                barrier_wait(q_ready)
+                s = wgmma(None, k_own, q_tile.T)
+                dv_acc = wgmma_wait(dv_acc)
+                barrier_arrive(do_free)
+                barrier_wait(written.at[before])
+                if dq is not None:
+                    part = wgmma(
+                        None, exchanged.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
+                    )
+                dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_before)
+                s = wgmma_wait(s)
+                barrier_wait(stats_ready)
+                if start + i < whole:
+                    least = first - diagonal - (start + i) * n
+                    s = seen(s, iota(64) + wg * 64, keys - first, least)
+                p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
+                schedule_fence(after=p)
+                if dq is not None:
+                    part = wgmma_wait(part)
+                    add(part, h_before, i_before)
+                barrier_wait(do_ready)
+                barrier_wait(delta_ready)
+                dp = wgmma(None, v_own, do_tile.T)
+                dk_acc = wgmma_wait(dk_acc)
+                barrier_arrive(q_free)
+                if how.late:
+                    dp = wgmma_wait(dp)
+                    pb = p.astype(q.dtype)
+                    grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
+                    dv_acc = wgmma(dv_acc, pb, do_tile)
+                else:
+                    dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
+                    dp = wgmma_wait(dp)
+                    grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
+                barrier_arrive(stats_free)
+                barrier_arrive(delta_free)
+                exchanged.at[now, own, :][...] = grad_s
+                commit_smem(meet=False)
+                barrier_arrive(written.at[now])
+                q_before, h_before, i_before, before, now = q_tile, h, start + i, now, before
+                if h == sharing - 1 and start + i == end - 1:
+                    dv_acc = wgmma_wait(dv_acc)
+                    barrier_wait(written.at[before])
+                    if dq is not None:
+                        part = wgmma(
+                            None, exchanged.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
+                        )
+                    dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_tile)
+                    if dq is not None:
+                        part = wgmma_wait(part)
+                        add(part, h, i_before)
+                    dk_acc = wgmma_wait(dk_acc)
+            i = ds(first + wg * 64, 64)
+            dk[place(hk, i, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(hk, i, ds(0, depth))] = dv_acc.astype(dv.dtype)
+
+    return attention_gradients  # type: ignore[no-any-return]
+
+
+WIDE = 64
+"""keys of a CTA, and queries of a step, of `of_keys_wide`"""
+HALVES = TilingTransform((8, 32)), SwizzleTransform(64)
+"""the layout of a tile whose halves of 32 columns are stored by two warpgroups"""
+
+
+def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
+    """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
+    both sums of 64 keys.
+
+    A CTA owns 64 keys. Each of its two warpgroups has half of the columns of the gradients, and
+    computes P and dS for half of the queries of a step, which they exchange in shared memory.
+    """
+    depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
+    seen = visible(form.causal, WIDE // 2)
+    block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
+
+    @numpipe_kernel(
+        grid=lambda k: cdiv(k.shape[form.positions], WIDE) * k.shape[form.heads] * k.shape[0],
+        num_compute_wgs=2,
+        wg_axis="wg",
+        memory_registers=24,
+        without=() if with_dq else "dq",
+        compiler_params=CompilerParams(
+            approx_math=True, store_role=True, store_slots=2, unsafe_no_auto_barriers=True
+        ),
+    )
+    def wide_attention_gradients(
+        q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
+    ):
+        wg, queries, keys = axis_index("wg"), q.shape[form.positions], k.shape[form.positions]
+        head, j = program_id(0) // cdiv(keys, WIDE), program_id(0) % cdiv(keys, WIDE)
+        if form.causal:
+            head, j = interleaved(cdiv(keys, WIDE), k.shape[0] * k.shape[form.heads], group)
+        b, hk = head // k.shape[form.heads], head % k.shape[form.heads]
+        sharing = q.shape[form.heads] // k.shape[form.heads]
+        end, first = max(1, cdiv(queries, WIDE)), j * WIDE
+        start = min(end - 1, max(0, first - diagonal) // WIDE) if form.causal else 0
+        whole = cdiv(max(0, first + WIDE - 1 - diagonal), WIDE) if form.causal else 0
+        whole = whole if first + WIDE <= keys else end
+
+        def place(h, s, d):
+            return (b, h, s, d) if by_head else (b, s, h, d)
+
+        def vector(h, i):
+            return b, hk * sharing + h, start + i
+
+        def matrix(h, i):
+            return place(hk * sharing + h, start + i, 0)
+
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(block, lambda _: place(hk, j, 0)),) * 2)
+        numbers = BlockSpec((None, None, WIDE), vector, buffer_count=1)
+        main = pipeline(
+            grid=(sharing, end - start),
+            in_specs=(
+                BlockSpec(block, matrix, buffer_count=2),
+                numbers,
+                numbers,
+                BlockSpec(block, matrix, buffer_count=1),
+            ),
+        )
+        weights = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
+        slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
+        written = scratch(Barrier(num_arrivals=2, num_barriers=2))
+        own, columns = ds(wg * (WIDE // 2), WIDE // 2), ds(wg * half, half)
+        for _, (k_tile, v_tile) in kv(k, v):
+            dk_acc = zeros((WIDE, half), np.float32)
+            dv_acc = zeros((WIDE, half), np.float32)
+            now = 0
+            for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
+                s = wgmma(None, k_tile, q_tile.at[own, :].T)
+                dp = wgmma(None, v_tile, do_tile.at[own, :].T)
+                s = wgmma_wait(s)
+                if start + i < whole:
+                    least = first - diagonal - (start + i) * WIDE - wg * (WIDE // 2)
+                    s = seen(s, iota(WIDE), keys - first, least)
+                p = np.exp2(fma(s, scale_log2, -stats_tile.at[own][...][None, :]))
+                weights.at[now, :, own][...] = p.astype(q.dtype)
+                dp = wgmma_wait(dp)
+                slope = p * (dp - delta_tile.at[own][...][None, :])
+                slopes.at[now, :, own][...] = slope.astype(q.dtype)
+                commit_smem(meet=False)
+                barrier_arrive(written.at[now])
+                barrier_wait(written.at[now])
+                if dq is not None:
+                    part = wgmma(None, slopes.at[now].T, k_tile.at[:, columns])
+                dv_acc = wgmma(dv_acc, weights.at[now], do_tile.at[:, columns])
+                dk_acc = wgmma(dk_acc, slopes.at[now], q_tile.at[:, columns])
+                if dq is not None:
+                    part = wgmma_wait(part)
+                    s_of = ds((start + i) * WIDE, WIDE)
+                    atomic_add(dq.at[place(hk * sharing + h, s_of, columns)], part)
+                now = 1 - now
+            i = ds(first, WIDE)
+            dk[place(hk, i, columns)] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(hk, i, columns)] = dv_acc.astype(dv.dtype)
+
+    return wide_attention_gradients  # type: ignore[no-any-return]
+
+
+QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
+"""depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
+
+
+@functools.cache
+def of_queries(form: Form) -> Kernel:
+    """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
+    queries, and dS stays in registers."""
+    depth, by_head = form.depth, form.layout == "bhsd"
+    wgs, n, slots = QUERIES[depth]
+    rows, delay = 64 * wgs, slots[0] - 2
+    rows_of_q, keys_of_k = (
+        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (rows, n)
+    )
+
+    @numpipe_kernel(
+        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
+        num_compute_wgs=wgs,
+        wg_axis="wg",
+        memory_registers=24,
+        compiler_params=CompilerParams(approx_math=True),
+    )
+    def attention_gradient_of_queries(
+        q, k, v, grad, stats, delta, dq, *, scale, scale_log2, diagonal
+    ):
+        keys, heads = k.shape[form.positions], q.shape[form.heads]
+        blocks = cdiv(q.shape[form.positions], rows)
+        head, i = program_id(0) // blocks, program_id(0) % blocks
+        if form.causal:  # the longest first
+            i = blocks - 1 - i
+        b, h = head // heads, head % heads
+        hk = h * k.shape[form.heads] // heads
+        first = i * rows + axis_index("wg") * 64
+        steps = cdiv(min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys, n)
+        # keys that all queries see
+        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
+
+        def place(h, s, d):
+            return (b, h, s, d) if by_head else (b, s, h, d)
+
+        def block(count, delay):
+            return BlockSpec(
+                keys_of_k, lambda j: place(hk, j, 0), buffer_count=count, delay_release=delay
+            )
+
+        own = ds(axis_index("wg") * 64, 64)
+        mine = ds(first, 64)
+        offset = layout_cast(stats[b, h, mine], "column")[:, None]
+        total = layout_cast(delta[b, h, mine], "column")[:, None]
+        acc = zeros((64, depth), np.float32)
+        queries = pipeline(
+            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
+        )
+        main = pipeline(grid=(steps,), in_specs=(block(slots[0], delay), block(slots[1], 0)))
+        for _, (q_tile, do_tile) in queries(q, grad):
+            for (j,), (k_tile, v_tile) in main(k, v):
+                s = wgmma(None, q_tile.at[own, :], k_tile.T)
+                dp = wgmma(None, do_tile.at[own, :], v_tile.T)
+                s = wgmma_wait(s)
+                if (j + 1) * n > whole:
+                    key = iota(n) + j * n
+                    last = (
+                        np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
+                        if form.causal
+                        else keys
+                    )
+                    s = np.where(key < last, s, -np.inf)
+                p = np.exp2(fma(s, scale_log2, -offset))
+                dp = wgmma_wait(dp)
+                acc = wgmma(acc, (p * (dp - total)).astype(q.dtype), k_tile)
+        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
+
+    return attention_gradient_of_queries  # type: ignore[no-any-return]
+
+
+def launch_gradients(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    v: ArrayInfo,
+    o: ArrayInfo,
+    lse: ArrayInfo,
+    grad: ArrayInfo,
+    grad_lse: ArrayInfo | None,
+    dq: ArrayInfo,
+    dk: ArrayInfo,
+    dv: ArrayInfo,
+    form: Form,
+    diagonal: int,
+    scale: float,
+    deterministic: bool,
+    place: Place,
+) -> None:
+    """Compute dq, dk and dv. TMA can load q, k, v and grad."""
+    batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
+    queries, keys = q.shape[form.positions], k.shape[form.positions]
+    stats, delta = (
+        strided(made, (batches, heads, queries), made.strides)
+        for made in (
+            allocated(q, (batches, heads, round_up(queries, 4)), place, np.float32)
+            for _ in range(2)
+        )
+    )
+    dq_total: tuple[ArrayInfo, ...] = ()
+    if not deterministic:
+        made = allocated(q, (*q.shape[:3], round_up(depth, 4)), place, np.float32)
+        dq_total = (strided(made, q.shape, made.strides),)
+    of_lse = () if grad_lse is None else (grad_lse,)
+    present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
+    prepare(form, *present)(o, lse, grad, *of_lse, stats, delta, *dq_total, **place)
+    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
+    # beyond these, the mask hides all or nothing
+    scalars["diagonal"] = max(-queries, min(diagonal, keys))
+    bytes_of_head = max(1, 8 * heads // k.shape[form.heads] * queries * depth)
+    group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
+    read = q, k, v, grad, stats, delta
+    if keys:
+        run = of_keys(form, not deterministic)
+        run(*read, *dq_total, dk, dv, group=group, **scalars, **place)
+    if deterministic:
+        of_queries(form)(*read, dq, **scalars, **place)
+    else:
+        launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)

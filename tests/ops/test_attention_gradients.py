@@ -1,0 +1,104 @@
+"""Gradients of numpipe.ops.attention, simulated: every kind against float64, in any schedule; what
+is refused; and the machine code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import numpipe
+from numpipe.ops.attention import Form, attention_backward
+from numpipe.ops.attention_gradients import of_keys, of_queries
+from tests.kernels.attention_gradient_cases import CASES, Case, operands, options, run, wrong
+from tests.kernels.compilers import compiles
+
+KERNELS = {
+    "keys": of_keys,
+    "queries": lambda form, _: of_queries(form),
+}
+
+
+@pytest.mark.variants(3)
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_match_float64(name: str, deterministic: bool) -> None:
+    assert wrong(CASES[name], run(CASES[name], "sim", deterministic)) == ""
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("depth", [7, 200, 96, 1, 136])
+def test_gradients_of_any_depth(depth: int) -> None:
+    case = Case(1, 2, 1, 41, 72, depth, layout="bshd" if depth == 96 else "bhsd")
+    for deterministic in (False, True):
+        assert wrong(case, run(case, "sim", deterministic)) == ""
+
+
+def test_each_part_of_the_gradient_is_checked() -> None:
+    """The mask, the gradient of the sums, and sum(grad * o) are needed."""
+    case = CASES["causal"]
+    found = run(case, "sim", False)
+    assert wrong(case, found) == "" and wrong(CASES["whole blocks"], [x[:, :, :128] for x in found])
+    given = operands(case)
+    for broken in (3, 6):
+        changed = [x * 0 if k == broken else x for k, x in enumerate(given)]
+        made = attention_backward(*changed, **options(case), target="sim")
+        assert "of dq" in wrong(case, list(made))
+
+
+def arrays(name: str, case: Case, kind: Any = np.zeros) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of a kernel of KERNELS."""
+    q, k, _ = case.arrays()
+    numbers = [kind(q.shape[:3], np.float32) for _ in range(2)]
+    total, grads = kind(q.shape, np.float32), [kind(k.shape, k.dtype) for _ in range(2)]
+    results = [kind(q.shape, q.dtype)] if name == "queries" else [total, *grads]
+    scalars = {"scale": 0.2, "scale_log2": 0.3, "diagonal": case.diagonal}
+    read = [kind(x.shape, x.dtype) for x in (q, k, k, q)]
+    return [*read, *numbers, *results], scalars | ({} if name == "queries" else {"group": 1})
+
+
+@pytest.mark.parametrize(
+    "changed, words",
+    [
+        ({1: (1, 2, 72, 32)}, "'k' and 'v' must have one shape, with the batches and the depth"),
+        (
+            {3: (1, 2, 64, 64)},
+            r"'o' must have the shape \(1, 2, 72, 64\), got \(1, 2, 64, 64\); fix:",
+        ),
+        ({4: (1, 2, 64)}, r"'lse' must have the shape \(1, 2, 72\), got"),
+        ({5: (1, 2, 72, 32)}, r"'grad' must have the shape \(1, 2, 72, 64\), got"),
+        ({6: (2, 72)}, r"'grad_lse' must have the shape \(1, 2, 72\), got"),
+    ],
+)
+def test_operands_that_do_not_match_are_refused(changed: dict[int, Any], words: str) -> None:
+    given = operands(Case(1, 2, 2))
+    given = [np.zeros(changed.get(k, x.shape), x.dtype) for k, x in enumerate(given)]
+    with pytest.raises(numpipe.SpecError, match=f"attention.*: {words}"):
+        attention_backward(*given, target="sim")
+
+
+@pytest.mark.parametrize(
+    "name, depth", [("keys", 64), ("keys", 128), ("keys", 256), ("queries", 64)]
+)
+def test_no_schedule_finds_a_race(name: str, depth: int) -> None:
+    case = Case(queries=256, keys=136, depth=depth, causal=True)
+    given, scalars = arrays(name, case)
+    made = KERNELS[name](Form(depth, True), True)
+    found = numpipe.verify(made, *given, **scalars, schedules=4)
+    assert found.ok and found.schedules == 4, str(found)
+
+
+@compiles
+@pytest.mark.variants(0, thorough=4)
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("with_dq", [True, False])
+@pytest.mark.parametrize("name, depth", [(name, n) for name in KERNELS for n in (64, 128, 256)])
+def test_kernels_pass_the_build_gate(name: str, depth: int, with_dq: bool, causal: bool) -> None:
+    case = Case(queries=256, keys=256, depth=depth, dtype="bfloat16")
+    given, scalars = arrays(name, case)
+    if name == "keys" and not with_dq:
+        del given[6]
+    made = KERNELS[name](Form(depth, causal), with_dq)
+    spilled = (depth, with_dq, causal) == (64, True, True) and name == "keys"
+    assert bool(made.inspect("gate", *given, **scalars)) == spilled
