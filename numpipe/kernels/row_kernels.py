@@ -31,6 +31,17 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "rows"]
 
 
+import os
+def FLATTEN(rows, self, x):
+    mode = os.environ.get("FLATTEN", "1")
+    if mode == "0" or rows.height == 1 or self.programs or self.unit > 1: return False
+    row = rows.n * _info(x).dtype.itemsize
+    if row * x.shape[0] < 1 << 20: return False
+    if mode == "1": return True
+    if mode == "odd": return row % 4 != 0
+    return True
+
+
 class RowKernel:
     """A kernel over rows, as `rows` makes it: one kernel for each schedule, chosen for each call by
     the length of the first array's rows."""
@@ -97,10 +108,11 @@ class RowKernel:
         ``inspect`` and others."""
         dtype = _info(x).dtype
         rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
-        if rows.steps or (rows.n > ODD and rows.n % 2):
+        short = FLATTEN(rows, self, x)
+        if short or rows.steps or (rows.n > ODD and rows.n % 2):
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
-            same = self.operands == 1 or all(info.dtype == infos[0].dtype for info in infos)
+            same = (self.operands == 1 and not short) or all(info.dtype == infos[0].dtype for info in infos)
             aligned, flat = (same and fits for fits in loadable(*infos))
             # programs that loop over rows read them from L2
             how = infos[0].dtype, aligned, flat, self.once or self.programs != ""

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.phases import next_phase
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -30,6 +31,8 @@ from ..plan.context import axis_index, num_programs, program_id
 LOG2E = float(np.float32(math.log2(math.e)))
 ONE = 1.5 * 2**23 + 127
 """a float32 number whose lowest bits are the exponent of 1.0"""
+BOX = 256
+"""elements that TMA copies at once"""
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
@@ -146,6 +149,8 @@ def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
+    flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
+    room = cdiv(span, BOX) * BOX
     shared_functions = common(rows)
     exp, log, normal = (shared_functions[name] for name in ("exp", "log", "normal"))
 
@@ -167,8 +172,26 @@ def functions(rows: Any) -> dict[str, Function]:
         return full((height, width), 0.0, np.float32)
 
     @function
-    def value(x, i, j):
-        tile = x[i, j]
+    def block_of(which):
+        """The rows of a matrix in shared memory, and the barrier on which copies of them arrive."""
+        buffer, landed = scratch((SMEM((operands * room,), dtype), Barrier(num_arrivals=operands)))
+        return buffer.at[ds(which * room, room)], landed
+
+    @function
+    def copy(x, k, which):
+        if flat:
+            block, landed = block_of(which)
+            copy_gmem_to_smem(x.flat.at[ds(k * span, room)], block, landed)
+
+    @function
+    def value(x, k, which):
+        if flat:
+            block, landed = block_of(which)
+            if which == 0:
+                barrier_wait(landed)
+            tile = load_tile(block.at[ds(0, span)], columns=n)
+        else:
+            tile = x[ds(k * height, height), columns()]
 
         def of(j):
             return tile.astype(np.float32)
@@ -177,23 +200,39 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def load(k, x, y=None, z=None):
-        i, j = ds(k * height, height), columns()
-        one = value(x, i, j)
+        copy(x, k, 0)
         if y is not None:
-            two = value(y, i, j)
+            copy(y, k, 1)
             if z is not None:
-                return one, two, value(z, i, j), k
+                copy(z, k, 2)
+        one = value(x, k, 0)
+        if y is not None:
+            two = value(y, k, 1)
+            if z is not None:
+                return one, two, value(z, k, 2), k
             return one, two, k
         return one, k
 
     @function
+    def store_rows(x, k, tile, which):
+        if flat:
+            # the lanes have all rows in registers, and store them in order
+            block, _ = block_of(which % operands)
+            meet()
+            block.at[ds(0, span)][...] = tile
+            meet()
+            x.flat[ds(k * span, span)] = load_tile(block.at[ds(0, span)], "row 128")
+        else:
+            x[ds(k * height, height), columns()] = tile
+
+    @function
     def store(k, x, f, y=None, g=None, z=None, h=None):
-        i, j = ds(k * height, height), columns()
-        x[i, j] = f(j)
+        j = columns()
+        store_rows(x, k, f(j), 0)
         if y is not None:
-            y[i, j] = g(j)
+            store_rows(y, k, g(j), 1)
         if z is not None:
-            z[i, j] = h(j)
+            store_rows(z, k, h(j), 2)
 
     @function
     def kept(tile, other):

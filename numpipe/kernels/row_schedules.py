@@ -155,8 +155,8 @@ def choose(
     (2, 4, 4, 4)
     """
     values = max(held, operands)
-    if n <= 2048 // max(values, 2):
-        return _short(n, operands, dtype, values, unit)
+    if n <= 2048 // max(values, int(__import__("os").environ.get("VMIN", "2"))):
+        return _short(n, operands, dtype, values, unit, flat)
     # bytes of a column in registers
     nbytes = max(4 * held, operands * dtype.itemsize)
     part, wgs = PART * 4 // max(nbytes, 4), 1
@@ -194,8 +194,13 @@ def choose(
     return Rows(n, 1, width, wgs, 0, *of, unit=unit, cluster=cluster)
 
 
-def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int) -> Rows:
+def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int, flat: bool) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
+    if flat and unit == 1:
+        height = next((rows for rows in (64, 32, 16) if rows * n * held <= int(__import__("os").environ.get("HELD","8192"))), 8)
+        ctas = max(1, 512 // (height * n * held // 128 + 40))
+        of = 0, 0, operands, dtype, True
+        return Rows(n, height, n, 1, n, ctas, *of)
     height, group = 8, 64
     while height * n < 2048 and height < 32:
         height *= 2

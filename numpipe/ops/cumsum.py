@@ -32,11 +32,15 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
+from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
+from ..kernels.row_registers import CLUSTER
+from ..kernels.row_schedules import CLUSTER as MOST_CTAS
 from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
 from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
@@ -54,7 +58,7 @@ from .tiled import dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
-SHORT = 1024
+SHORT = 2048 // int(__import__("os").environ.get("VMIN", "2"))
 """most columns of a row in the registers of a warp"""
 HELD = 16384
 """most columns of a row in the registers of a CTA"""
@@ -79,14 +83,26 @@ def cumsum_short(x, y, *, row: Static):
         row.store(block, y, lambda j: np.cumsum(value(j), axis=1))
 
 
+@function
+def sum_of(tile):
+    """The sums of rows of up to 256 elements, nearly as if rounded once: multiples of a common
+    number, which add up without rounding errors, and the small rest."""
+    grid = np.minimum(np.abs(tile).max(axis=1), 2.0**116)[:, None] * 1024.0
+    coarse = tile + grid - grid
+    rest = (tile - coarse).sum(axis=1)
+    return coarse.sum(axis=1) + np.where(np.isnan(rest), 0.0, rest)
+
+
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int) -> Kernel:
-    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of a CTA, of which an
-    SM has `ctas`."""
-    count = ROWS * wgs
+def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
+    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
+    cluster. An SM has `ctas`."""
+    count = ROWS * wgs * cluster
 
     @numpipe_kernel(
-        grid=lambda x: (x.shape[0],),
+        grid=lambda x: (x.shape[0] * cluster,),
+        cluster=cluster,
+        cluster_names=CLUSTER,
         num_compute_wgs=wgs,
         warp_specialized=False,
         static_dims=(-1,),
@@ -96,22 +112,23 @@ def rows_of_parts(wgs: int, ctas: int) -> Kernel:
     def cumsum_parts(x, rest, y, rest_of_y):
         """Compute the running sums of rows (row, part, column), and of the columns (row, column)
         that follow the last part."""
-        wg, row = axis_index("wg"), program_id(0)
-        i, j = ds(wg * ROWS, ROWS), ds(0, x.shape[2])
-        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs)))
+        row, number = program_id(0) // cluster, axis_index(CLUSTER) * wgs + axis_index("wg")
+        i, j = ds(number * ROWS, ROWS), ds(0, x.shape[2])
+        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs * cluster)))
         parts = x[row, i, j]
         if rest.shape[1] > 0:
             every = ds(0, rest.shape[1])
             end = rest[row, every]
-        sums[i] = parts.astype(np.float32).sum(axis=1)
-        barrier_arrive(written)
+        own = sum_of(parts.astype(np.float32))
+        async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
         barrier_wait(written)
         totals = sums[...]
-        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + wg * ROWS
-        start = np.where(before, totals, 0.0).sum(axis=1)
+        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
+        start = sum_of(np.where(before, totals, 0.0))
         y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
-        if rest.shape[1] > 0 and wg == 0:
-            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
+        if rest.shape[1] > 0 and number == 0:
+            total = sum_of(totals[None, :]).sum()
+            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + total
 
     return cumsum_parts  # type: ignore[no-any-return]
 
@@ -195,7 +212,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                         before, end = inside(offset, i)
                         tile = np.where(before & (end[:, None] < length), 0.0, tile)
                     at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
-                    sums[at] = tile.sum(axis=1)
+                    sums[at] = sum_of(tile)
                 barrier_arrive(added.at[k % RING])
 
         def scanned(tile, start, before):
@@ -226,7 +243,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             """The sum of the elements before tile `number` of the round, from the beginning of the
             row, which is at a distance of `offset`. Those before the round have a sum of
             `total`."""
-            found = in_row(others, size, number, offset).sum()
+            found = sum_of(in_row(others, size, number, offset)[None, :]).sum()
             if number * size < offset:
                 found = found + total
             return found
@@ -239,9 +256,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 barrier_wait(added.at[k % RING])
                 begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
                 end = moved(begun, size % columns)
-                publish(work, k, in_row(each, length, parts, end).sum(), launch)
+                publish(work, k, sum_of(in_row(each, length, parts, end)[None, :]).sum(), launch)
                 distance = moved(begun, number * length % columns)
-                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
+                start = sum_of(in_row(each, length, number[:, None], distance[:, None]))
             return start
 
         def finish(k, offset, total, start, launch):
@@ -298,16 +315,22 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
     )
 
 
+def cluster_of(rows: int, columns: int) -> int:
+    """Return how many CTAs share a row in registers: as many as few rows leave SMs for."""
+    most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096)
+    return 1 << max(most, 1).bit_length() - 1
+
+
 def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
-    few = x.shape[0] <= FEW
-    wgs, line = 2 if few or x.shape[1] > HELD // 2 else 1, 16 // x.dtype.itemsize
-    length = x.shape[1] // (ROWS * wgs) // line * line
+    few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
+    wgs = 2 if few or x.shape[1] > HELD // 2 else 1
+    length = x.shape[1] // (ROWS * wgs * cluster) // line * line
     nbytes = length * x.dtype.itemsize
     # as many as registers allow without spills
     ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
-    views = *cut(x, ROWS * wgs, length), *cut(y, ROWS * wgs, length)
-    rows_of_parts(wgs, ctas)(*views, **place)
+    views = *cut(x, ROWS * wgs * cluster, length), *cut(y, ROWS * wgs * cluster, length)
+    rows_of_parts(wgs, ctas, cluster)(*views, **place)
 
 
 def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
@@ -330,7 +353,7 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     columns, fits = x.shape[-1], lambda info: dense(info) and info.ptr % 16 == 0
     # parts of few 16-bit elements are slow in registers (measured on an H200)
     short = SHORT < columns <= HELD // 4 and columns % 512 == 0 and math.prod(x.shape) >= SMALL
-    if columns > HELD or (short and x.dtype.itemsize == 2 and fits(x) and fits(y)):
+    if columns > HELD * cluster_of(max(math.prod(x.shape[:-1]), 1), columns) or (short and x.dtype.itemsize == 2 and fits(x) and fits(y)):
         run = functools.partial(in_tiles, place=place)
         with_fitting({"x": x}, {"y": y}, fits, place, run)
     else:

@@ -87,6 +87,29 @@ def rows_apart(rows: int, lanes: int) -> int:
     return power_of_two(covered_rows(rows) // 2, 128 // lanes)
 
 
+def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
+    """Return how many lanes share a row of a tile that they load from shared memory, where rows
+    follow each other without gaps: the number with the fewest accesses to banks and shuffles.
+
+    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64, 511)]
+    [4, 8, 4, 16, 32]
+    """
+    size = 1 + (columns % 2 == 0)  # elements of an access
+
+    def cost(lanes: int) -> int:
+        apart = rows_apart(rows, lanes)
+        first = {
+            (lane // lanes % apart * columns + 2 * (lane % lanes) + k) * itemsize // 4
+            for lane in range(32)
+            for k in range(size)
+        }
+        banks = [word % 32 for word in first]
+        accesses = -(-columns // (2 * lanes)) * 2 // size
+        return (rows // apart) * (accesses * max(map(banks.count, banks)) + lanes.bit_length())
+
+    return min(LANES, key=cost)
+
+
 def record(shape: Ints, layout: str) -> RegisterLayout:
     """Return the record of the layout of a tile of this shape, as `layouts.record` does.
 
