@@ -197,7 +197,7 @@ def choose(
 def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int, flat: bool) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat and unit == 1:
-        height = next((rows for rows in (64, 32, 16) if rows * n * held <= int(__import__("os").environ.get("HELD","8192"))), 8)
+        height = next((rows for rows in (256, 128, 64, 32, 16) if rows * n * held <= int(__import__("os").environ.get("HELD","8192"))), 8)
         ctas = max(1, 512 // (height * n * held // 128 + 40))
         of = 0, 0, operands, dtype, True
         return Rows(n, height, n, 1, n, ctas, *of)

@@ -120,7 +120,11 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
             every = ds(0, rest.shape[1])
             end = rest[row, every]
         own = sum_of(parts.astype(np.float32))
-        async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
+        if cluster > 1:
+            async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
+        else:
+            sums[i] = own
+            barrier_arrive(written)
         barrier_wait(written)
         totals = sums[...]
         before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS

@@ -86,7 +86,7 @@ def test_no_order_of_warps_changes_a_sum(long: bool) -> None:
     if long:
         assert numpipe.verify(OP.long_rows(2, 4, 8, 64), *arrays, 700, schedules=2).ok
     else:
-        assert numpipe.verify(OP.rows_of_parts(2, 2), *arrays, schedules=3).ok
+        assert numpipe.verify(OP.rows_of_parts(2, 2, 1), *arrays, schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -106,7 +106,7 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3), OP.long_rows(3, 4, 16, 512)])
+@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3, 1), OP.long_rows(3, 4, 16, 512)])
 def test_a_tile_stays_in_registers(kernel: Any) -> None:
     x, rest = (ArrayType((1, size), ml_dtypes.bfloat16) for size in (48 * 512, 9))
     x = ArrayType((1, 48, 512), x.dtype)

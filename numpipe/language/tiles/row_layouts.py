@@ -89,25 +89,14 @@ def rows_apart(rows: int, lanes: int) -> int:
 
 def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     """Return how many lanes share a row of a tile that they load from shared memory, where rows
-    follow each other without gaps: the number with the fewest accesses to banks and shuffles.
+    follow each other without gaps: enough for all lanes to have rows, and for the rows of a warp to
+    be in different banks.
 
-    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64, 511)]
-    [4, 8, 4, 16, 32]
+    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64)], shared_lanes(8, 511, 2)
+    ([4, 8, 4, 16], 32)
     """
-    size = 1 + (columns % 2 == 0)  # elements of an access
-
-    def cost(lanes: int) -> int:
-        apart = rows_apart(rows, lanes)
-        first = {
-            (lane // lanes % apart * columns + 2 * (lane % lanes) + k) * itemsize // 4
-            for lane in range(32)
-            for k in range(size)
-        }
-        banks = [word % 32 for word in first]
-        accesses = -(-columns // (2 * lanes)) * 2 // size
-        return (rows // apart) * (accesses * max(map(banks.count, banks)) + lanes.bit_length())
-
-    return min(LANES, key=cost)
+    banks = power_of_two(round(columns * itemsize / 8) * 2, 32)  # between those of adjacent rows
+    return max(min(LANES), min(256 // covered_rows(rows), 32), min(banks // 2, 16))
 
 
 def record(shape: Ints, layout: str) -> RegisterLayout:
