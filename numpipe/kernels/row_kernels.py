@@ -32,14 +32,8 @@ __all__ = ["Rows", "rows"]
 
 
 import os
-def FLATTEN(rows, self, x):
-    mode = os.environ.get("FLATTEN", "1")
-    if mode == "0" or rows.height == 1 or self.programs or self.unit > 1: return False
-    row = rows.n * _info(x).dtype.itemsize
-    if row * x.shape[0] < 1 << 20: return False
-    if mode == "1": return True
-    if mode == "odd": return row % 4 != 0
-    return True
+MANY = 1 << int(os.environ.get("MANY","20"))
+"""elements from which on odd rows of 16-bit elements are loaded several at a time"""
 
 
 class RowKernel:
@@ -108,11 +102,13 @@ class RowKernel:
         ``inspect`` and others."""
         dtype = _info(x).dtype
         rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
-        short = FLATTEN(rows, self, x)
-        if short or rows.steps or (rows.n > ODD and rows.n % 2):
+        # lanes would load elements of 16 bits one by one
+        many = rows.height > 1 and dtype.itemsize == 2 and rows.n * x.shape[0] * self.operands >= MANY
+        if os.environ.get("FLATALL"): many = rows.height > 1 and rows.n * x.shape[0] * self.operands >= MANY and self.unit == 1
+        if rows.steps or (os.environ.get("FLATALL") and many and not self.programs) or (rows.n % 2 and (rows.n > ODD or (many and not self.programs))):
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
-            same = (self.operands == 1 and not short) or all(info.dtype == infos[0].dtype for info in infos)
+            same = (self.operands == 1 and not many) or all(info.dtype == dtype for info in infos)
             aligned, flat = (same and fits for fits in loadable(*infos))
             # programs that loop over rows read them from L2
             how = infos[0].dtype, aligned, flat, self.once or self.programs != ""

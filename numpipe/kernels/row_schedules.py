@@ -155,7 +155,7 @@ def choose(
     (2, 4, 4, 4)
     """
     values = max(held, operands)
-    if n <= 2048 // max(values, int(__import__("os").environ.get("VMIN", "2"))):
+    if n <= 2048 // values:
         return _short(n, operands, dtype, values, unit, flat)
     # bytes of a column in registers
     nbytes = max(4 * held, operands * dtype.itemsize)
@@ -197,8 +197,10 @@ def choose(
 def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int, flat: bool) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat and unit == 1:
-        height = next((rows for rows in (256, 128, 64, 32, 16) if rows * n * held <= int(__import__("os").environ.get("HELD","8192"))), 8)
-        ctas = max(1, 512 // (height * n * held // 128 + 40))
+        room = 6144 // (n * held)
+        height = max(8, min(256, 1 << room.bit_length() - 1))
+        # two vectors along the columns take as many registers as another matrix
+        ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
         of = 0, 0, operands, dtype, True
         return Rows(n, height, n, 1, n, ctas, *of)
     height, group = 8, 64

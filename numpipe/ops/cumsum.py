@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
-from ..core.functions import function
+from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
@@ -58,7 +58,7 @@ from .tiled import dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
-SHORT = 2048 // int(__import__("os").environ.get("VMIN", "2"))
+SHORT = 2048
 """most columns of a row in the registers of a warp"""
 HELD = 16384
 """most columns of a row in the registers of a CTA"""
@@ -84,7 +84,13 @@ def cumsum_short(x, y, *, row: Static):
 
 
 @function
-def sum_of(tile):
+def sums_of(tile):
+    """The sums of rows."""
+    return tile.sum(axis=1)
+
+
+@function
+def exact_sums(tile):
     """The sums of rows of up to 256 elements, nearly as if rounded once: multiples of a common
     number, which add up without rounding errors, and the small rest."""
     grid = np.minimum(np.abs(tile).max(axis=1), 2.0**116)[:, None] * 1024.0
@@ -94,7 +100,7 @@ def sum_of(tile):
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
+def rows_of_parts(wgs: int, ctas: int, cluster: int, sum_of: Function) -> Kernel:
     """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
     cluster. An SM has `ctas`."""
     count = ROWS * wgs * cluster
@@ -138,11 +144,11 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
 
 
 @functools.cache
-def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
+def long_rows(wgs: int, slots: int, height: int, length: int, sum_of: Function, part_sums: Function) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups, of which shared memory has `slots`."""
     parts, chunk = wgs * height, height * length
-    size = parts * length
+    size, added_rows = parts * length, min(height, 4096 // length)
 
     @numpipe_kernel(
         grid=persistent(),
@@ -192,16 +198,16 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 source = x.at[0, ds(source, height), ds(0, length)]
                 copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
 
-        def piece(k, i):
+        def piece(k, i, rows):
             """Some parts of this warpgroup's."""
-            return buffer.at[in_slot(k), ds(i * ROWS, ROWS), :][...].astype(np.float32)
+            return buffer.at[in_slot(k), ds(i * rows, rows), :][...].astype(np.float32)
 
-        def inside(offset, i):
+        def inside(offset, i, rows):
             """Whether elements of parts belong to the row in which the part begins, and where the
             next row begins."""
             begin = moved(offset, first_part)
-            end = columns - (begin + (i * ROWS + iota(ROWS)) * length) % columns
-            return iota((ROWS, length), 1) < end[:, None], end
+            end = columns - (begin + (i * rows + iota(rows)) * length) % columns
+            return iota((rows, length), 1) < end[:, None], end
 
         def rows_meet(offset):
             return (columns % length > 0) & (moved(offset, first_part) + chunk > columns)
@@ -210,13 +216,13 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             """Add up each part, from the last row that begins in it."""
             if k < rounds:
                 barrier_wait(landed.at[in_slot(k)])
-                for i in range(height // ROWS):
-                    tile = piece(k, i)
+                for i in range(height // added_rows):
+                    tile = piece(k, i, added_rows)
                     if rows_meet(offset):
-                        before, end = inside(offset, i)
+                        before, end = inside(offset, i, added_rows)
                         tile = np.where(before & (end[:, None] < length), 0.0, tile)
-                    at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
-                    sums[at] = sum_of(tile)
+                    at = ds(k % RING * parts + wg * height + i * added_rows, added_rows)
+                    sums[at] = part_sums(tile)
                 barrier_arrive(added.at[k % RING])
 
         def scanned(tile, start, before):
@@ -230,9 +236,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 at = wg * height + i * ROWS
                 start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
-                tile = piece(k, i)
+                tile = piece(k, i, ROWS)
                 if rows_meet(offset):
-                    before, _ = inside(offset, i)
+                    before, _ = inside(offset, i, ROWS)
                     y[0, to, ds(0, length)] = scanned(tile, start, before)
                 else:
                     y[0, to, ds(0, length)] = np.cumsum(tile, axis=1) + start
@@ -325,6 +331,10 @@ def cluster_of(rows: int, columns: int) -> int:
     return 1 << max(most, 1).bit_length() - 1
 
 
+def sum_for(x: ArrayInfo) -> Function:
+    return exact_sums if x.dtype.itemsize == 4 else sums_of
+
+
 def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
     few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
@@ -334,7 +344,7 @@ def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     # as many as registers allow without spills
     ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
     views = *cut(x, ROWS * wgs * cluster, length), *cut(y, ROWS * wgs * cluster, length)
-    rows_of_parts(wgs, ctas, cluster)(*views, **place)
+    rows_of_parts(wgs, ctas, cluster, sum_for(x))(*views, **place)
 
 
 def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
@@ -350,7 +360,9 @@ def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
     length = 1024 // x.dtype.itemsize if count >= SMALL else 128
     views = *cut(x, count // length, length), *cut(y, count // length, length)
     columns = columns if columns < count else (1 << 31) - 1
-    long_rows(3, 4, 16, length)(*views, columns, **place)
+    import os
+    v = os.environ.get('CSV', 'both')
+    long_rows(3, 4, 16, length, sum_for(x) if v in ('both', 'leader') else sums_of, sum_for(x) if v in ('both', 'parts') else sums_of)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:

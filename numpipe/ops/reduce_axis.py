@@ -40,7 +40,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, loadable
 from ..kernels.row_kernels import rows as numpipe_rows
-from ..kernels.row_schedules import SHORT_ROW, short_tile
+from ..kernels.row_schedules import SHORT_ROW, choose, short_tile
 from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
@@ -217,7 +217,7 @@ def narrow_reducer(kind: str, finish: Function | None) -> RowKernel:
 
                 def before_end(j):
                     first = (value(j) == found) | np.isnan(value(j))
-                    return np.where(first, NARROW - row.column(j), 0).astype(np.float32)
+                    return np.where(first, (NARROW - row.column(j)).astype(np.float32), 0.0)
 
                 row.put(k, y, NARROW - row.max(before_end).astype(np.int32))
             else:
@@ -361,7 +361,7 @@ def launch_on_view(
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
     if not (down or again) and (matrix := _narrow(view)):
-        kernel = narrow_reducer(kind, finish)
+        kernel = narrow_reducer(kind, finish).scheduled(choose(columns, 1, view.dtype, flat=True))
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, **place)
         return
