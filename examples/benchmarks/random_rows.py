@@ -105,11 +105,9 @@ def _quantize(block: str) -> Contest:
     )
 
 
-def _topk(x: Any, *out: Any) -> Any:
-    return lambda: ops.topk(x, K, out=out)
-
-
-CONTESTS = rows.CONTESTS | {
+FIXED = {"topk_8", "topk_64", "rms_norm_quantized", "dropout_residual_rms_norm"}
+"""contests of rows.py that are not measured here"""
+CONTESTS = {name: contest for name, contest in rows.CONTESTS.items() if name not in FIXED} | {
     "mean": rows._reduction("mean", 1),
     "mean_of_columns": rows._reduction("mean", 0),
     "cumsum_flat": Contest(
@@ -133,14 +131,7 @@ CONTESTS = rows.CONTESTS | {
     ),
     "quantize": _quantize("1x128"),
     "quantize_rows": _quantize("row"),
-    "topk": Contest(
-        1,
-        _topk,
-        lambda x: lambda: x.topk(K),
-        lambda x: None,
-        results=0,
-        others=lambda x: [x.new_empty(x.shape[0], K), x.new_empty(x.shape[0], K).int()],
-    ),
+    "topk": rows._topk(K),
 }
 VALUE = {"quantize": _dequantized, "quantize_rows": _dequantized}
 """what is compared with float64, unless it is the first result"""
@@ -151,7 +142,6 @@ def random_cases(
 ) -> list[Case]:
     """Return `count` cases of a seed; a larger count starts with the same cases."""
     draw, found, left = random.Random(f"{seed} {part} rows"), [], list[str]()
-    names = [name for name in names if hasattr(ops, "topk") or name != "topk"]
     if part == "large":
         names = [name for name in names if name not in ALONE]
     while len(found) < count:

@@ -49,13 +49,15 @@ class Contest:
     narrow    bytes of each element of the first of `others`, if it does count
     inputs    function of the first matrix that returns further inputs, which do not count
     ours      function of (matrices, vectors, inputs, results, others) that returns a call of the op
-    theirs    function of (matrices, vectors, inputs) that returns a call of PyTorch's
-    exact     function of (matrices, vectors) in float64 that returns the first result
+    theirs    function of (matrices, vectors, inputs) that returns a call of PyTorch's, or None if
+              results are random: they are not compared
+    exact     function of (matrices, vectors) in float64 that returns the first result, or None if
+              it is compared with PyTorch's
     """
 
     matrices: int
     ours: Callable[..., object]
-    theirs: Callable[..., object]
+    theirs: Callable[..., Any] | None
     exact: Callable[..., Any]
     vectors: int = 0
     results: int = 1
@@ -168,6 +170,29 @@ def _quantize(x: Any, values: Any, scales: Any) -> Any:
     return lambda: ops.quantize(x, block="1x128", out=out)
 
 
+def _norm_quantized(x: Any, weight: Any, values: Any, scales: Any) -> Any:
+    import torch
+
+    out = values.view(torch.float8_e4m3fn), scales
+    return lambda: ops.rms_norm(x, weight, eps=EPS, out_scales="1x128", out=out)
+
+
+def _loss_and_gradient(x: Any, labels: Any) -> Any:
+    loss = lambda x: _functional("cross_entropy")(x, labels.long(), reduction="sum")
+    return lambda: _gradient_of(loss, x, None)
+
+
+def _topk(k: int) -> Contest:
+    return Contest(
+        1,
+        lambda x, *out: lambda: ops.topk(x, k, out=out),
+        lambda x: lambda: x.topk(k),
+        lambda x: x.topk(k)[0],
+        results=0,
+        others=lambda x: [x.new_empty(x.shape[0], k), x.new_empty(x.shape[0], k).int()],
+    )
+
+
 def _reduction(name: str, axis: int) -> Contest:
     """Return the contest of a reduction of rows (axis 1) or of columns (0)."""
     theirs = "amax" if name == "max" else name
@@ -222,6 +247,14 @@ CONTESTS = {
         vectors=1,
         results=2,
     ),
+    "dropout_residual_rms_norm": Contest(
+        2,
+        lambda x, r, w, *out: lambda: ops.rms_norm(x, w, r, eps=EPS, dropout=0.1, out=out),
+        None,
+        lambda x, r, w: None,
+        vectors=1,
+        results=2,
+    ),
     "layer_norm_backward": Contest(
         2,
         lambda x, g, w, b, *out: _our_backward(True, x, g, w, out),
@@ -260,6 +293,18 @@ CONTESTS = {
         others=_bytes_and_scales,
         narrow=1,
     ),
+    "rms_norm_quantized": Contest(
+        1,
+        _norm_quantized,
+        lambda x, w: (
+            lambda: _quantized(_functional("rms_norm")(x.float(), w.shape, w.float(), EPS))
+        ),
+        lambda x, w: None,
+        vectors=1,
+        results=0,
+        others=_bytes_and_scales,
+        narrow=1,
+    ),
     "rotary": Contest(
         1,
         lambda x, cos, sin, out: lambda: ops.rotary(_in_heads(x), cos, sin, out=_in_heads(out)),
@@ -276,6 +321,20 @@ CONTESTS = {
         inputs=_labels,
         others=lambda x: [_floats(x.shape[0])],
     ),
+    "cross_entropy_and_gradient": Contest(
+        1,
+        lambda x, labels, dx, loss: (
+            lambda: ops.cross_entropy(
+                x, labels, reduction="sum", with_gradient=True, out=(loss, dx)
+            )
+        ),
+        _loss_and_gradient,
+        lambda x, labels: _loss_and_gradient(x, labels)(),
+        inputs=_labels,
+        others=lambda x: [_floats()],
+    ),
+    "topk_8": _topk(8),
+    "topk_64": _topk(64),
     "cumsum": Contest(
         1,
         lambda x, out: lambda: ops.cumsum(x, out=out),
@@ -359,18 +418,19 @@ def measure(process: int, case: dict[str, Any], options: argparse.Namespace) -> 
     made = [buffers(contest, rows, columns, dtype) for _ in sets]
     arrays, outs = [each[0] for each in made], [each[1] for each in made]
     ours = [contest.ours(*each, *out) for each, out in zip(arrays, outs, strict=True)]
-    theirs = [contest.theirs(*each) for each in arrays]
     sources = [torch.randn(nbytes // 2 // dtype.itemsize, device=DEVICE).to(dtype) for _ in sets]
-    calls = {
+    calls: dict[str, Any] = {
         "numpipe": InPlace([out[0] for out in outs], lambda i, _: ours[i]()),
-        "PyTorch": Allocating(len(sets), lambda i: theirs[i]()),
         "copy": harness.InPlace(
             [torch.empty_like(each) for each in sources], lambda i, out: out.copy_(sources[i])
         ),
     }
+    if contest.theirs is not None:
+        theirs = [contest.theirs(*each) for each in arrays]
+        calls["PyTorch"] = Allocating(len(sets), lambda i: theirs[i]())
     harness.run_all(calls, len(sets))
-    some, errors = torch.randperm(rows, device=DEVICE)[:SAMPLED_ROWS], {}
-    for name in ("numpipe", "PyTorch"):
+    some, errors = torch.randperm(rows, device=DEVICE)[:SAMPLED_ROWS], {"numpipe": 0.0}
+    for name in ("numpipe", "PyTorch") if contest.theirs is not None else ():
         errors[name] = 0.0
         for each, out in zip(arrays, calls[name].outs, strict=True):
             sampled = [

@@ -40,5 +40,5 @@ def test_one_compile_serves_grids_of_other_sizes() -> None:
 
 def test_scalars_come_after_the_outputs() -> None:
     np.testing.assert_array_equal(
-        scalars.behind(scalars.X, alpha=2.0, count=3, target="gpu"), 2 * scalars.X
+        scalars.scaled(scalars.X, alpha=2.0, count=3, target="gpu"), 2 * scalars.X
     )
