@@ -145,6 +145,27 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     return {"mean": mean, "moments": moments}
 
 
+def loads(fetch: Function, value: Function) -> Function:
+    """Return the function that loads rows of up to three matrices as values."""
+
+    @function
+    def load(k, x, y=None, z=None):
+        fetch(x, k, 0)
+        if y is not None:
+            fetch(y, k, 1)
+            if z is not None:
+                fetch(z, k, 2)
+        one = value(k, x, 0)
+        if y is not None:
+            two = value(k, y, 1)
+            if z is not None:
+                return one, two, value(k, z, 2), k
+            return one, two, k
+        return one, k
+
+    return load
+
+
 def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
@@ -172,24 +193,24 @@ def functions(rows: Any) -> dict[str, Function]:
         return full((height, width), 0.0, np.float32)
 
     @function
-    def block_of(which):
-        """The rows of a matrix in shared memory, and the barrier on which copies of them arrive."""
-        buffer, landed = scratch((SMEM((operands * room,), dtype), Barrier(num_arrivals=operands)))
-        return buffer.at[ds(which * room, room)], landed
+    def flat_rows():
+        """Rows of each matrix in shared memory, and the barrier on which copies of them arrive."""
+        return scratch((SMEM((operands * room,), dtype), Barrier(num_arrivals=operands)))
 
     @function
-    def copy(x, k, which):
+    def fetch(x, k, which):
         if flat:
-            block, landed = block_of(which)
-            copy_gmem_to_smem(x.flat.at[ds(k * span, room)], block, landed)
+            rows, landed = flat_rows()
+            to = rows.at[ds(which * room, room)]
+            copy_gmem_to_smem(x.flat.at[ds(k * span, room)], to, landed)
 
     @function
-    def value(x, k, which):
+    def value(k, x, which):
         if flat:
-            block, landed = block_of(which)
+            rows, landed = flat_rows()
             if which == 0:
                 barrier_wait(landed)
-            tile = load_tile(block.at[ds(0, span)], columns=n)
+            tile = load_tile(rows.at[ds(which * room, span)], columns=n)
         else:
             tile = x[ds(k * height, height), columns()]
 
@@ -198,44 +219,30 @@ def functions(rows: Any) -> dict[str, Function]:
 
         return of
 
-    @function
-    def load(k, x, y=None, z=None):
-        copy(x, k, 0)
-        if y is not None:
-            copy(y, k, 1)
-            if z is not None:
-                copy(z, k, 2)
-        one = value(x, k, 0)
-        if y is not None:
-            two = value(y, k, 1)
-            if z is not None:
-                return one, two, value(z, k, 2), k
-            return one, two, k
-        return one, k
-
     import os
     staged = flat and (n % 2 > 0 or os.environ.get("STAGE") != "odd")
 
     @function
-    def store_rows(x, k, tile, which):
+    def put_rows(k, x, tile):
         if staged:
-            # the lanes have all rows in registers, and store them in order
-            block, _ = block_of(which % operands)
+            # the lanes have all rows in registers, and store them in the order of memory
+            rows, _ = flat_rows()
+            rows = rows.at[ds(0, span)]
             meet()
-            block.at[ds(0, span)][...] = tile
+            rows[...] = tile
             meet()
-            x.flat[ds(k * span, span)] = load_tile(block.at[ds(0, span)], "row 128")
+            x.flat[ds(k * span, span)] = load_tile(rows, "row 128")
         else:
             x[ds(k * height, height), columns()] = tile
 
     @function
     def store(k, x, f, y=None, g=None, z=None, h=None):
         j = columns()
-        store_rows(x, k, f(j), 0)
+        put_rows(k, x, f(j))
         if y is not None:
-            store_rows(y, k, g(j), 1)
+            put_rows(k, y, g(j))
         if z is not None:
-            store_rows(z, k, h(j), 2)
+            put_rows(k, z, h(j))
 
     @function
     def kept(tile, other):
@@ -362,7 +369,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "number": number,
             "put": put,
             "columns": columns,
-            "load": load,
+            "load": loads(fetch, value),
             "store": store,
             "zeros": zeros,
             "sum": sum_of,

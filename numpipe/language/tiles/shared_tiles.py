@@ -72,11 +72,6 @@ def by_rows(tile: SmemLike, form: Form, parts: Sequence, starts: Sequence) -> bo
     )
 
 
-def without_gaps(tile: SmemLike, form: Form) -> bool:
-    """Return whether a tile of rows fills a one-dimensional tile in shared memory."""
-    return tile.layout.flat and math.prod(form.shape) == tile.layout.shape[1]
-
-
 def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
     """Return the form in which a value is stored to a part of a shared-memory tile. Raises
     SpecError if it does not fit."""
@@ -87,7 +82,8 @@ def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
     if form is None:
         raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
     have = load_form(tile, parts, what)
-    if form.shape != have.shape and not without_gaps(tile, form):
+    # rows without gaps may fill a one-dimensional tile
+    if form.shape != have.shape and have.shape != (math.prod(form.shape),):
         raise SpecError(
             f"{what}: the tile is {have.shape}, but the value is {form.shape}; fix: store to a "
             "part of it, "
@@ -103,7 +99,7 @@ def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
 
 def layout_of_rows(tile: SmemLike, form: Form) -> Layout:
     """Return the layout of a tile in shared memory as rows of a form."""
-    return replace(tile.layout, shape=(1, form.shape[-1])) if len(form.shape) > 1 and tile.layout.flat else tile.layout
+    return replace(tile.layout, shape=(1, form.shape[-1])) if tile.layout.flat else tile.layout
 
 
 @functools.lru_cache(maxsize=256)
