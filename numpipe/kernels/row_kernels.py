@@ -31,9 +31,8 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "rows"]
 
 
-import os
-MANY = 1 << int(os.environ.get("MANY","20"))
-"""elements from which on odd rows of 16-bit elements are loaded several at a time"""
+MANY = 1 << 20
+"""elements from which on short rows are loaded several at a time"""
 
 
 class RowKernel:
@@ -102,13 +101,13 @@ class RowKernel:
         ``inspect`` and others."""
         dtype = _info(x).dtype
         rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
-        # lanes would load elements of 16 bits one by one
-        many = rows.height > 1 and dtype.itemsize == 2 and rows.n * x.shape[0] * self.operands >= MANY
-        if os.environ.get("FLATALL"): many = rows.height > 1 and rows.n * x.shape[0] * self.operands >= MANY and self.unit == 1
-        if rows.steps or (os.environ.get("FLATALL") and many and not self.programs) or (rows.n % 2 and (rows.n > ODD or (many and not self.programs))):
+        # lanes would load and store odd rows of 16-bit elements one by one
+        halves = rows.height > 1 and dtype.itemsize == 2 and rows.n * int(x.shape[0]) >= MANY
+        halves = halves and not (self.once or self.programs)
+        if rows.steps or (rows.n % 2 and (rows.n > ODD or halves)):
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
-            same = (self.operands == 1 and not many) or all(info.dtype == dtype for info in infos)
+            same = (self.operands == 1 and not halves) or all(info.dtype == dtype for info in infos)
             aligned, flat = (same and fits for fits in loadable(*infos))
             # programs that loop over rows read them from L2
             how = infos[0].dtype, aligned, flat, self.once or self.programs != ""

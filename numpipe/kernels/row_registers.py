@@ -219,12 +219,9 @@ def functions(rows: Any) -> dict[str, Function]:
 
         return of
 
-    import os
-    staged = flat and (n % 2 > 0 or os.environ.get("STAGE") != "odd")
-
     @function
     def put_rows(k, x, tile):
-        if staged:
+        if flat:
             # the lanes have all rows in registers, and store them in the order of memory
             rows, _ = flat_rows()
             rows = rows.at[ds(0, span)]

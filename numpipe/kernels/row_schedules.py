@@ -3,7 +3,8 @@
 ============  ==========================  ==================================================
 rows are      a row belongs to            and is read
 ============  ==========================  ==================================================
-short         lanes of one warp           once, into registers
+short         lanes of one warp           once, into registers; odd ones of 16-bit elements
+                                          by one copy of many rows through shared memory
 long          warpgroups of a CTA         once, into registers
 longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
               CTAs                        row finds it. What does not fit is read again from L2
@@ -155,7 +156,7 @@ def choose(
     (2, 4, 4, 4)
     """
     values = max(held, operands)
-    if n <= 2048 // values:
+    if n <= min(2048 // values, 1536):
         return _short(n, operands, dtype, values, unit, flat)
     # bytes of a column in registers
     nbytes = max(4 * held, operands * dtype.itemsize)

@@ -4,8 +4,9 @@
 rows          how
 ============  ======================================================================================
 short         a row is in the registers of a warp (`numpipe.rows`)
-long          a row is in the registers of a CTA: 8 parts for each warpgroup, two for each warp. The
-              sums of all parts are exchanged through shared memory once
+long          a row is in the registers of a CTA, or of a cluster of CTAs if there are few: 8 parts
+              for each warpgroup, two for each warp. The sums of all parts are exchanged through
+              shared memory once
 longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
               A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
@@ -32,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
-from ..core.functions import Function, function
+from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
@@ -58,10 +59,10 @@ from .tiled import dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
-SHORT = 2048
+SHORT = 1536
 """most columns of a row in the registers of a warp"""
 HELD = 16384
-"""most columns of a row in the registers of a CTA"""
+"""most columns of a row in the registers of a CTA, of which a cluster may share a row"""
 FEW = 128
 """rows of which each has an SM"""
 SMALL = 1 << 20
@@ -83,27 +84,22 @@ def cumsum_short(x, y, *, row: Static):
         row.store(block, y, lambda j: np.cumsum(value(j), axis=1))
 
 
-@function
-def sums_of(tile):
-    """The sums of rows."""
-    return tile.sum(axis=1)
-
-
-@function
-def exact_sums(tile):
-    """The sums of rows of up to 256 elements, nearly as if rounded once: multiples of a common
-    number, which add up without rounding errors, and the small rest."""
-    grid = np.minimum(np.abs(tile).max(axis=1), 2.0**116)[:, None] * 1024.0
-    coarse = tile + grid - grid
-    rest = (tile - coarse).sum(axis=1)
-    return coarse.sum(axis=1) + np.where(np.isnan(rest), 0.0, rest)
-
-
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int, sum_of: Function) -> Kernel:
+def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
     """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
-    cluster. An SM has `ctas`."""
+    cluster. An SM has `ctas`. `exact`: sums of parts, and of sums, have few rounding errors."""
     count = ROWS * wgs * cluster
+
+    @function
+    def sum_of(tile):
+        """The sums of rows."""
+        if not exact:
+            return tile.sum(axis=1)
+        # multiples of a large number add up without rounding errors, and the rests are small
+        grid = np.minimum(np.abs(tile).max(axis=1), 2.0**116)[:, None] * 1024.0
+        coarse = tile + grid - grid
+        rest = (tile - coarse).sum(axis=1)
+        return coarse.sum(axis=1) + np.where(np.isnan(rest), 0.0, rest)
 
     @numpipe_kernel(
         grid=lambda x: (x.shape[0] * cluster,),
@@ -144,11 +140,11 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, sum_of: Function) -> Kernel
 
 
 @functools.cache
-def long_rows(wgs: int, slots: int, height: int, length: int, sum_of: Function, part_sums: Function) -> Kernel:
+def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups, of which shared memory has `slots`."""
     parts, chunk = wgs * height, height * length
-    size, added_rows = parts * length, min(height, 4096 // length)
+    size = parts * length
 
     @numpipe_kernel(
         grid=persistent(),
@@ -198,16 +194,16 @@ def long_rows(wgs: int, slots: int, height: int, length: int, sum_of: Function, 
                 source = x.at[0, ds(source, height), ds(0, length)]
                 copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
 
-        def piece(k, i, rows):
+        def piece(k, i):
             """Some parts of this warpgroup's."""
-            return buffer.at[in_slot(k), ds(i * rows, rows), :][...].astype(np.float32)
+            return buffer.at[in_slot(k), ds(i * ROWS, ROWS), :][...].astype(np.float32)
 
-        def inside(offset, i, rows):
+        def inside(offset, i):
             """Whether elements of parts belong to the row in which the part begins, and where the
             next row begins."""
             begin = moved(offset, first_part)
-            end = columns - (begin + (i * rows + iota(rows)) * length) % columns
-            return iota((rows, length), 1) < end[:, None], end
+            end = columns - (begin + (i * ROWS + iota(ROWS)) * length) % columns
+            return iota((ROWS, length), 1) < end[:, None], end
 
         def rows_meet(offset):
             return (columns % length > 0) & (moved(offset, first_part) + chunk > columns)
@@ -216,13 +212,13 @@ def long_rows(wgs: int, slots: int, height: int, length: int, sum_of: Function, 
             """Add up each part, from the last row that begins in it."""
             if k < rounds:
                 barrier_wait(landed.at[in_slot(k)])
-                for i in range(height // added_rows):
-                    tile = piece(k, i, added_rows)
+                for i in range(height // ROWS):
+                    tile = piece(k, i)
                     if rows_meet(offset):
-                        before, end = inside(offset, i, added_rows)
+                        before, end = inside(offset, i)
                         tile = np.where(before & (end[:, None] < length), 0.0, tile)
-                    at = ds(k % RING * parts + wg * height + i * added_rows, added_rows)
-                    sums[at] = part_sums(tile)
+                    at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
+                    sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
         def scanned(tile, start, before):
@@ -236,9 +232,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int, sum_of: Function, 
                 at = wg * height + i * ROWS
                 start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
-                tile = piece(k, i, ROWS)
+                tile = piece(k, i)
                 if rows_meet(offset):
-                    before, _ = inside(offset, i, ROWS)
+                    before, _ = inside(offset, i)
                     y[0, to, ds(0, length)] = scanned(tile, start, before)
                 else:
                     y[0, to, ds(0, length)] = np.cumsum(tile, axis=1) + start
@@ -253,7 +249,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int, sum_of: Function, 
             """The sum of the elements before tile `number` of the round, from the beginning of the
             row, which is at a distance of `offset`. Those before the round have a sum of
             `total`."""
-            found = sum_of(in_row(others, size, number, offset)[None, :]).sum()
+            found = in_row(others, size, number, offset).sum()
             if number * size < offset:
                 found = found + total
             return found
@@ -266,9 +262,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int, sum_of: Function, 
                 barrier_wait(added.at[k % RING])
                 begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
                 end = moved(begun, size % columns)
-                publish(work, k, sum_of(in_row(each, length, parts, end)[None, :]).sum(), launch)
+                publish(work, k, in_row(each, length, parts, end).sum(), launch)
                 distance = moved(begun, number * length % columns)
-                start = sum_of(in_row(each, length, number[:, None], distance[:, None]))
+                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
             return start
 
         def finish(k, offset, total, start, launch):
@@ -326,25 +322,22 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
 
 
 def cluster_of(rows: int, columns: int) -> int:
-    """Return how many CTAs share a row in registers: as many as few rows leave SMs for."""
-    most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096)
+    """Return how many CTAs share a row: few rows have more CTAs than others."""
+    most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
     return 1 << max(most, 1).bit_length() - 1
-
-
-def sum_for(x: ArrayInfo) -> Function:
-    return exact_sums if x.dtype.itemsize == 4 else sums_of
 
 
 def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
     few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
     wgs = 2 if few or x.shape[1] > HELD // 2 else 1
-    length = x.shape[1] // (ROWS * wgs * cluster) // line * line
+    count = ROWS * wgs * cluster
+    length = x.shape[1] // count // line * line
     nbytes = length * x.dtype.itemsize
     # as many as registers allow without spills
     ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
-    views = *cut(x, ROWS * wgs * cluster, length), *cut(y, ROWS * wgs * cluster, length)
-    rows_of_parts(wgs, ctas, cluster, sum_for(x))(*views, **place)
+    views = *cut(x, count, length), *cut(y, count, length)
+    rows_of_parts(wgs, ctas, cluster, few and line == 4)(*views, **place)
 
 
 def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
@@ -360,16 +353,16 @@ def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
     length = 1024 // x.dtype.itemsize if count >= SMALL else 128
     views = *cut(x, count // length, length), *cut(y, count // length, length)
     columns = columns if columns < count else (1 << 31) - 1
-    import os
-    v = os.environ.get('CSV', 'both')
-    long_rows(3, 4, 16, length, sum_for(x) if v in ('both', 'leader') else sums_of, sum_for(x) if v in ('both', 'parts') else sums_of)(*views, columns, **place)
+    long_rows(3, 4, 16, length)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     columns, fits = x.shape[-1], lambda info: dense(info) and info.ptr % 16 == 0
     # parts of few 16-bit elements are slow in registers (measured on an H200)
     short = SHORT < columns <= HELD // 4 and columns % 512 == 0 and math.prod(x.shape) >= SMALL
-    if columns > HELD * cluster_of(max(math.prod(x.shape[:-1]), 1), columns) or (short and x.dtype.itemsize == 2 and fits(x) and fits(y)):
+    if columns > HELD * cluster_of(math.prod(x.shape[:-1]), columns) or (
+        short and x.dtype.itemsize == 2 and fits(x) and fits(y)
+    ):
         run = functools.partial(in_tiles, place=place)
         with_fitting({"x": x}, {"y": y}, fits, place, run)
     else:

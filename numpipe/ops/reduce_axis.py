@@ -38,9 +38,8 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import RowKernel, loadable
-from ..kernels.row_kernels import rows as numpipe_rows
-from ..kernels.row_schedules import SHORT_ROW, choose, short_tile
+from ..kernels.row_kernels import loadable
+from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
@@ -53,7 +52,6 @@ from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import Static
 from .op_outputs import Place, allocated
 from .tiled import dense, reshaped, with_fitting
 
@@ -197,36 +195,49 @@ def reducer(
 
 
 @functools.cache
-def narrow_reducer(kind: str, finish: Function | None) -> RowKernel:
-    """Return the kernel of a reduction (`reducer`) of the rows of a matrix of few columns."""
+def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> Kernel:
+    """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
+    a CTA loads `height` of them with one copy, wherever they begin."""
     index, sums = kind == "argmax", kind in ("sum", "dot")
+    span = height * n
+    ctas = 4 if n > 64 and (index or kind == "dot") else 8  # without spills
 
-    @numpipe_rows(without=("weights",) if kind != "dot" else ())
-    def reduce_narrow_rows(x, weights, y, *, scale, row: Static):
-        for k in row.blocks(x):
-            value, _ = row.load(k, x)
-
-            def term(j):
-                tile = value(j)
-                if kind == "dot":
-                    tile = tile * weights[0, j].astype(np.float32)
-                return np.abs(tile) if kind == "top" else tile
-
-            found = row.sum(term) if sums else row.max(term)
+    @numpipe_kernel(
+        grid=lambda x: (cdiv(x.shape[0], height),),
+        warp_specialized=False,
+        without=("weights",) if kind != "dot" else (),
+        # safe: shared memory is written once, and read after the barrier
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
+        static_dims=(-1,),
+    )
+    def reduce_narrow_rows(x, weights, y, scale):
+        first = program_id(0) * height
+        rows, landed = scratch((SMEM((span,), x.dtype), Barrier()))
+        copy_gmem_to_smem(x.flat.at[ds(first * n, span)], rows, landed)
+        if kind == "dot":
+            factors = weights[0, ds(0, n)].astype(np.float32)[None, :]
+        if index:
+            columns = iota(n)[None, :]
+        barrier_wait(landed)
+        for k in static_range(0, height, PIECE):
+            tile = load_tile(rows.at[ds(k * n, PIECE * n)], columns=n)
+            if sums:
+                tile = tile.astype(np.float32)
+            if kind == "dot":
+                tile = tile * factors
+            if kind == "top":
+                tile = np.abs(tile)
+            result = tile.sum(axis=1) if sums else tile.max(axis=1).astype(np.float32)
             if index:
-
-                def before_end(j):
-                    first = (value(j) == found) | np.isnan(value(j))
-                    return np.where(first, (NARROW - row.column(j)).astype(np.float32), 0.0)
-
-                row.put(k, y, NARROW - row.max(before_end).astype(np.int32))
+                at = (tile.astype(np.float32) == result[:, None]) | np.isnan(tile)
+                result = np.where(at, columns, n).min(axis=1)
             else:
-                result = found * scale
+                result = result * scale
                 if finish is not None:
                     result = finish(result)
-                row.put(k, y, result)
+            y[ds(first + k, PIECE)] = result
 
-    return reduce_narrow_rows
+    return reduce_narrow_rows  # type: ignore[no-any-return]
 
 
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
@@ -256,13 +267,21 @@ def _folded(view: ArrayInfo, down: bool) -> int:
 
 
 def _narrow(view: ArrayInfo) -> ArrayInfo | None:
-    """Return the matrix whose rows `narrow_reducer` loads, or None. Lanes that read several rows
-    of a multiple of 64 bytes in shared memory would access the same banks."""
+    """Return the matrix whose rows `narrow_reducer` loads, or None."""
     (batch, rows, columns), (_, row, size) = view.shape, view.strides
     if batch != 1 or columns >= NARROW or rows * row < FOLDED:
         return None
     matrix = strided(view, (rows, columns), (row, size))
     return matrix if loadable(matrix)[1] else None
+
+
+def narrow_height(n: int, itemsize: int) -> int:
+    """Return how many rows of n elements a CTA of `narrow_reducer` loads.
+
+    >>> narrow_height(24, 2), narrow_height(100, 4)
+    (256, 64)
+    """
+    return next((rows for rows in (256, 128) if rows * n * itemsize <= 16384), PIECE)
 
 
 def schedule(
@@ -361,7 +380,7 @@ def launch_on_view(
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
     if not (down or again) and (matrix := _narrow(view)):
-        kernel = narrow_reducer(kind, finish).scheduled(choose(columns, 1, view.dtype, flat=True))
+        kernel = narrow_reducer(kind, columns, narrow_height(columns, size), finish)
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, **place)
         return

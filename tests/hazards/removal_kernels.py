@@ -526,14 +526,14 @@ run(
 )
 run(
     "sums of narrow rows",
-    narrow_reducer("sum", None).scheduled(Rows(20, 64, 20, whole=20, flat=True)),
+    narrow_reducer("sum", 20, 64, None),
     ints(64, 20, dtype=F32),
     out(64, dtype=F32),
     1.0,
 )
 run(
     "a running sum of a long row",
-    rows_of_parts(2, 2, 1),
+    rows_of_parts(2, 2, 1, True),
     ints(1, 16, 64, dtype=F32),
     ints(1, 16, dtype=F32),
     out(1, 16, 64, dtype=F32),

@@ -15,9 +15,8 @@ from numpipe.ops import cumsum
 from numpipe.plan.specs import ArrayType
 
 OP = importlib.import_module("numpipe.ops.cumsum")
-ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-7}
+ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 2e-6}
 X = np.ones((3, 40), np.float32)
-SUMS = (OP.exact_sums, OP.exact_sums)
 
 
 @pytest.mark.parametrize(
@@ -43,7 +42,9 @@ def test_results_match_float64(
     right = np.cumsum(x.astype(np.float64), axis=-1)
     assert y.dtype == dtype
     error = np.linalg.norm(y.astype(np.float64) - right) / np.linalg.norm(right)
-    assert error < ROUNDING[np.dtype(dtype).name]
+    # sums of few rows in registers have few rounding errors
+    exact = dtype == np.float32 and clusters and shape[-1] > 1536
+    assert error < (1e-7 if exact else ROUNDING[np.dtype(dtype).name])
 
 
 @pytest.mark.parametrize("columns", [20003, 16512])  # rows begin within parts, or with parts
@@ -99,9 +100,9 @@ def test_no_order_of_warps_changes_a_sum(long: bool) -> None:
     x, rest = np.ones((1, 40 if long else 16, 64), np.float32), np.ones((1, 8), np.float32)
     arrays = x, rest, np.zeros_like(x), np.zeros_like(rest)
     if long:
-        assert numpipe.verify(OP.long_rows(2, 4, 8, 64, *SUMS), *arrays, 700, schedules=2).ok
+        assert numpipe.verify(OP.long_rows(2, 4, 8, 64), *arrays, 700, schedules=2).ok
     else:
-        assert numpipe.verify(OP.rows_of_parts(2, 2, 1, OP.exact_sums), *arrays, schedules=3).ok
+        assert numpipe.verify(OP.rows_of_parts(2, 2, 1, True), *arrays, schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -121,7 +122,7 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3, 1, OP.sums_of), OP.long_rows(3, 4, 16, 512, OP.sums_of, OP.sums_of)])
+@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3, 1, False), OP.long_rows(3, 4, 16, 512)])
 def test_a_tile_stays_in_registers(kernel: Any) -> None:
     x, rest = (ArrayType((1, size), ml_dtypes.bfloat16) for size in (48 * 512, 9))
     x = ArrayType((1, 48, 512), x.dtype)

@@ -237,9 +237,7 @@ def _load_tile(view: Any, layout: Any = None, columns: Any = None) -> Any:
             return undefined(tile)
         builder.apply(before_access, (view,), (args[0],))
         start = nb.const(0), nb.const(0)
-        parts = load_anywhere(
-            builder, layout_of_rows(view, tile.form), args[0], tile, start, True
-        )
+        parts = load_anywhere(builder, layout_of_rows(view, tile.form), args[0], tile, start, True)
         converge(builder)
         return assembled(builder, tile, parts)
     ref = view.ref

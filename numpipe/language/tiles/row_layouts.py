@@ -69,8 +69,8 @@ def lanes_for(columns: int) -> int:
     for, and at most 16 of up to 128 columns: fewer rows to check for bounds, shorter reductions.
     Tiles of longer rows may have 8 of them, too few for all lanes if 16 share a row.
 
-    >>> lanes_for(48), lanes_for(6), lanes_for(128), lanes_for(184), lanes_for(1000), lanes_for(544)
-    (8, 4, 16, 32, 32, 32)
+    >>> [lanes_for(columns) for columns in (48, 6, 128, 184, 1000, 544)]
+    [8, 4, 16, 32, 32, 32]
     """
     own = power_of_two(columns // 2, 16 if columns <= 128 else 32) if columns % 8 == 0 else 0
     if own and columns <= (128 if own < 16 else 256):
