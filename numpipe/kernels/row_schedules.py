@@ -202,8 +202,7 @@ def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int, flat: b
         height = max(8, min(256, 1 << room.bit_length() - 1))
         # two vectors along the columns take as many registers as another matrix
         ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
-        of = 0, 0, operands, dtype, True
-        return Rows(n, height, n, 1, n, ctas, *of)
+        return Rows(n, height, n, 1, n, ctas, 0, 0, operands, dtype, flat)
     height, group = 8, 64
     while height * n < 2048 and height < 32:
         height *= 2
