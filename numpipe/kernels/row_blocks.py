@@ -131,22 +131,10 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def value(k, x, which):
-        fetch(x, k, which)
-
         def of(j):
             return chunk(k, x, j, which)
 
         return of
-
-    @function
-    def load(k, x, y=None, z=None):
-        one = value(k, x, 0)
-        if y is not None:
-            two = value(k, y, 1)
-            if z is not None:
-                return one, two, value(k, z, 2), k
-            return one, two, k
-        return one, k
 
     @function
     def store_chunk(k, j, x, f, y, g, z, h):
@@ -295,7 +283,7 @@ def functions(rows: Any) -> dict[str, Function]:
         lanes
         | row_registers.averages(n, sum_of)
         | {
-            "load": load,
+            "load": row_registers.loads(fetch, value),
             "store": store,
             "sum": sum_of,
             "sums": sums,

@@ -31,6 +31,10 @@ if TYPE_CHECKING:
 __all__ = ["Rows", "rows"]
 
 
+MANY = 1 << 20
+"""elements from which on short rows are loaded several at a time"""
+
+
 class RowKernel:
     """A kernel over rows, as `rows` makes it: one kernel for each schedule, chosen for each call by
     the length of the first array's rows."""
@@ -97,10 +101,13 @@ class RowKernel:
         ``inspect`` and others."""
         dtype = _info(x).dtype
         rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
-        if rows.steps or (rows.n > ODD and rows.n % 2):
+        # lanes would load and store odd rows of 16-bit elements one by one
+        halves = rows.height > 1 and dtype.itemsize == 2 and rows.n * int(x.shape[0]) >= MANY
+        halves = halves and not (self.once or self.programs)
+        if rows.steps or (rows.n % 2 and (rows.n > ODD or halves)):
             given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
-            same = self.operands == 1 or all(info.dtype == infos[0].dtype for info in infos)
+            same = (self.operands == 1 and not halves) or all(info.dtype == dtype for info in infos)
             aligned, flat = (same and fits for fits in loadable(*infos))
             # programs that loop over rows read them from L2
             how = infos[0].dtype, aligned, flat, self.once or self.programs != ""

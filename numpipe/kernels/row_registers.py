@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.phases import next_phase
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -30,6 +31,8 @@ from ..plan.context import axis_index, num_programs, program_id
 LOG2E = float(np.float32(math.log2(math.e)))
 ONE = 1.5 * 2**23 + 127
 """a float32 number whose lowest bits are the exponent of 1.0"""
+BOX = 256
+"""elements that TMA copies at once"""
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
@@ -142,10 +145,33 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     return {"mean": mean, "moments": moments}
 
 
+def loads(fetch: Function, value: Function) -> Function:
+    """Return the function that loads rows of up to three matrices as values."""
+
+    @function
+    def load(k, x, y=None, z=None):
+        fetch(x, k, 0)
+        if y is not None:
+            fetch(y, k, 1)
+            if z is not None:
+                fetch(z, k, 2)
+        one = value(k, x, 0)
+        if y is not None:
+            two = value(k, y, 1)
+            if z is not None:
+                return one, two, value(k, z, 2), k
+            return one, two, k
+        return one, k
+
+    return load
+
+
 def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
+    flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
+    room = cdiv(span, BOX) * BOX
     shared_functions = common(rows)
     exp, log, normal = (shared_functions[name] for name in ("exp", "log", "normal"))
 
@@ -167,8 +193,26 @@ def functions(rows: Any) -> dict[str, Function]:
         return full((height, width), 0.0, np.float32)
 
     @function
-    def value(x, i, j):
-        tile = x[i, j]
+    def flat_rows():
+        """Rows of each matrix in shared memory, and the barrier on which copies of them arrive."""
+        return scratch((SMEM((operands * room,), dtype), Barrier(num_arrivals=operands)))
+
+    @function
+    def fetch(x, k, which):
+        if flat:
+            rows, landed = flat_rows()
+            to = rows.at[ds(which * room, room)]
+            copy_gmem_to_smem(x.flat.at[ds(k * span, room)], to, landed)
+
+    @function
+    def value(k, x, which):
+        if flat:
+            rows, landed = flat_rows()
+            if which == 0:
+                barrier_wait(landed)
+            tile = load_tile(rows.at[ds(which * room, span)], columns=n)
+        else:
+            tile = x[ds(k * height, height), columns()]
 
         def of(j):
             return tile.astype(np.float32)
@@ -176,24 +220,26 @@ def functions(rows: Any) -> dict[str, Function]:
         return of
 
     @function
-    def load(k, x, y=None, z=None):
-        i, j = ds(k * height, height), columns()
-        one = value(x, i, j)
-        if y is not None:
-            two = value(y, i, j)
-            if z is not None:
-                return one, two, value(z, i, j), k
-            return one, two, k
-        return one, k
+    def put_rows(k, x, tile):
+        if flat:
+            # the lanes have all rows in registers, and store them in the order of memory
+            rows, _ = flat_rows()
+            rows = rows.at[ds(0, span)]
+            meet()
+            rows[...] = tile
+            meet()
+            x.flat[ds(k * span, span)] = load_tile(rows, "row 128")
+        else:
+            x[ds(k * height, height), columns()] = tile
 
     @function
     def store(k, x, f, y=None, g=None, z=None, h=None):
-        i, j = ds(k * height, height), columns()
-        x[i, j] = f(j)
+        j = columns()
+        put_rows(k, x, f(j))
         if y is not None:
-            y[i, j] = g(j)
+            put_rows(k, y, g(j))
         if z is not None:
-            z[i, j] = h(j)
+            put_rows(k, z, h(j))
 
     @function
     def kept(tile, other):
@@ -320,7 +366,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "number": number,
             "put": put,
             "columns": columns,
-            "load": load,
+            "load": loads(fetch, value),
             "store": store,
             "zeros": zeros,
             "sum": sum_of,

@@ -3,7 +3,8 @@
 ============  ==========================  ==================================================
 rows are      a row belongs to            and is read
 ============  ==========================  ==================================================
-short         lanes of one warp           once, into registers
+short         lanes of one warp           once, into registers; odd ones of 16-bit elements
+                                          by one copy of many rows through shared memory
 long          warpgroups of a CTA         once, into registers
 longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
               CTAs                        row finds it. What does not fit is read again from L2
@@ -155,8 +156,8 @@ def choose(
     (2, 4, 4, 4)
     """
     values = max(held, operands)
-    if n <= 2048 // max(values, 2):
-        return _short(n, operands, dtype, values, unit)
+    if n <= min(2048 // values, 1536):
+        return _short(n, operands, dtype, values, unit, flat)
     # bytes of a column in registers
     nbytes = max(4 * held, operands * dtype.itemsize)
     part, wgs = PART * 4 // max(nbytes, 4), 1
@@ -194,8 +195,14 @@ def choose(
     return Rows(n, 1, width, wgs, 0, *of, unit=unit, cluster=cluster)
 
 
-def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int) -> Rows:
+def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int, flat: bool) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
+    if flat and unit == 1:
+        room = 6144 // (n * held)
+        height = max(8, min(256, 1 << room.bit_length() - 1))
+        # two vectors along the columns take as many registers as another matrix
+        ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
+        return Rows(n, height, n, 1, n, ctas, 0, 0, operands, dtype, flat)
     height, group = 8, 64
     while height * n < 2048 and height < 32:
         height *= 2

@@ -4,8 +4,9 @@
 rows          how
 ============  ======================================================================================
 short         a row is in the registers of a warp (`numpipe.rows`)
-long          a row is in the registers of a CTA: 8 parts for each warpgroup, two for each warp. The
-              sums of all parts are exchanged through shared memory once
+long          a row is in the registers of a CTA, or of a cluster of CTAs if there are few: 8 parts
+              for each warpgroup, two for each warp. The sums of all parts are exchanged through
+              shared memory once
 longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
               A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
@@ -32,11 +33,15 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
+from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
+from ..kernels.row_registers import CLUSTER
+from ..kernels.row_schedules import CLUSTER as MOST_CTAS
 from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
 from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
@@ -54,10 +59,10 @@ from .tiled import dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
-SHORT = 1024
+SHORT = 1536
 """most columns of a row in the registers of a warp"""
 HELD = 16384
-"""most columns of a row in the registers of a CTA"""
+"""most columns of a row in the registers of a CTA, of which a cluster may share a row"""
 FEW = 128
 """rows of which each has an SM"""
 SMALL = 1 << 20
@@ -80,13 +85,26 @@ def cumsum_short(x, y, *, row: Static):
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int) -> Kernel:
-    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of a CTA, of which an
-    SM has `ctas`."""
-    count = ROWS * wgs
+def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
+    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
+    cluster. An SM has `ctas`. `exact`: sums of parts, and of sums, have few rounding errors."""
+    count = ROWS * wgs * cluster
+
+    @function
+    def sum_of(tile):
+        """The sums of rows."""
+        if not exact:
+            return tile.sum(axis=1)
+        # multiples of a large number add up without rounding errors, and the rests are small
+        grid = np.minimum(np.abs(tile).max(axis=1), 2.0**116)[:, None] * 1024.0
+        coarse = tile + grid - grid
+        rest = (tile - coarse).sum(axis=1)
+        return coarse.sum(axis=1) + np.where(np.isnan(rest), 0.0, rest)
 
     @numpipe_kernel(
-        grid=lambda x: (x.shape[0],),
+        grid=lambda x: (x.shape[0] * cluster,),
+        cluster=cluster,
+        cluster_names=CLUSTER,
         num_compute_wgs=wgs,
         warp_specialized=False,
         static_dims=(-1,),
@@ -96,22 +114,27 @@ def rows_of_parts(wgs: int, ctas: int) -> Kernel:
     def cumsum_parts(x, rest, y, rest_of_y):
         """Compute the running sums of rows (row, part, column), and of the columns (row, column)
         that follow the last part."""
-        wg, row = axis_index("wg"), program_id(0)
-        i, j = ds(wg * ROWS, ROWS), ds(0, x.shape[2])
-        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs)))
+        row, number = program_id(0) // cluster, axis_index(CLUSTER) * wgs + axis_index("wg")
+        i, j = ds(number * ROWS, ROWS), ds(0, x.shape[2])
+        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs * cluster)))
         parts = x[row, i, j]
         if rest.shape[1] > 0:
             every = ds(0, rest.shape[1])
             end = rest[row, every]
-        sums[i] = parts.astype(np.float32).sum(axis=1)
-        barrier_arrive(written)
+        own = sum_of(parts.astype(np.float32))
+        if cluster > 1:
+            async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
+        else:
+            sums[i] = own
+            barrier_arrive(written)
         barrier_wait(written)
         totals = sums[...]
-        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + wg * ROWS
-        start = np.where(before, totals, 0.0).sum(axis=1)
+        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
+        start = sum_of(np.where(before, totals, 0.0))
         y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
-        if rest.shape[1] > 0 and wg == 0:
-            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
+        if rest.shape[1] > 0 and number == 0:
+            total = sum_of(totals[None, :]).sum()
+            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + total
 
     return cumsum_parts  # type: ignore[no-any-return]
 
@@ -298,16 +321,23 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
     )
 
 
+def cluster_of(rows: int, columns: int) -> int:
+    """Return how many CTAs share a row: few rows have more CTAs than others."""
+    most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
+    return 1 << max(most, 1).bit_length() - 1
+
+
 def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
-    few = x.shape[0] <= FEW
-    wgs, line = 2 if few or x.shape[1] > HELD // 2 else 1, 16 // x.dtype.itemsize
-    length = x.shape[1] // (ROWS * wgs) // line * line
+    few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
+    wgs = 2 if few or x.shape[1] > HELD // 2 else 1
+    count = ROWS * wgs * cluster
+    length = x.shape[1] // count // line * line
     nbytes = length * x.dtype.itemsize
     # as many as registers allow without spills
     ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
-    views = *cut(x, ROWS * wgs, length), *cut(y, ROWS * wgs, length)
-    rows_of_parts(wgs, ctas)(*views, **place)
+    views = *cut(x, count, length), *cut(y, count, length)
+    rows_of_parts(wgs, ctas, cluster, few and line == 4)(*views, **place)
 
 
 def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
@@ -330,7 +360,9 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     columns, fits = x.shape[-1], lambda info: dense(info) and info.ptr % 16 == 0
     # parts of few 16-bit elements are slow in registers (measured on an H200)
     short = SHORT < columns <= HELD // 4 and columns % 512 == 0 and math.prod(x.shape) >= SMALL
-    if columns > HELD or (short and x.dtype.itemsize == 2 and fits(x) and fits(y)):
+    if columns > HELD * cluster_of(math.prod(x.shape[:-1]), columns) or (
+        short and x.dtype.itemsize == 2 and fits(x) and fits(y)
+    ):
         run = functools.partial(in_tiles, place=place)
         with_fitting({"x": x}, {"y": y}, fits, place, run)
     else:

@@ -303,10 +303,9 @@ def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
 
 
 def _narrow(view: ArrayInfo) -> ArrayInfo | None:
-    """Return the matrix whose rows `narrow_reducer` loads, or None. Lanes that read several rows
-    of a multiple of 64 bytes in shared memory would access the same banks."""
+    """Return the matrix whose rows `narrow_reducer` loads, or None."""
     (batch, rows, columns), (_, row, size) = view.shape, view.strides
-    if batch != 1 or columns >= NARROW or row % 64 == 0 or rows * row < FOLDED:
+    if batch != 1 or columns >= NARROW or rows * row < FOLDED:
         return None
     matrix = strided(view, (rows, columns), (row, size))
     return matrix if loadable(matrix)[1] else None

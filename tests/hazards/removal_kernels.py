@@ -565,7 +565,7 @@ run(
 )
 run(
     "a running sum of a long row",
-    rows_of_parts(2, 2),
+    rows_of_parts(2, 2, 1, True),
     ints(1, 16, 64, dtype=F32),
     ints(1, 16, dtype=F32),
     out(1, 16, 64, dtype=F32),

@@ -28,25 +28,41 @@ X = np.ones((3, 40), np.float32)
         ((2, 4097), ml_dtypes.bfloat16),
         ((2, 8300), np.float32),
         ((20001,), np.float32),
+        ((70001,), np.float32),
     ],
 )
-def test_results_match_float64(shape: tuple[int, ...], dtype: Any) -> None:
+@pytest.mark.parametrize("clusters", [True, False])
+def test_results_match_float64(
+    shape: tuple[int, ...], dtype: Any, clusters: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not clusters:
+        monkeypatch.setattr(OP, "HELD", 4096)
     x = np.random.default_rng(0).standard_normal(shape).astype(dtype)
     y = cumsum(x, target="sim")
     right = np.cumsum(x.astype(np.float64), axis=-1)
     assert y.dtype == dtype
     error = np.linalg.norm(y.astype(np.float64) - right) / np.linalg.norm(right)
-    assert error < ROUNDING[np.dtype(dtype).name]
+    # sums of few rows in registers have few rounding errors
+    exact = dtype == np.float32 and clusters and shape[-1] > 1536
+    assert error < (1e-7 if exact else ROUNDING[np.dtype(dtype).name])
 
 
 @pytest.mark.parametrize("columns", [20003, 16512])  # rows begin within parts, or with parts
-def test_integers_are_exact_in_every_part(columns: int) -> None:
+@pytest.mark.parametrize("held", [2048, 16384])
+def test_integers_are_exact_in_every_part(
+    columns: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OP, "HELD", held)
     x = np.random.default_rng(0).integers(-9, 9, (2, columns)).astype(np.float32)
     assert (cumsum(x, target="sim") == np.cumsum(x, axis=1)).all()
 
 
 @pytest.mark.parametrize("columns, at", [(100, 40), (5000, 4500), (17000, 9000)])
-def test_infinity_and_nan_begin_where_they_begin_in_numpy(columns: int, at: int) -> None:
+@pytest.mark.parametrize("held", [2048, 16384])
+def test_infinity_and_nan_begin_where_they_begin_in_numpy(
+    columns: int, at: int, held: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OP, "HELD", held)
     x = np.ones((1, columns), np.float32)
     x[0, at], x[0, at + 30] = np.inf, -np.inf
     y = cumsum(x, target="sim")
@@ -86,7 +102,7 @@ def test_no_order_of_warps_changes_a_sum(long: bool) -> None:
     if long:
         assert numpipe.verify(OP.long_rows(2, 4, 8, 64), *arrays, 700, schedules=2).ok
     else:
-        assert numpipe.verify(OP.rows_of_parts(2, 2), *arrays, schedules=3).ok
+        assert numpipe.verify(OP.rows_of_parts(2, 2, 1, True), *arrays, schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -106,7 +122,7 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3), OP.long_rows(3, 4, 16, 512)])
+@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3, 1, False), OP.long_rows(3, 4, 16, 512)])
 def test_a_tile_stays_in_registers(kernel: Any) -> None:
     x, rest = (ArrayType((1, size), ml_dtypes.bfloat16) for size in (48 * 512, 9))
     x = ArrayType((1, 48, 512), x.dtype)

@@ -15,6 +15,8 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
+from numpipe.kernels import row_kernels
+from numpipe.kernels.row_schedules import choose
 from numpipe.ops.softmax import backward, softmax_backward
 from tests.kernels.rows_of_kernels import in_steps
 
@@ -169,3 +171,22 @@ def test_in_jax_it_is_differentiated_and_mapped(name: str) -> None:
         wanted = second(theirs)
         scale = float(abs(wanted).max())
         np.testing.assert_allclose(second(ours), wanted, rtol=1e-3, atol=1e-5 * scale)
+
+
+@pytest.mark.parametrize("columns", [5, 57, 511])
+def test_odd_rows_of_halves_are_loaded_with_one_copy(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_kernels, "MANY", 0)
+    # rows of arrays on the host are padded, and not loaded so
+    monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
+    x = numbers(67, columns, dtype=np.float16)
+    assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(
+        choose(columns, 2, x.dtype, flat=True)
+    )
+    np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
+    y, total = ops.rms_norm(x, x[0], x)
+    right = 2.0 * x.astype(np.float64)
+    scale = np.sqrt((right**2).mean(1, keepdims=True) + 1e-6)
+    np.testing.assert_allclose(total, right, rtol=1e-3)
+    np.testing.assert_allclose(y, right / scale * x[0], rtol=2e-3, atol=1e-4)

@@ -46,7 +46,6 @@ from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from .array_views import (
     GmemView,
@@ -73,8 +72,9 @@ from .layouts import (
     layout_of,
 )
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
-from .row_layouts import LANES, ROWS, lanes_of, word_of
+from .row_layouts import ROWS, lanes_of, shared_lanes, word_of
 from .scattered_shared import load as load_anywhere
+from .shared_tiles import layout_of_rows
 from .tile import Tile, check_dtype, check_form, form_of
 
 __all__ = ["load_tile"]
@@ -177,7 +177,8 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
                 f"memory, got {columns!r} for {name} {shape}"
             )
         shape = shape[0] // columns, columns
-        layout = f"{ROWS} {min(LANES)}" if layout == AUTO else layout
+        if layout == AUTO:
+            layout = f"{ROWS} {shared_lanes(*shape, dtype.itemsize)}"
     if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
@@ -196,11 +197,6 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
     return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
 
 
-def layout_of_rows(tile: SmemLike, form: Form) -> Layout:
-    """Return the layout of a tile in shared memory as rows of a form."""
-    return replace(tile.layout, shape=(1, form.shape[-1])) if tile.layout.flat else tile.layout
-
-
 @op
 def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile:
     """Load a block of an array as a register tile in a chosen layout, inside a kernel.
@@ -215,7 +211,7 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
             32", along its rows
     columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
              of any length that follow each other without gaps, as in a contiguous array. The
-             layout "auto" is "rows 4" then
+             layout "auto" is then that of rows with the fewest accesses to banks
 
     Use it in kernels that compute element by element, and for data that is read and written once: a
     load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.

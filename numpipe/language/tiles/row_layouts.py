@@ -67,12 +67,13 @@ def lanes_of(layout: str) -> int:
 def lanes_for(columns: int) -> int:
     """Return how many lanes share a row of this many columns by default: as many as there are pairs
     for, and at most 16 of up to 128 columns: fewer rows to check for bounds, shorter reductions.
+    Tiles of longer rows may have 8 of them, too few for all lanes if 16 share a row.
 
-    >>> lanes_for(48), lanes_for(6), lanes_for(128), lanes_for(184), lanes_for(1000)
-    (8, 4, 16, 32, 32)
+    >>> [lanes_for(columns) for columns in (48, 6, 128, 184, 1000, 544)]
+    [8, 4, 16, 32, 32, 32]
     """
     own = power_of_two(columns // 2, 16 if columns <= 128 else 32) if columns % 8 == 0 else 0
-    if own >= 16 or (own and columns <= 128):
+    if own and columns <= (128 if own < 16 else 256):
         return own
     return next((n for n in reversed(LANES) if 2 * n >= columns), LANES[0])
 
@@ -85,6 +86,18 @@ def covered_rows(rows: int) -> int:
 def rows_apart(rows: int, lanes: int) -> int:
     """Return R, the distance between the rows that a lane has in a tile of `rows` rows."""
     return power_of_two(covered_rows(rows) // 2, 128 // lanes)
+
+
+def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
+    """Return how many lanes share a row of a tile that they load from shared memory, where rows
+    follow each other without gaps: enough for all lanes to have rows, and for the rows of a warp to
+    be in different banks.
+
+    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64)], shared_lanes(8, 511, 2)
+    ([4, 8, 4, 16], 32)
+    """
+    banks = power_of_two(round(columns * itemsize / 8) * 2, 32)  # between those of adjacent rows
+    return max(min(LANES), min(256 // covered_rows(rows), 32), min(banks // 2, 16))
 
 
 def record(shape: Ints, layout: str) -> RegisterLayout:

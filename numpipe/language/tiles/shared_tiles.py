@@ -12,7 +12,9 @@ storing lanes, and a barrier (PTX ISA, "Memory Consistency Model: Proxies").
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -80,7 +82,8 @@ def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
     if form is None:
         raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
     have = load_form(tile, parts, what)
-    if form.shape != have.shape:
+    # rows without gaps may fill a one-dimensional tile
+    if form.shape != have.shape and have.shape != (math.prod(form.shape),):
         raise SpecError(
             f"{what}: the tile is {have.shape}, but the value is {form.shape}; fix: store to a "
             "part of it, "
@@ -92,6 +95,11 @@ def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
             "value.astype(tile.dtype)"
         )
     return form
+
+
+def layout_of_rows(tile: SmemLike, form: Form) -> Layout:
+    """Return the layout of a tile in shared memory as rows of a form."""
+    return replace(tile.layout, shape=(1, form.shape[-1])) if tile.layout.flat else tile.layout
 
 
 @functools.lru_cache(maxsize=256)
@@ -182,7 +190,8 @@ def store(tile: SmemTile, index: Any, value: Any) -> None:
         part = tile.at[index]
         write(part.layout, part.address, value.value, "tile[…] = value")
     else:
-        store_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:], value.value)
+        layout = layout_of_rows(tile, form)
+        store_anywhere(layout, tile.address, form, (0, *starts)[-2:], value.value)
 
 
 def write(layout: Layout, address: int | np.ndarray, value: np.ndarray, what: str) -> None:

@@ -187,7 +187,8 @@ def _set_item(whole: Any, index: Any, value: Any) -> Any:
         return []
 
     def elements() -> list:
-        anywhere.store(builder, whole.layout, args[0], stored, at, value)
+        layout = source.layout_of_rows(whole, stored.form)
+        anywhere.store(builder, layout, args[0], stored, at, value)
         return []
 
     if quick:
