@@ -22,7 +22,12 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, choose, loadable, rows
-from ..language.memory.copies import copy_gmem_to_smem
+from ..language.memory.copies import (
+    commit_smem,
+    copy_gmem_to_smem,
+    copy_smem_to_gmem,
+    wait_smem_to_gmem,
+)
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -164,6 +169,114 @@ def of_short_rows(*present: str) -> RowKernel:
             dbias[at, j] = of_bias.sum(axis=0)[None, :]
 
     return norm_gradient_of_short_rows
+
+
+@functools.cache
+def in_blocks(
+    n: int, height: int, piece: int, lanes: int, ctas: int, slots: int, through: bool, *present: str
+) -> Kernel:
+    """Return the kernel of all gradients for short rows of contiguous matrices: a program loads
+    `height` rows with one copy, wherever they begin, and computes a piece of them at a time."""
+    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
+    span, layout = height * n, f"rows {lanes}"
+    copies = 2 + ("grad_total" in present)
+
+    @kernel(
+        grid=lambda dweight: (dweight.shape[0],),
+        warp_specialized=False,
+        static_dims=(-1,),
+        without=absent,
+        compiler_params=CompilerParams(
+            approx_math=True, ctas_per_sm=ctas, unsafe_no_auto_barriers=True
+        ),
+    )
+    def norm_gradient_in_blocks(
+        x,
+        grad,
+        statistics,
+        weight,
+        grad_total,
+        dx,
+        dresidual,
+        dweight,
+        dbias,
+        *,
+        dropout,
+        scale,
+        seed,
+    ):
+        at, step, j = program_id(0), num_programs(0), ds(0, n)
+        count = cdiv(cdiv(x.shape[0], height) - at, step)
+        xs = scratch(SMEM((slots * span,), x.dtype))
+        grads = scratch(SMEM((slots * span,), x.dtype))
+        if grad_total is not None:
+            totals = scratch(SMEM((slots * span,), x.dtype))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=copies))
+        def fetch(k):
+            if k < count:
+                part, slot = ds((at + k * step) * span, span), ds(k % slots * span, span)
+                copy_gmem_to_smem(x.flat.at[part], xs.at[slot], landed.at[k % slots])
+                copy_gmem_to_smem(grad.flat.at[part], grads.at[slot], landed.at[k % slots])
+                if grad_total is not None:
+                    copy_gmem_to_smem(grad_total.flat.at[part], totals.at[slot], landed.at[k % slots])
+
+        def sums_of(k):
+            """Store the gradients of block k, and return the sums of its columns."""
+            barrier_wait(landed.at[k % slots])
+            first = (at + k * step) * height
+            whole = first + height <= x.shape[0]
+            for c in static_range(0, height, piece):
+                i, part = ds(first + c, piece), ds(k % slots * span + c * n, piece * n)
+                inverse, mean = numbers(statistics, i)
+                own = load_tile(grads.at[part], layout, n).astype(np.float32)
+                tile = load_tile(xs.at[part], layout, n).astype(np.float32)
+                tile = tile * inverse - mean * inverse
+                if c == 0:
+                    of_weight, of_bias = own * tile, own
+                else:
+                    of_weight, of_bias = of_weight + own * tile, of_bias + own
+                if weight is not None:
+                    own = own * weight[j].astype(np.float32)[None, :]
+                along, offset = (own * tile).sum(axis=1)[:, None], 0.0
+                if statistics.shape[1] == 2:
+                    offset = own.sum(axis=1)[:, None] * inverse * (1.0 / n)
+                made = own * inverse - (tile * (along * inverse * (1.0 / n)) + offset)
+                if grad_total is not None:
+                    made = made + load_tile(totals.at[part], layout, n).astype(np.float32)
+                if dresidual is not None:
+                    dresidual[i, j] = made
+                    made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
+                if through:
+                    if whole:
+                        xs[part] = made
+                    else:
+                        dx[i, j] = made
+                else:
+                    dx[i, j] = made
+            commit_smem()
+            if through:
+                if whole:
+                    slot = xs.at[ds(k % slots * span, span)]
+                    copy_smem_to_gmem(slot, dx.flat.at[ds((at + k * step) * span, span)])
+                if k > 0:
+                    wait_smem_to_gmem(1, True)
+                    fetch(k - 1 + slots)
+            else:
+                fetch(k + slots)
+            return of_weight, of_bias
+
+        for k in range(slots):
+            fetch(k)
+        of_weight, of_bias = sums_of(0)
+        for k in range(1, count):
+            more, bias = sums_of(k)
+            of_weight, of_bias = of_weight + more, of_bias + bias
+        i = ds(at, 1)
+        dweight[i, j] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[i, j] = of_bias.sum(axis=0)[None, :]
+
+    return norm_gradient_in_blocks
 
 
 SHARED, OTHER = 233472, 4096
