@@ -1,0 +1,570 @@
+"""Kernels of the gradients of rms_norm and layer_norm.
+
+The statistics of a row are 1 / sqrt(variance + eps) and, for layer_norm, its mean: an array
+(rows, 1) or (rows, 2), which the forward kernel stores.
+"""
+
+# tiles and schedules in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..core.functions import function
+from ..core.static_range import static_range
+from ..kernels.decorator import kernel
+from ..kernels.kernel import Kernel
+from ..kernels.row_kernels import RowKernel, choose, loadable, rows
+from ..language.memory.copies import (
+    commit_smem,
+    copy_gmem_to_smem,
+    copy_smem_to_gmem,
+    wait_smem_to_gmem,
+)
+from ..language.memory.remote import async_store_smem
+from ..language.memory.scratch import scratch
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
+from ..language.tiles.refs import ds
+from ..language.tiles.row_layouts import lanes_for
+from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
+from ..plan.allocations import SMEM, Barrier
+from ..plan.context import axis_index, num_programs, program_id
+from ..plan.params import CompilerParams
+from ..plan.specs import Static
+from .op_outputs import Place, allocated
+from .over_rows import COLUMNS, MATRIX, given, launch_over_rows
+from .reduce_axis import launch_reduction
+from .tiled import rows_of
+
+
+@function
+def numbers(statistics, i):
+    """Return 1 / sqrt(variance + eps) and the mean, or 0, of some rows."""
+    inverse = statistics[i, ds(0, 1)]
+    if statistics.shape[1] == 2:
+        return inverse, statistics[i, ds(1, 1)]
+    return inverse, 0.0
+
+
+@functools.cache
+def of_rows(*present: str) -> RowKernel:
+    """Return the kernel of the gradient dx, with the arrays that are `present`. With dresidual,
+    which is the gradient of the total, dx is that of x before elements were dropped."""
+    absent = [n for n in ("weight", "grad_total", "dresidual") if n not in present]
+
+    @rows(operands=2, without=absent)
+    def norm_gradient(
+        x,
+        grad,
+        statistics,
+        weight,
+        grad_total,
+        dx,
+        dresidual,
+        *,
+        dropout,
+        scale,
+        seed,
+        row: Static,
+    ):
+        for k in row.blocks(x):
+            value, grads, block = row.load(k, x, grad)
+            i, n = ds(k * row.height, row.height), x.shape[1]
+            inverse, mean = numbers(statistics, i)
+
+            def tile(j):
+                return (value(j) - mean) * inverse
+
+            def own(j):
+                if weight is not None:
+                    return grads(j) * weight[j].astype(np.float32)
+                else:
+                    return grads(j)
+
+            along, total = row.sums(lambda j: own(j) * tile(j), own)
+
+            def made(j):
+                slope = own(j) - tile(j) * (along / n)
+                if statistics.shape[1] == 2:
+                    slope = slope - total / n
+                slope = slope * inverse
+                if grad_total is not None:
+                    slope = slope + grad_total[i, j].astype(np.float32)
+                return slope
+
+            def dropped(j):
+                return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
+
+            if dresidual is None:
+                row.store(block, dx, made)
+            else:
+                row.store(block, dx, dropped, dresidual, made)
+
+    return norm_gradient
+
+
+@functools.cache
+def of_short_rows(*present: str) -> RowKernel:
+    """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
+    many blocks of rows, and stores a row of sums."""
+    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
+
+    @rows(operands=2, programs="dweight", without=absent)
+    def norm_gradient_of_short_rows(
+        x,
+        grad,
+        statistics,
+        weight,
+        grad_total,
+        dx,
+        dresidual,
+        dweight,
+        dbias,
+        *,
+        dropout,
+        scale,
+        seed,
+        row: Static,
+    ):
+        n, j, step = x.shape[1], row.columns(), num_programs(0)
+        at = ds(program_id(0), 1)
+        i = ds(program_id(0) * row.height, row.height)
+        next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
+        of_weight = of_bias = row.zeros()
+        for k in row.blocks(x):
+            i, after = ds(k * row.height, row.height), ds((k + step) * row.height, row.height)
+            own, (inverse, mean) = next_own.astype(np.float32), next_numbers
+            tile = next_tile.astype(np.float32) * inverse - mean * inverse
+            # the loads of the next block overlap the arithmetic of this one
+            next_tile, next_own = x[after, j], grad[after, j]
+            next_numbers = numbers(statistics, after)
+            of_weight = of_weight + own * tile
+            of_bias = of_bias + own
+            # not kept, so that an SM has registers for more CTAs
+            factor = 1.0 if weight is None else weight[j].astype(np.float32)
+            weighted = own * factor
+            slope = weighted * tile
+            along, total = row.sums(lambda j: slope, lambda j: weighted)
+            made = weighted - tile * (along / n)
+            if statistics.shape[1] == 2:
+                made = made - total / n
+            made = made * inverse
+            if grad_total is not None:
+                made = made + grad_total[i, j].astype(np.float32)
+            if dresidual is not None:
+                dresidual[i, j] = made
+                made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
+            dx[i, j] = made
+        dweight[at, j] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[at, j] = of_bias.sum(axis=0)[None, :]
+
+    return norm_gradient_of_short_rows
+
+
+@functools.cache
+def in_blocks(
+    n: int, height: int, piece: int, lanes: int, ctas: int, slots: int, through: bool, *present: str
+) -> Kernel:
+    """Return the kernel of all gradients for short rows of contiguous matrices: a program loads
+    `height` rows with one copy, wherever they begin, and computes a piece of them at a time."""
+    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
+    span, layout = height * n, f"rows {lanes}"
+    copies = 2 + ("grad_total" in present)
+
+    @kernel(
+        grid=lambda dweight: (dweight.shape[0],),
+        warp_specialized=False,
+        static_dims=(-1,),
+        without=absent,
+        compiler_params=CompilerParams(
+            approx_math=True, ctas_per_sm=ctas, unsafe_no_auto_barriers=True
+        ),
+    )
+    def norm_gradient_in_blocks(
+        x,
+        grad,
+        statistics,
+        weight,
+        grad_total,
+        dx,
+        dresidual,
+        dweight,
+        dbias,
+        *,
+        dropout,
+        scale,
+        seed,
+    ):
+        at, step, j = program_id(0), num_programs(0), ds(0, n)
+        count = cdiv(cdiv(x.shape[0], height) - at, step)
+        xs = scratch(SMEM((slots * span,), x.dtype))
+        grads = scratch(SMEM((slots * span,), x.dtype))
+        if grad_total is not None:
+            totals = scratch(SMEM((slots * span,), x.dtype))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=copies))
+        def fetch(k):
+            if k < count:
+                part, slot = ds((at + k * step) * span, span), ds(k % slots * span, span)
+                copy_gmem_to_smem(x.flat.at[part], xs.at[slot], landed.at[k % slots])
+                copy_gmem_to_smem(grad.flat.at[part], grads.at[slot], landed.at[k % slots])
+                if grad_total is not None:
+                    copy_gmem_to_smem(grad_total.flat.at[part], totals.at[slot], landed.at[k % slots])
+
+        def sums_of(k):
+            """Store the gradients of block k, and return the sums of its columns."""
+            barrier_wait(landed.at[k % slots])
+            first = (at + k * step) * height
+            whole = first + height <= x.shape[0]
+            for c in static_range(0, height, piece):
+                i, part = ds(first + c, piece), ds(k % slots * span + c * n, piece * n)
+                inverse, mean = numbers(statistics, i)
+                own = load_tile(grads.at[part], layout, n).astype(np.float32)
+                tile = load_tile(xs.at[part], layout, n).astype(np.float32)
+                tile = tile * inverse - mean * inverse
+                if c == 0:
+                    of_weight, of_bias = own * tile, own
+                else:
+                    of_weight, of_bias = of_weight + own * tile, of_bias + own
+                if weight is not None:
+                    own = own * weight[j].astype(np.float32)[None, :]
+                along, offset = (own * tile).sum(axis=1)[:, None], 0.0
+                if statistics.shape[1] == 2:
+                    offset = own.sum(axis=1)[:, None] * inverse * (1.0 / n)
+                made = own * inverse - (tile * (along * inverse * (1.0 / n)) + offset)
+                if grad_total is not None:
+                    made = made + load_tile(totals.at[part], layout, n).astype(np.float32)
+                if dresidual is not None:
+                    dresidual[i, j] = made
+                    made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
+                if through:
+                    if whole:
+                        xs[part] = made
+                    else:
+                        dx[i, j] = made
+                else:
+                    dx[i, j] = made
+            commit_smem()
+            if through:
+                if whole:
+                    slot = xs.at[ds(k % slots * span, span)]
+                    copy_smem_to_gmem(slot, dx.flat.at[ds((at + k * step) * span, span)])
+                if k > 0:
+                    wait_smem_to_gmem(1, True)
+                    fetch(k - 1 + slots)
+            else:
+                fetch(k + slots)
+            return of_weight, of_bias
+
+        for k in range(slots):
+            fetch(k)
+        of_weight, of_bias = sums_of(0)
+        for k in range(1, count):
+            more, bias = sums_of(k)
+            of_weight, of_bias = of_weight + more, of_bias + bias
+        i = ds(at, 1)
+        dweight[i, j] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[i, j] = of_bias.sum(axis=0)[None, :]
+
+    return norm_gradient_in_blocks
+
+
+SHARED, OTHER = 233472, 4096
+"""bytes of shared memory of an SM, and most of what each CTA takes in addition to rows and sums"""
+PART, WARPGROUPS = 5120, 4
+"""bytes of a warpgroup's part of a row up to which a CTA has fewer than all WARPGROUPS"""
+LONGEST = 26624
+"""most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
+and registers for the sums of their columns"""
+CLUSTER = 8
+"""most CTAs of a cluster"""
+PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
+"""clusters that an H100 or H200 runs at the same time (`choice.gpu`), by their number of CTAs, for
+each CTA that an SM has room for"""
+AHEAD = 4
+"""rows whose sums warps may exchange at the same time, a power of two"""
+BOX = 256
+"""columns of which one TMA copy loads a multiple"""
+
+
+def shares(n: int, itemsize: int) -> tuple[int, int]:
+    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
+
+    >>> shares(4096, 2), shares(50257, 2)
+    ((1, 2), (4, 4))
+    """
+    ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
+    return ctas, min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
+
+
+@functools.cache
+def in_ring(
+    centered: bool, n: int, itemsize: int, flat: bool, ctas: int, wgs: int, *present: str
+) -> tuple[Kernel, int]:
+    """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
+    its programs.
+
+    Each warpgroup has `own` columns of each row. Its parts of several rows wait in shared memory,
+    and the exchange of the sums of a row overlaps the next row::
+
+        step k    add up the part of row k, send its sums to all warpgroups
+                  load a next row in place of row k - 2, which all warpgroups have stored
+                  add the sums of row k - 1, store its part
+
+    If x and grad are `flat`, rows follow each other, and begin anywhere.
+    """
+    of_sm = WARPGROUPS // wgs
+    unit = 16 // itemsize
+    # a lane's pairs of columns are aligned in memory if each second row begins one column early
+    shifts = n % 2 if flat else 0
+    own = -(-(n + shifts) // (ctas * wgs * unit)) * unit
+    width, last = -(-own // STEP) * STEP, (n + shifts - 1) // own
+    # columns that a CTA loads, from a multiple of 16 bytes on
+    span = -(-((wgs - 1) * own + width + (unit if n % unit else 0)) // BOX) * BOX
+    # columns between these are inside the row in all warpgroups
+    least, whole = shifts * STEP, min(own, n - last * own) // STEP * STEP
+    shared = ctas * wgs * PARTS
+    vector = f"row {lanes_for(shared)}"
+    slots = min(8, (SHARED // of_sm - OTHER - 4 * AHEAD * shared) // (2 * span * itemsize))
+
+    @kernel(
+        grid=lambda dweight: (dweight.shape[0] * ctas,),
+        cluster=ctas,
+        cluster_names="cluster",
+        num_compute_wgs=wgs,
+        warp_specialized=False,
+        static_dims=(-1,),
+        without=[name for name in ("grad_total", "dbias") if name not in present],
+        compiler_params=CompilerParams(
+            approx_math=True, ctas_per_sm=of_sm, unsafe_no_auto_barriers=True
+        ),
+    )
+    def norm_gradient_in_ring(x, grad, statistics, weight, grad_total, dx, dweight, dbias):
+        wg, rank = axis_index("wg"), axis_index("cluster")
+        at, step = program_id(0) // ctas, num_programs(0) // ctas
+        count = cdiv(statistics.shape[0] - at, step)
+        xs = scratch(SMEM((slots * span,), x.dtype))
+        grads = scratch(SMEM((slots * span,), x.dtype))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
+        sums = scratch(SMEM((AHEAD * shared,), np.float32))
+        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
+        stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
+        # the same for all rows of a program, because the number of programs is even
+        shift = at & 1 if shifts else 0
+        number = rank * wgs + wg
+        start, stop = number * own - shift, min(number * own - shift + own, n)
+        j = ds(start, width, stop=stop, least=-shifts)
+        of_weight = of_bias = full((1, width), 0.0, np.float32)
+        gain = weight[j]
+
+        def load(array, ring, k):
+            i, first = at + k * step, rank * wgs * own - shift
+            if flat:
+                view = array.flat.at[ds((i * n + first) // unit * unit, span)]
+            else:
+                view = array.at[i, ds(first, span)]
+            copy_gmem_to_smem(view, ring.at[ds(k % slots * span, span)], landed.at[k % slots])
+
+        def fetch(k):
+            if k < count:
+                load(x, xs, k)
+                load(grad, grads, k)
+
+        def held(ring, k):
+            begin = ((at + k * step) * n - shift) % unit if flat and n % unit else 0
+            part = ring.at[ds(k % slots * span + wg * own + begin, width)]
+            return load_tile(part, SPREAD)[None, :].astype(np.float32)
+
+        def inside(tile):
+            """The tile, with 0 for what is not a column of this warpgroup."""
+            if whole == width and not shifts:
+                return tile
+            column, begin = iota((1, width), 1), shift if number == 0 else 0
+            end = own if number < last else n - last * own + shift
+            kept = np.where((column >= begin) & (column < end), tile, 0.0)
+            if whole <= least:
+                return kept
+            tile = tile[:, least:whole]
+            if shifts:
+                tile = np.concatenate((kept[:, :least], tile), 1)
+            if whole < width:
+                tile = np.concatenate((tile, kept[:, whole:]), 1)
+            return tile
+
+        def folded(tile):
+            """The sum of the pieces of a tile."""
+            total = tile[:, :STEP]
+            for c in static_range(STEP, width, STEP):
+                total = total + tile[:, c : c + STEP]
+            return total
+
+        def send(k, parts):
+            """Send the sums of this warpgroup's parts of row k to all warpgroups."""
+            place = sums.at[ds(k % AHEAD * shared + number * PARTS, PARTS)]
+            if ctas > 1:
+                async_store_smem(
+                    parts, place, added.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
+                )
+            else:
+                place[...] = parts
+                barrier_arrive(added.at[k % AHEAD])
+
+        def sums_of(k):
+            """The means over row k of gradient * weight * normed x, and of gradient * weight."""
+            barrier_wait(added.at[k % AHEAD])
+            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector) * (1.0 / n)
+            if not centered:
+                return part.sum(), 0.0
+            first = (iota((shared,), 0) & 4) == 0
+            return np.where(first, part, 0.0).sum(), np.where(first, 0.0, part).sum()
+
+        if wg == 0:
+            for k in range(slots):
+                fetch(k)
+        before = now = after = numbers(statistics, ds(at, 1))
+        for k in range(count + 1):
+            if k < count:
+                barrier_wait(landed.at[k % slots])
+                after = numbers(statistics, ds(at + (k + 1) * step, 1))
+                inverse, mean = now
+                weighted = inside(held(grads, k))
+                tile = inside(held(xs, k) * inverse - mean * inverse)
+                of_weight = of_weight + weighted * tile
+                if dbias is not None:
+                    of_bias = of_bias + weighted
+                weighted = weighted * gain.astype(np.float32)
+                both = folded(weighted * tile)
+                if centered:
+                    both = np.concatenate((both, folded(weighted)), 1)
+                send(k, split_row(both).sum(axis=1))
+            if k > 0:
+                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
+                scale, mean_of = before
+                if k > 1 and k - 2 + slots < count and k % wgs == wg:
+                    barrier_wait(stored.at[(k - 2) % AHEAD])
+                    fetch(k - 2 + slots)
+                along, total = sums_of(k - 1)
+                slope = along * scale * scale
+                offset = slope * mean_of - total * scale
+                made = held(grads, k - 1) * gain.astype(np.float32)
+                made = made * scale + (offset - held(xs, k - 1) * slope)
+                i = ds(at + (k - 1) * step, 1)
+                if grad_total is not None:
+                    made = made + grad_total[i, j].astype(np.float32)
+                if whole > 0:
+                    dx[i, ds(start, whole, most=last * own, least=-shifts)] = made[:, :whole]
+                if whole < width:
+                    rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
+                    dx[i, rest] = made[:, whole:width]
+                if k - 1 + slots < count:
+                    barrier_arrive(stored.at[(k - 1) % AHEAD])
+            before, now = now, after
+        dweight[ds(at, 1), j] = of_weight
+        if dbias is not None:
+            dbias[ds(at, 1), j] = of_bias
+
+    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
+
+
+HEIGHT, WIDTH = 32, 64
+"""of the tiles that are added up along their columns"""
+SHORT = 1024
+"""columns up to which a lane has float32 sums of all its columns"""
+SMS = 132
+"""programs that add up rows, per CTA that an SM has room for"""
+FEW = 128
+"""most rows for which one program sums a column: partial sums need another launch"""
+
+
+@functools.cache
+def of_columns(*present: str) -> Kernel:
+    """Return the kernel of the sums that are `present`: program (i, j) stores row i of columns j
+    of the sums over its blocks of rows."""
+
+    @kernel(
+        grid=lambda x, parts: (parts, cdiv(x.shape[1], WIDTH)),
+        warp_specialized=False,
+        static_dims=(-1,),
+        without=[name for name in ("dweight", "dbias") if name not in present],
+    )
+    def norm_gradient_of_columns(x, grad, statistics, dweight, dbias, *, parts):
+        j = ds(program_id(1) * WIDTH, WIDTH)
+        of_weight = of_bias = full((HEIGHT, WIDTH), 0.0, np.float32)
+        for k in range(program_id(0), cdiv(x.shape[0], HEIGHT), parts):
+            i = ds(k * HEIGHT, HEIGHT)
+            inverse, mean = numbers(statistics, i)
+            own = grad[i, j].astype(np.float32)
+            of_bias = of_bias + own
+            of_weight = of_weight + own * (x[i, j].astype(np.float32) - mean) * inverse
+        at = ds(program_id(0), 1)
+        if dweight is not None:
+            dweight[at, j] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[at, j] = of_bias.sum(axis=0)[None, :]
+
+    return norm_gradient_of_columns  # type: ignore[no-any-return]
+
+
+def scaling(dropout: float, seed: int) -> dict[str, Any]:
+    """Return the scalars of kernels for dropout."""
+    return {"dropout": dropout, "scale": 1 / (1 - dropout) if dropout < 1 else 0.0, "seed": seed}
+
+
+def launch_gradient(
+    x: Any,
+    grad: Any,
+    statistics: Any,
+    weight: Any,
+    grad_total: Any,
+    dx: Any,
+    dresidual: Any,
+    dweight: Any,
+    dbias: Any,
+    dropout: float,
+    seed: int,
+    place: Place,
+) -> None:
+    """Compute the gradient of a norm, in one kernel if a CTA has room for the sums of columns."""
+    read = given(MATRIX, x=x, grad=grad, statistics=statistics)
+    inputs = read | given(MATRIX, grad_total=grad_total) | given(COLUMNS, weight=weight)
+    results = given(MATRIX, dx=dx, dresidual=dresidual)
+    totals = given(MATRIX, dweight=dweight, dbias=dbias)
+    names, options = (*inputs, *results, *totals), scaling(dropout, seed)
+    n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
+    many = dweight is not None and count > FEW
+    aligned, flat = loadable(rows_of(x), rows_of(grad))
+
+    if many and n <= SHORT:
+        row, ctas = choose(n), 3
+        height = 4 if n > SHORT // 2 else row.height
+        row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
+        run, most = of_short_rows(*names).scheduled(row), SMS * ctas
+        programs = max(1, min(cdiv(count, height), most))
+    elif many and dresidual is None and shares(n, size)[0] <= CLUSTER and (aligned or flat):
+        how = statistics.shape[-1] > 1, n, size, flat, *shares(n, size)
+        run, most = in_ring(*how, *names)
+        programs, options = min(cdiv(count, 2) * 2, most), {}
+    else:
+        launch_over_rows(of_rows(*inputs, *results), inputs, results, place, **options)
+        run, inputs, results = of_columns(*totals), read, {}
+        programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
+        options = {"parts": programs}
+        if not totals:
+            return
+    sums = totals
+    if programs > 1:
+        sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
+    launch_over_rows(run, inputs, results | sums, place, **options)
+    if programs > 1:
+        for name, (_, total) in totals.items():
+            launch_reduction("sum", sums[name][1], 0, total, place)
