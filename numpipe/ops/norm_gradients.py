@@ -178,7 +178,7 @@ def in_blocks(
     """Return the kernel of all gradients for short rows of contiguous matrices: a program loads
     `height` rows with one copy, wherever they begin, and computes a piece of them at a time."""
     absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
-    span, layout = height * n, f"rows {lanes}"
+    span, layout, vector = height * n, f"rows {lanes}", f"row {lanes}"
     copies = 2 + ("grad_total" in present)
 
     @kernel(
@@ -212,6 +212,9 @@ def in_blocks(
         if grad_total is not None:
             totals = scratch(SMEM((slots * span,), x.dtype))
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=copies))
+        if weight is not None:
+            gain = load_tile(weight.at[j], vector)
+
         def fetch(k):
             if k < count:
                 part, slot = ds((at + k * step) * span, span), ds(k % slots * span, span)
@@ -220,14 +223,18 @@ def in_blocks(
                 if grad_total is not None:
                     copy_gmem_to_smem(grad_total.flat.at[part], totals.at[slot], landed.at[k % slots])
 
-        def sums_of(k):
+        def sums_of(k, known):
             """Store the gradients of block k, and return the sums of its columns."""
             barrier_wait(landed.at[k % slots])
             first = (at + k * step) * height
             whole = first + height <= x.shape[0]
             for c in static_range(0, height, piece):
                 i, part = ds(first + c, piece), ds(k % slots * span + c * n, piece * n)
-                inverse, mean = numbers(statistics, i)
+                inverse, mean = known
+                if c + piece < height:
+                    known = numbers(statistics, ds(first + c + piece, piece))
+                else:
+                    known = numbers(statistics, ds(first + step * height, piece))
                 own = load_tile(grads.at[part], layout, n).astype(np.float32)
                 tile = load_tile(xs.at[part], layout, n).astype(np.float32)
                 tile = tile * inverse - mean * inverse
@@ -236,7 +243,7 @@ def in_blocks(
                 else:
                     of_weight, of_bias = of_weight + own * tile, of_bias + own
                 if weight is not None:
-                    own = own * weight[j].astype(np.float32)[None, :]
+                    own = own * gain.astype(np.float32)[None, :]
                 along, offset = (own * tile).sum(axis=1)[:, None], 0.0
                 if statistics.shape[1] == 2:
                     offset = own.sum(axis=1)[:, None] * inverse * (1.0 / n)
@@ -263,13 +270,13 @@ def in_blocks(
                     fetch(k - 1 + slots)
             else:
                 fetch(k + slots)
-            return of_weight, of_bias
+            return of_weight, of_bias, known
 
         for k in range(slots):
             fetch(k)
-        of_weight, of_bias = sums_of(0)
+        of_weight, of_bias, known = sums_of(0, numbers(statistics, ds(at * height, piece)))
         for k in range(1, count):
-            more, bias = sums_of(k)
+            more, bias, known = sums_of(k, known)
             of_weight, of_bias = of_weight + more, of_bias + bias
         i = ds(at, 1)
         dweight[i, j] = of_weight.sum(axis=0)[None, :]
