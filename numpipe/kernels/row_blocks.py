@@ -12,7 +12,6 @@ passes find them in L2.
 from __future__ import annotations
 
 import dataclasses
-import os
 from typing import Any
 
 import numpy as np
@@ -56,8 +55,7 @@ def functions(rows: Any) -> dict[str, Function]:
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
     sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
     mean_of_lanes = lanes["mean"]
-    OLD = bool(os.environ.get("OLD"))
-    merged, number, column = (lanes[name] for name in ("merged", "number", "column"))
+    number, column = lanes["number"], lanes["column"]
     exp, log, normal = lanes["exp"], lanes["log"], lanes["normal"]
 
     @function
@@ -289,12 +287,9 @@ def functions(rows: Any) -> dict[str, Function]:
         inverse = 1.0 / np.maximum(counts, 1.0)
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
         own = near + totals * inverse
-        if OLD:
-            average = mean_of_lanes(lambda j: own * counts)
-            off = own - average
-            return average, mean_of_lanes(lambda j: inner + counts * off * off)
-        else:
-            return merged(counts, own, inner)
+        average = mean_of_lanes(lambda j: own * counts)
+        off = own - average
+        return average, mean_of_lanes(lambda j: inner + counts * off * off)
 
     return (
         lanes

@@ -221,11 +221,11 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def memory():
-        """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 3)."""
+        """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 2)."""
         return scratch(
             (
-                SMEM((6 * parts,), np.float32),
-                Barrier(num_arrivals=wgs * ctas, num_barriers=(2, 3)),
+                SMEM((4 * parts,), np.float32),
+                Barrier(num_arrivals=wgs * ctas, num_barriers=(2, 2)),
             )
         )
 
@@ -244,7 +244,7 @@ def functions(rows: Any) -> dict[str, Function]:
         """Give all warpgroups that share a row a vector (PARTS,), of which each warp has two
         elements."""
         numbers, landed = memory()
-        to = ds((half * 3 + place) * parts + number() * PARTS, PARTS)
+        to = ds((half * 2 + place) * parts + number() * PARTS, PARTS)
         if ctas > 1:
             async_store_smem(
                 own,
@@ -264,7 +264,7 @@ def functions(rows: Any) -> dict[str, Function]:
             barrier_arrive(landed.at[half, 0])
         if ctas > 1 or place == 0:
             barrier_wait(landed.at[half, place])
-        return load_tile(numbers.at[ds((half * 3 + place) * parts, parts)], "row 16")
+        return load_tile(numbers.at[ds((half * 2 + place) * parts, parts)], "row 16")
 
     @function
     def each(value):
@@ -301,23 +301,6 @@ def functions(rows: Any) -> dict[str, Function]:
         return each(got(at, 0).max())
 
     @function
-    def merged(counts, means, inner):
-        """The mean and the variance of the row, from the number, the mean and the sum of squared
-        differences to it of some elements in each lane (Chan's formula)."""
-        counts, means = split_row(counts), split_row(means)
-        count = counts.sum(axis=1)
-        mean = (counts * means).sum(axis=1) / np.maximum(count, 1.0)
-        off = means - mean[:, None]
-        at = half()
-        give(at, 0, count)
-        give(at, 1, mean)
-        give(at, 2, (split_row(inner) + counts * off * off).sum(axis=1))
-        count, mean, squares = got(at, 0), got(at, 1), got(at, 2)
-        average = (count * mean).sum() * (1.0 / n)
-        off = mean - average
-        return each(average), each((squares + count * off * off).sum() * (1.0 / n))
-
-    @function
     def softmax(f, off=0.0):
         top = largest(f)
         e = exp(f(columns()) - top)
@@ -343,7 +326,6 @@ def functions(rows: Any) -> dict[str, Function]:
             "sum": sum_of,
             "sums": sums,
             "max": largest,
-            "merged": merged,
             "softmax": softmax,
         }
     )

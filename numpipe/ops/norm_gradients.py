@@ -22,12 +22,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, choose, loadable, rows
-from ..language.memory.copies import (
-    commit_smem,
-    copy_gmem_to_smem,
-    copy_smem_to_gmem,
-    wait_smem_to_gmem,
-)
+from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -171,121 +166,6 @@ def of_short_rows(*present: str) -> RowKernel:
     return norm_gradient_of_short_rows
 
 
-@functools.cache
-def in_blocks(
-    n: int, height: int, piece: int, lanes: int, ctas: int, slots: int, through: bool, *present: str
-) -> Kernel:
-    """Return the kernel of all gradients for short rows of contiguous matrices: a program loads
-    `height` rows with one copy, wherever they begin, and computes a piece of them at a time."""
-    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
-    span, layout, vector = height * n, f"rows {lanes}", f"row {lanes}"
-    copies = 2 + ("grad_total" in present)
-
-    @kernel(
-        grid=lambda dweight: (dweight.shape[0],),
-        warp_specialized=False,
-        static_dims=(-1,),
-        without=absent,
-        compiler_params=CompilerParams(
-            approx_math=True, ctas_per_sm=ctas, unsafe_no_auto_barriers=True
-        ),
-    )
-    def norm_gradient_in_blocks(
-        x,
-        grad,
-        statistics,
-        weight,
-        grad_total,
-        dx,
-        dresidual,
-        dweight,
-        dbias,
-        *,
-        dropout,
-        scale,
-        seed,
-    ):
-        at, step, j = program_id(0), num_programs(0), ds(0, n)
-        count = cdiv(cdiv(x.shape[0], height) - at, step)
-        xs = scratch(SMEM((slots * span,), x.dtype))
-        grads = scratch(SMEM((slots * span,), x.dtype))
-        if grad_total is not None:
-            totals = scratch(SMEM((slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=slots, num_arrivals=copies))
-        if weight is not None:
-            gain = load_tile(weight.at[j], vector)
-
-        def fetch(k):
-            if k < count:
-                part, slot = ds((at + k * step) * span, span), ds(k % slots * span, span)
-                copy_gmem_to_smem(x.flat.at[part], xs.at[slot], landed.at[k % slots])
-                copy_gmem_to_smem(grad.flat.at[part], grads.at[slot], landed.at[k % slots])
-                if grad_total is not None:
-                    copy_gmem_to_smem(grad_total.flat.at[part], totals.at[slot], landed.at[k % slots])
-
-        def sums_of(k, known):
-            """Store the gradients of block k, and return the sums of its columns."""
-            barrier_wait(landed.at[k % slots])
-            first = (at + k * step) * height
-            whole = first + height <= x.shape[0]
-            for c in static_range(0, height, piece):
-                i, part = ds(first + c, piece), ds(k % slots * span + c * n, piece * n)
-                inverse, mean = known
-                if c + piece < height:
-                    known = numbers(statistics, ds(first + c + piece, piece))
-                else:
-                    known = numbers(statistics, ds(first + step * height, piece))
-                own = load_tile(grads.at[part], layout, n).astype(np.float32)
-                tile = load_tile(xs.at[part], layout, n).astype(np.float32)
-                tile = tile * inverse - mean * inverse
-                if c == 0:
-                    of_weight, of_bias = own * tile, own
-                else:
-                    of_weight, of_bias = of_weight + own * tile, of_bias + own
-                if weight is not None:
-                    own = own * gain.astype(np.float32)[None, :]
-                along, offset = (own * tile).sum(axis=1)[:, None], 0.0
-                if statistics.shape[1] == 2:
-                    offset = own.sum(axis=1)[:, None] * inverse * (1.0 / n)
-                made = own * inverse - (tile * (along * inverse * (1.0 / n)) + offset)
-                if grad_total is not None:
-                    made = made + load_tile(totals.at[part], layout, n).astype(np.float32)
-                if dresidual is not None:
-                    dresidual[i, j] = made
-                    made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
-                if through:
-                    if whole:
-                        xs[part] = made
-                    else:
-                        dx[i, j] = made
-                else:
-                    dx[i, j] = made
-            commit_smem()
-            if through:
-                if whole:
-                    slot = xs.at[ds(k % slots * span, span)]
-                    copy_smem_to_gmem(slot, dx.flat.at[ds((at + k * step) * span, span)])
-                if k > 0:
-                    wait_smem_to_gmem(1, True)
-                    fetch(k - 1 + slots)
-            else:
-                fetch(k + slots)
-            return of_weight, of_bias, known
-
-        for k in range(slots):
-            fetch(k)
-        of_weight, of_bias, known = sums_of(0, numbers(statistics, ds(at * height, piece)))
-        for k in range(1, count):
-            more, bias, known = sums_of(k, known)
-            of_weight, of_bias = of_weight + more, of_bias + bias
-        i = ds(at, 1)
-        dweight[i, j] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[i, j] = of_bias.sum(axis=0)[None, :]
-
-    return norm_gradient_in_blocks
-
-
 SHARED, OTHER = 233472, 4096
 """bytes of shared memory of an SM, and most of what each CTA takes in addition to rows and sums"""
 PART, WARPGROUPS = 5120, 4
@@ -373,7 +253,7 @@ def in_ring(
         number = rank * wgs + wg
         j = ds(number * width - shift, width, most=whole - width, least=-shifts)
         rest = whole + (wg * ctas + rank) * STEP - shift
-        rest_j = ds(rest, STEP, stop=n)
+        rest_j, rest_place = ds(rest, STEP, stop=n), size + wg * rest_size
         of_weight = of_bias = full((1, width), 0.0, np.float32)
         rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
         gain, rest_gain = weight[j], weight[rest_j]
@@ -403,17 +283,16 @@ def in_ring(
             part = ring.at[ds(k % slots * span + place + begin, size)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def inside(tile):
-            """The first columns of a row, with 0 for one before it."""
-            if shifts:
-                first = np.where(iota((1, STEP), 1) >= (shift if number == 0 else 0), tile[:, :STEP], 0.0)
-                if width > STEP:
-                    return np.concatenate((first, tile[:, STEP:width]), 1)
-                return first
-            return tile
+        def kept(tile, first):
+            """The tile (1, STEP) of columns from `first` on, with 0 outside the row."""
+            column = iota((1, STEP), 1) + first
+            return np.where((column >= 0) & (column < n), tile, 0.0)
 
-        def before_end(tile):
-            return np.where(iota((1, STEP), 1) < n - rest, tile, 0.0)
+        def inside(tile):
+            if not shifts:
+                return tile
+            first = kept(tile[:, :STEP], j.start)
+            return np.concatenate((first, tile[:, STEP:width]), 1) if width > STEP else first
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -457,9 +336,8 @@ def in_ring(
                 weighted = weighted * gain.astype(np.float32)
                 slopes, total = folded(weighted * tile), folded(weighted)
                 if rests > 0 and wg < rests:
-                    place = size + wg * rest_size
-                    own = before_end(held(grads, k, place, STEP))
-                    last = before_end(held(xs, k, place, STEP) * inverse - mean * inverse)
+                    own = kept(held(grads, k, rest_place, STEP), rest)
+                    last = kept(held(xs, k, rest_place, STEP) * inverse - mean * inverse, rest)
                     rest_weight, rest_bias = rest_weight + own * last, rest_bias + own
                     own = own * rest_gain.astype(np.float32)
                     slopes, total = slopes + own * last, total + own
@@ -485,7 +363,7 @@ def in_ring(
 
                 dx[i, j] = made(wg * width, j, gain)
                 if rests > 0 and wg < rests:
-                    dx[i, rest_j] = made(size + wg * rest_size, rest_j, rest_gain)
+                    dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[(k - 1) % AHEAD])
             before, now = now, after
@@ -501,8 +379,7 @@ def in_ring(
     return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
 
-import os
-HEIGHT, WIDTH = eval(os.environ.get("HW", "32, 64"))
+HEIGHT, WIDTH = 128, 16
 """of the tiles that are added up along their columns"""
 SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""

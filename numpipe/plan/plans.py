@@ -73,7 +73,7 @@ class ArrayArg:
     @property
     def flat(self) -> ArrayArg:
         """The same array, contiguous, with a single dimension."""
-        return replace(self, ndim=1, order="row", tma=True, tma_store=True, sizes=())
+        return replace(self, ndim=1, order="row", tma=True, tma_store=False, sizes=())
 
     def check_plain(self, what: str) -> None:
         """Raise SpecError for semaphores, which are not an array of numbers; `what` begins the

@@ -123,7 +123,7 @@ def check_store(
     the TMA cannot write."""
     check_operands(STORE, src=("tile", src), dst=("view", dst))
     check_flag(STORE, "commit_group", commit)
-    array = dst.ref.arg
+    array = np_.unit.arrays[dst.ref.index]
     reduction = check_reduction(reduction, array.dtype)
     check_copied(STORE, np_.unit, dst, src)
     np_.unit.check_output(

@@ -46,6 +46,7 @@ from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
+from ...plan.layout import Layout
 from ...plan.plans import ArrayArg
 from .array_views import (
     GmemView,
@@ -73,7 +74,6 @@ from .layouts import (
 )
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
 from .row_layouts import LANES, ROWS, lanes_of, word_of
-from .scattered_shared import layout_of_rows
 from .scattered_shared import load as load_anywhere
 from .tile import Tile, check_dtype, check_form, form_of
 
@@ -194,6 +194,11 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
         )
     wide = layout == AUTO and shared is None and has_coalesced(form)
     return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
+
+
+def layout_of_rows(tile: SmemLike, form: Form) -> Layout:
+    """Return the layout of a tile in shared memory as rows of a form."""
+    return replace(tile.layout, shape=(1, form.shape[-1])) if tile.layout.flat else tile.layout
 
 
 @op

@@ -30,7 +30,6 @@ from .layouts import Form, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType, SmemType
 from .row_layouts import lanes_of
-from .scattered_shared import layout_of_rows
 from .scattered_shared_cuda import load as load_anywhere
 from .shared_tiles_cuda import converge
 from .tile_cuda import TileType, assembled, undefined
@@ -238,7 +237,7 @@ def _load_tile(view: Any, layout: Any = None, columns: Any = None) -> Any:
         builder.apply(before_access, (view,), (args[0],))
         start = nb.const(0), nb.const(0)
         parts = load_anywhere(
-            builder, layout_of_rows(view, tile.form), args[0], tile, start, True
+            builder, source.layout_of_rows(view, tile.form), args[0], tile, start, True
         )
         converge(builder)
         return assembled(builder, tile, parts)

@@ -10,8 +10,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -73,11 +71,6 @@ def holding(form: Form) -> int:
     """Return how many warps, from the first one on, have elements of a tile that no warp before
     them has."""
     return min(form.record.warps, sum(bool(len(own)) for own in _by_warp(form)))
-
-
-def layout_of_rows(tile: Any, form: Form) -> Layout:
-    """Return the layout of a tile in shared memory as rows of a form."""
-    return replace(tile.layout, shape=(1, form.shape[-1])) if tile.layout.flat else tile.layout
 
 
 def addresses(layout: Layout, address: int, form: Form, start: tuple[int, int]) -> _Numbers:

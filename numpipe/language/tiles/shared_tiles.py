@@ -12,7 +12,6 @@ storing lanes, and a barrier (PTX ISA, "Memory Consistency Model: Proxies").
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -26,7 +25,7 @@ from ...plan.layout import Layout, swizzled
 from .fence_order import before_access
 from .layouts import ACCUMULATOR, Form
 from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, check_start, is_whole, method_of, slices
-from .scattered_shared import addresses, held, layout_of_rows
+from .scattered_shared import addresses, held
 from .scattered_shared import load as load_anywhere
 from .scattered_shared import store as store_anywhere
 from .tile import Tile, cast_to_store, check_form, form_of
@@ -81,8 +80,7 @@ def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
     if form is None:
         raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
     have = load_form(tile, parts, what)
-    adjacent = tile.layout.flat and math.prod(form.shape) == have.shape[0]
-    if form.shape != have.shape and not adjacent:
+    if form.shape != have.shape:
         raise SpecError(
             f"{what}: the tile is {have.shape}, but the value is {form.shape}; fix: store to a "
             "part of it, "
@@ -184,8 +182,7 @@ def store(tile: SmemTile, index: Any, value: Any) -> None:
         part = tile.at[index]
         write(part.layout, part.address, value.value, "tile[…] = value")
     else:
-        layout = layout_of_rows(tile, form)
-        store_anywhere(layout, tile.address, form, (0, *starts)[-2:], value.value)
+        store_anywhere(tile.layout, tile.address, form, (0, *starts)[-2:], value.value)
 
 
 def write(layout: Layout, address: int | np.ndarray, value: np.ndarray, what: str) -> None:

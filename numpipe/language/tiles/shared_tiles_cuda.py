@@ -21,7 +21,6 @@ from . import shared_tiles as source
 from .addresses import Access, accesses, detour, lane_offset
 from .fence_order import before_access
 from .refs import ASSIGNED, All
-from .scattered_shared import layout_of_rows
 from .refs_cuda import AtType, SmemType, inside, view
 from .tile_cuda import TileType, assembled, cast_to_store, undefined, words
 from .words_cuda import load_words, store_words
@@ -188,8 +187,7 @@ def _set_item(whole: Any, index: Any, value: Any) -> Any:
         return []
 
     def elements() -> list:
-        layout = layout_of_rows(whole, stored.form)
-        anywhere.store(builder, layout, args[0], stored, at, value)
+        anywhere.store(builder, whole.layout, args[0], stored, at, value)
         return []
 
     if quick:
