@@ -259,12 +259,11 @@ def in_ring(
         gain, rest_gain = weight[j], weight[rest_j]
 
         def copy(array, ring, k, first, place, size):
-            i = at + k * step
+            i, slot = at + k * step, k % slots
             if flat:
                 view = array.flat.at[ds((i * n + first) // unit * unit, size)]
             else:
                 view = array.at[i, ds(first, size)]
-            slot = k % slots
             copy_gmem_to_smem(view, ring.at[ds(slot * span + place, size)], landed.at[slot])
 
         def load(array, ring, k):
@@ -283,15 +282,14 @@ def in_ring(
             part = ring.at[ds(k % slots * span + place + begin, size)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def kept(tile, first):
+        def inside(tile, first):
             """The tile (1, STEP) of columns from `first` on, with 0 outside the row."""
             column = iota((1, STEP), 1) + first
             return np.where((column >= 0) & (column < n), tile, 0.0)
 
-        def inside(tile):
-            if not shifts:
-                return tile
-            first = kept(tile[:, :STEP], j.start)
+        def from_first(tile):
+            """This warpgroup's tile, with 0 for a column before the row."""
+            first = inside(tile[:, :STEP], j.start)
             return np.concatenate((first, tile[:, STEP:width]), 1) if width > STEP else first
 
         def folded(tile):
@@ -330,17 +328,18 @@ def in_ring(
                 barrier_wait(landed.at[k % slots])
                 after = numbers(statistics, ds(at + (k + 1) * step, 1))
                 inverse, mean = now
-                weighted = inside(held(grads, k, wg * width, width))
-                tile = inside(held(xs, k, wg * width, width) * inverse - mean * inverse)
-                of_weight, of_bias = of_weight + weighted * tile, of_bias + weighted
-                weighted = weighted * gain.astype(np.float32)
-                slopes, total = folded(weighted * tile), folded(weighted)
+                own = from_first(held(grads, k, wg * width, width))
+                tile = from_first(held(xs, k, wg * width, width) * inverse - mean * inverse)
+                of_weight, of_bias = of_weight + own * tile, of_bias + own
+                own = own * gain.astype(np.float32)
+                slopes, total = folded(own * tile), folded(own)
                 if rests > 0 and wg < rests:
-                    own = kept(held(grads, k, rest_place, STEP), rest)
-                    last = kept(held(xs, k, rest_place, STEP) * inverse - mean * inverse, rest)
-                    rest_weight, rest_bias = rest_weight + own * last, rest_bias + own
-                    own = own * rest_gain.astype(np.float32)
-                    slopes, total = slopes + own * last, total + own
+                    last = inside(held(grads, k, rest_place, STEP), rest)
+                    tail = held(xs, k, rest_place, STEP) * inverse - mean * inverse
+                    tail = inside(tail, rest)
+                    rest_weight, rest_bias = rest_weight + last * tail, rest_bias + last
+                    last = last * rest_gain.astype(np.float32)
+                    slopes, total = slopes + last * tail, total + last
                 both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
             if k > 0:
@@ -367,14 +366,15 @@ def in_ring(
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[(k - 1) % AHEAD])
             before, now = now, after
-        i = ds(at, 1)
-        dweight[i, j] = of_weight
-        if dbias is not None:
-            dbias[i, j] = of_bias
-        if rests > 0 and wg < rests:
-            dweight[i, rest_j] = rest_weight
+
+        def put(j, of_weight, of_bias):
+            dweight[ds(at, 1), j] = of_weight
             if dbias is not None:
-                dbias[i, rest_j] = rest_bias
+                dbias[ds(at, 1), j] = of_bias
+
+        put(j, of_weight, of_bias)
+        if rests > 0 and wg < rests:
+            put(rest_j, rest_weight, rest_bias)
 
     return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
