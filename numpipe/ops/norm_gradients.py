@@ -201,8 +201,9 @@ def in_ring(
     """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
     its programs.
 
-    Each warpgroup has `own` columns of each row. Its parts of several rows wait in shared memory,
-    and the exchange of the sums of a row overlaps the next row::
+    Each warpgroup has `width` columns of each row, and the first `rests` warpgroups of a CTA have
+    STEP of those that are left. The parts of several rows wait in shared memory, and the exchange
+    of the sums of a row overlaps the next row::
 
         step k    add up the part of row k, send its sums to all warpgroups
                   load a next row in place of row k - 2, which all warpgroups have stored
@@ -214,12 +215,13 @@ def in_ring(
     unit = 16 // itemsize
     # a lane's pairs of columns are aligned in memory if each second row begins one column early
     shifts = n % 2 if flat else 0
-    own = -(-(n + shifts) // (ctas * wgs * unit)) * unit
-    width, last = -(-own // STEP) * STEP, (n + shifts - 1) // own
-    # columns that a CTA loads, from a multiple of 16 bytes on
-    span = -(-((wgs - 1) * own + width + (unit if n % unit else 0)) // BOX) * BOX
-    # columns between these are inside the row in all warpgroups
-    least, whole = shifts * STEP, min(own, n - last * own) // STEP * STEP
+    width = n // (ctas * wgs * STEP) * STEP
+    whole = ctas * wgs * width
+    rests = -(-(n + shifts - whole) // (ctas * STEP))
+    # columns that a copy loads, from a multiple of 16 bytes on
+    more = BOX if flat and n % unit else 0
+    size, rest_size = wgs * width + more, STEP + more
+    span = size + rests * rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
     slots = min(8, (SHARED // of_sm - OTHER - 4 * AHEAD * shared) // (2 * span * itemsize))
@@ -242,51 +244,53 @@ def in_ring(
         count = cdiv(statistics.shape[0] - at, step)
         xs = scratch(SMEM((slots * span,), x.dtype))
         grads = scratch(SMEM((slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2 + 2 * rests))
         sums = scratch(SMEM((AHEAD * shared,), np.float32))
         added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
         stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
-        start, stop = number * own - shift, min(number * own - shift + own, n)
-        j = ds(start, width, stop=stop, least=-shifts)
+        j = ds(number * width - shift, width, most=whole - width, least=-shifts)
+        rest = whole + (wg * ctas + rank) * STEP - shift
+        rest_j, rest_place = ds(rest, STEP, stop=n), size + wg * rest_size
         of_weight = of_bias = full((1, width), 0.0, np.float32)
-        gain = weight[j]
+        rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
+        gain, rest_gain = weight[j], weight[rest_j]
+
+        def copy(array, ring, k, first, place, size):
+            i, slot = at + k * step, k % slots
+            if flat:
+                view = array.flat.at[ds((i * n + first) // unit * unit, size)]
+            else:
+                view = array.at[i, ds(first, size)]
+            copy_gmem_to_smem(view, ring.at[ds(slot * span + place, size)], landed.at[slot])
 
         def load(array, ring, k):
-            i, first = at + k * step, rank * wgs * own - shift
-            if flat:
-                view = array.flat.at[ds((i * n + first) // unit * unit, span)]
-            else:
-                view = array.at[i, ds(first, span)]
-            copy_gmem_to_smem(view, ring.at[ds(k % slots * span, span)], landed.at[k % slots])
+            copy(array, ring, k, rank * wgs * width - shift, 0, size)
+            for c in static_range(rests):
+                first = whole + (c * ctas + rank) * STEP - shift
+                copy(array, ring, k, first, size + c * rest_size, rest_size)
 
         def fetch(k):
             if k < count:
                 load(x, xs, k)
                 load(grad, grads, k)
 
-        def held(ring, k):
-            begin = ((at + k * step) * n - shift) % unit if flat and n % unit else 0
-            part = ring.at[ds(k % slots * span + wg * own + begin, width)]
+        def held(ring, k, place, size):
+            begin = ((at + k * step) * n - shift) % unit if more else 0
+            part = ring.at[ds(k % slots * span + place + begin, size)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def inside(tile):
-            """The tile, with 0 for what is not a column of this warpgroup."""
-            if whole == width and not shifts:
-                return tile
-            column, begin = iota((1, width), 1), shift if number == 0 else 0
-            end = own if number < last else n - last * own + shift
-            kept = np.where((column >= begin) & (column < end), tile, 0.0)
-            if whole <= least:
-                return kept
-            tile = tile[:, least:whole]
-            if shifts:
-                tile = np.concatenate((kept[:, :least], tile), 1)
-            if whole < width:
-                tile = np.concatenate((tile, kept[:, whole:]), 1)
-            return tile
+        def inside(tile, first):
+            """The tile (1, STEP) of columns from `first` on, with 0 outside the row."""
+            column = iota((1, STEP), 1) + first
+            return np.where((column >= 0) & (column < n), tile, 0.0)
+
+        def from_first(tile):
+            """This warpgroup's tile, with 0 for a column before the row."""
+            first = inside(tile[:, :STEP], j.start)
+            return np.concatenate((first, tile[:, STEP:width]), 1) if width > STEP else first
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -324,15 +328,19 @@ def in_ring(
                 barrier_wait(landed.at[k % slots])
                 after = numbers(statistics, ds(at + (k + 1) * step, 1))
                 inverse, mean = now
-                weighted = inside(held(grads, k))
-                tile = inside(held(xs, k) * inverse - mean * inverse)
-                of_weight = of_weight + weighted * tile
-                if dbias is not None:
-                    of_bias = of_bias + weighted
-                weighted = weighted * gain.astype(np.float32)
-                both = folded(weighted * tile)
-                if centered:
-                    both = np.concatenate((both, folded(weighted)), 1)
+                own = from_first(held(grads, k, wg * width, width))
+                tile = from_first(held(xs, k, wg * width, width) * inverse - mean * inverse)
+                of_weight, of_bias = of_weight + own * tile, of_bias + own
+                own = own * gain.astype(np.float32)
+                slopes, total = folded(own * tile), folded(own)
+                if rests > 0 and wg < rests:
+                    last = inside(held(grads, k, rest_place, STEP), rest)
+                    tail = held(xs, k, rest_place, STEP) * inverse - mean * inverse
+                    tail = inside(tail, rest)
+                    rest_weight, rest_bias = rest_weight + last * tail, rest_bias + last
+                    last = last * rest_gain.astype(np.float32)
+                    slopes, total = slopes + last * tail, total + last
+                both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
             if k > 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
@@ -340,30 +348,38 @@ def in_ring(
                 if k > 1 and k - 2 + slots < count and k % wgs == wg:
                     barrier_wait(stored.at[(k - 2) % AHEAD])
                     fetch(k - 2 + slots)
-                along, total = sums_of(k - 1)
+                along, mean_own = sums_of(k - 1)
                 slope = along * scale * scale
-                offset = slope * mean_of - total * scale
-                made = held(grads, k - 1) * gain.astype(np.float32)
-                made = made * scale + (offset - held(xs, k - 1) * slope)
+                offset = slope * mean_of - mean_own * scale
                 i = ds(at + (k - 1) * step, 1)
-                if grad_total is not None:
-                    made = made + grad_total[i, j].astype(np.float32)
-                if whole > 0:
-                    dx[i, ds(start, whole, most=last * own, least=-shifts)] = made[:, :whole]
-                if whole < width:
-                    rest = ds(start + whole, width - whole, stop=stop, least=-shifts)
-                    dx[i, rest] = made[:, whole:width]
+
+                def made(place, j, gain):
+                    tile = held(grads, k - 1, place, j.size) * gain.astype(np.float32)
+                    tile = tile * scale + (offset - held(xs, k - 1, place, j.size) * slope)
+                    if grad_total is not None:
+                        tile = tile + grad_total[i, j].astype(np.float32)
+                    return tile
+
+                dx[i, j] = made(wg * width, j, gain)
+                if rests > 0 and wg < rests:
+                    dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[(k - 1) % AHEAD])
             before, now = now, after
-        dweight[ds(at, 1), j] = of_weight
-        if dbias is not None:
-            dbias[ds(at, 1), j] = of_bias
+
+        def put(j, of_weight, of_bias):
+            dweight[ds(at, 1), j] = of_weight
+            if dbias is not None:
+                dbias[ds(at, 1), j] = of_bias
+
+        put(j, of_weight, of_bias)
+        if rests > 0 and wg < rests:
+            put(rest_j, rest_weight, rest_bias)
 
     return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
 
-HEIGHT, WIDTH = 32, 64
+HEIGHT, WIDTH = 128, 16
 """of the tiles that are added up along their columns"""
 SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""

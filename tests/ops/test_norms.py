@@ -98,7 +98,7 @@ def test_gradients_of_no_rows_are_0(columns: int) -> None:
 
 @pytest.mark.parametrize(
     ("flat", "ctas", "wgs", "rows", "columns"),
-    [(False, 1, 2, 7, 1032), (False, 2, 1, 7, 512), (True, 2, 2, 21, 1031)],
+    [(False, 1, 2, 7, 1032), (False, 2, 1, 7, 1100), (True, 2, 2, 21, 2101)],
 )
 def test_warpgroups_wait_for_the_sums_of_rows(
     flat: bool, ctas: int, wgs: int, rows: int, columns: int
