@@ -22,6 +22,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, choose, loadable, rows
+from ..kernels.row_schedules import SHORT_ROW
 from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -448,9 +449,10 @@ def launch_gradient(
     aligned, flat = loadable(rows_of(x), rows_of(grad))
 
     if many and n <= SHORT:
-        row, ctas = choose(n), 3
-        height = 4 if n > SHORT // 2 else row.height
-        row = dataclasses.replace(row, height=height, ctas=ctas, loops=True)
+        # tiles of 81 to 127 columns spill, those of 128 columns do not
+        row, ctas = choose(128 if SHORT_ROW < n < 128 else n), 3
+        height, whole = 4 if n > SHORT // 2 else row.height, row.whole * (row.n == n)
+        row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=ctas, loops=True)
         run, most = of_short_rows(*names).scheduled(row), SMS * ctas
         programs = max(1, min(cdiv(count, height), most))
     elif many and dresidual is None and shares(n, size)[0] <= CLUSTER and (aligned or flat):
