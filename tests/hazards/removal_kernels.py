@@ -19,6 +19,7 @@ import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 from numpipe.kernels.row_kernels import Rows
+from numpipe.kernels.row_schedules import choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_gradients import of_keys, of_queries
@@ -47,7 +48,7 @@ from tests.kernels import (
     wish_kernels,
 )
 from tests.kernels import kernels_for_tests as pipelines
-from tests.kernels.rows_of_kernels import in_steps, scaled
+from tests.kernels.rows_of_kernels import in_steps, scaled, swapped
 from tests.language.pipeline import test_drain
 
 from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
@@ -548,6 +549,11 @@ run(
     out(1, 1024),
 )
 run(
+    "odd rows, which one copy loads",
+    swapped.scheduled(choose(57, 2, np.dtype(F16), flat=True)),
+    *(ints(40, 57), ints(41, 57)[:40], out(40, 57), out(40, 57)),
+)
+run(
     "sums of narrow rows",
     narrow_reducer("sum", 20, 64, None),
     ints(64, 20, dtype=F32),
@@ -589,7 +595,7 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
         out(1, row.n),
     )
 for ctas in (1, 2):
-    columns = 256 * ctas
+    columns = 512 * ctas + 64
     run(
         f"gradients of a norm in a ring, by {ctas} CTAs",
         in_ring(True, columns, 4, False, ctas, 1, "grad_total", "dbias")[0],

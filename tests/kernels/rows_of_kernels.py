@@ -33,6 +33,13 @@ def softmax(x, y, lse, *, row: numpipe.Static):
         row.store(block, y, p)
 
 
+@numpipe.rows(operands=2)
+def swapped(x, y, one, other, *, row: numpipe.Static):
+    for k in row.blocks(x):
+        first, second, block = row.load(k, x, y)
+        row.store(block, one, second, other, first)
+
+
 @numpipe.rows(held=1, out_type=same)
 def scaled(x, scale, y, *, row: numpipe.Static):
     """y = scale * (x / (1 + sum(x * x)) - max(x)), by row, and the column where x is 0"""
