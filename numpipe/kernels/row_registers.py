@@ -222,7 +222,8 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def put_rows(k, x, tile):
         if flat:
-            # the lanes have all rows in registers, and store them in the order of memory
+            # rows are in registers by now, so their place in shared memory is free. Storing from
+            # there in memory order writes whole lines
             rows, _ = flat_rows()
             rows = rows.at[ds(0, span)]
             meet()

@@ -494,10 +494,10 @@ def attention(
     return_lse  return (result, lse) with the logarithms of the sums of exponentials, float32
                 (batches, heads, queries); -inf where a query sees no key
     deterministic
-                add up the gradient of q in a fixed order, so that it has the same bits each time,
-                which takes longer; all other results always have
+                add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
+                differ from run to run; all other results are always reproducible
     out         array for the result, or with return_lse a pair of arrays; allocated by default
-    config      by default what `choose` returns, as always where gradients are needed
+    config      by default what `choose` returns; ignored if gradients are needed
     target, stream
                 as for any kernel
 

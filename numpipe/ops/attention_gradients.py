@@ -77,8 +77,8 @@ def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
 @functools.cache
 def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
-    powers of two, and `delta`, sum(grad * x) - grad_lse, where x is
-    the result of attention. It also stores zeros in dq."""
+    powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
+    also stores zeros in dq."""
     height, at, options = over_positions(form)
     absent = [name for name in ("grad_lse", "dq") if name not in present]
 

@@ -62,7 +62,7 @@ __all__ = ["cumsum"]
 SHORT = 1536
 """most columns of a row in the registers of a warp"""
 HELD = 16384
-"""most columns of a row in the registers of a CTA, of which a cluster may share a row"""
+"""most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 FEW = 128
 """rows of which each has an SM"""
 SMALL = 1 << 20

@@ -15,12 +15,12 @@ True       (batch, n, columns)    (batch, parts, columns, 1)
 Columns of matrices that TMA can address are reduced from a ring of tiles in shared memory, so that
 many bytes are in flight. For others, lanes load a tile in registers themselves.
 
-TMA copies begin at multiples of 16 bytes, which rows of odd length do not. So `fold` rows of x are
-one row of the kernel's x, (batch, n / fold, fold columns), and so are narrow rows, so that all
-lanes have some. Results are then (batch, parts, fold columns, 1). Two rows of odd length that are
-themselves reduced are read as one, (1, rows / fold, fold n), so that elements are loaded in pairs,
-with results (1, parts, rows / fold, fold). The last rows, fewer than `fold`, have a launch of their
-own.
+TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
+therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
+(batch, parts, fold columns, 1). Narrow rows are folded too, so that all lanes have columns. If rows
+of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
+elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last rows, fewer than
+`fold`, have a launch of their own.
 
 Contiguous rows of fewer than `NARROW` columns have a kernel of their own (`narrow_reducer`): lanes
 that load such rows from global memory load single elements, each with an address and a check.
@@ -65,7 +65,7 @@ ENOUGH = 1584
 NARROW = 128
 """columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
 WIDE = 512
-"""elements that rows have at least, of which TMA loads columns"""
+"""least elements of a row, or of several rows read as one, if TMA loads its columns"""
 SLOTS, TILE = 4, 8192
 """tiles in the shared memory of a CTA, and bytes of one"""
 FOLDED = 1 << 20

@@ -78,7 +78,7 @@ def test_the_kernel_is_from_numpipe_ops(monkeypatch: pytest.MonkeyPatch) -> None
         )
 
 
-def test_gradients_are_those_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gradients_match_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     options, given, wide = {"is_causal": True, "enable_gqa": True}, tensors(keys=2, grad=True), []

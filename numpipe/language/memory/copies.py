@@ -459,8 +459,8 @@ def commit_smem(np_: Context, *, meet: bool = True) -> None:
     kernel allocated, begin with it, unless `CompilerParams` set `unsafe_no_auto_barriers`. Other
     warpgroups must be signaled with a `barrier_arrive` after it.
 
-    meet  a compile-time bool. With False the warps do not meet: for tiles that all warpgroups, also
-          this one, read after they have waited for a `barrier_arrive` of each of its warps
+    meet  a compile-time bool. False omits the barrier between the four warps. Use it only if every
+          reader, including this warpgroup, waits for a `barrier_arrive` of each warp
     """
     together = check_flag("commit_smem", "meet", meet)
     if np_.computes:

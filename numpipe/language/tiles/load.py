@@ -211,7 +211,7 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
             32", along its rows
     columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
              of any length that follow each other without gaps, as in a contiguous array. The
-             layout "auto" is then that of rows with the fewest accesses to banks
+             layout "auto" then spreads the lanes for the fewest bank conflicts
 
     Use it in kernels that compute element by element, and for data that is read and written once: a
     load or store instruction of a warp moves 4 whole lines instead of 8 pieces of 32 bytes.
