@@ -33,7 +33,6 @@ from ..core.arith import cdiv
 from ..core.static_range import static_range
 from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
-from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
@@ -47,10 +46,10 @@ from ..launch.windows import memory
 from ..plan.allocations import SMEM
 from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
-from ..plan.specs import ArrayType, BlockSpec, persistent
+from ..plan.specs import BlockSpec, persistent
 from .copy_ways import SMALL, Part, ways
 from .declaration import op
-from .op_outputs import Place
+from .op_outputs import Place, same
 
 __all__ = ["copy"]
 
@@ -76,8 +75,6 @@ NUMBERS = (
     "s3",
 )
 """scalar parameters of `lanes`, in the order in which `copy_ways` returns them"""
-MOST = 5
-"""most dimensions of an array"""
 GROUP = 32
 """rows of blocks that `turned` walks at a time"""
 PART = 512
@@ -369,15 +366,6 @@ def copy_line(a, o):  # type: ignore[no-untyped-def]
     o[ds(0, 1), part] = a[ds(0, 1), part]
 
 
-def _result(a: Any) -> ArrayType:
-    if len(a.shape) > MOST:
-        raise SpecError(
-            f"copy: 'a' of shape {tuple(a.shape)} has {len(a.shape)} dimensions, expected up to "
-            f"{MOST}; fix: reshape it"
-        )
-    return ArrayType(a.shape, a.dtype)
-
-
 def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, place: Place) -> None:
     launch.check_overlap([a, out], ["a", "out"], 1, "copy")
     copy_into(a, out, place, config=config)
@@ -385,7 +373,7 @@ def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, place: Place) -> None:
 
 @op(
     operands={"a": ""},
-    results={"out": _result},
+    results={"out": lambda a: same(a)},
     types=(),
     launch=_launch,
     checks={"config": a_kind(Config) | NONE},
@@ -402,14 +390,13 @@ def copy(
 ) -> Any:
     """Return a C-contiguous copy of an array, in the same library and on the same device.
 
-    a               an array of up to 5 dimensions, of elements of 8, 16, 32 or 64 bits, with any
-                    strides, including steps and reversed or repeated dimensions
+    a               an array of elements of 8, 16, 32 or 64 bits, with any strides, including
+                    steps and reversed or repeated dimensions
     out             an array of the same shape and type, with any strides, to write to and return
     config          tiling of rows that TMA can address; by default what `choose` returns
     target, stream  as for any kernel
 
-    Raises SpecError for an `out` of another shape, type or device, and for arrays with more than 5
-    dimensions.
+    Raises SpecError for an `out` of another shape, type or device.
 
     >>> a = np.arange(12, dtype=np.float16).reshape(3, 4)
     >>> copy(a.T, target="sim").flags.c_contiguous

@@ -8,16 +8,14 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import strided
+from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
 from .cross_entropy_kernels import (
     backward,
     forward,
-    inverse_count,
     reduced,
 )
 from .declaration import Operand, op
@@ -59,17 +57,17 @@ def as_int32(labels: ArrayInfo) -> ArrayInfo:
 def launch_rows(
     logits: ArrayInfo,
     labels: ArrayInfo,
-    grad: ArrayInfo | None,
     loss: ArrayInfo,
-    lse: ArrayInfo | None,
-    dlogits: ArrayInfo | None,
     label_smoothing: float,
     ignore_index: int,
     debug: bool,
     place: Place,
+    lse: ArrayInfo | None = None,
+    grad: ArrayInfo | None = None,
+    dlogits: ArrayInfo | None = None,
 ) -> None:
     """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
-    which may be the logits, their gradient for the gradient grad of each loss."""
+    which may be the logits, their gradient for the gradient grad of each loss, 1 by default."""
     inputs = given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), grad=grad)
     results = given(ROWS, loss=loss, lse=lse) | given(MATRIX, dx=dlogits)
     lacking = tuple(name for name in ("grad", "lse", "dx") if name not in inputs | results)
@@ -94,37 +92,21 @@ def as_rows(info: ArrayInfo, place: Place) -> ArrayInfo:
     return view  # type: ignore[no-any-return]
 
 
-def in_a_row(info: ArrayInfo, place: Place) -> ArrayInfo:
-    """Return the elements of an array as a matrix of one row."""
-    view = as_rows(info, place)
-    return strided(view, (1, *view.shape), (0, *view.strides))
-
-
-def inverse_of(
-    labels: ArrayInfo, like: ArrayInfo, mean: bool, ignore_index: int, place: Place
-) -> ArrayInfo:
-    """Return the number, (1,), that multiplies the sum of losses for a mean, or 1 for a sum."""
-    made = allocated(like, (1,), place, np.float32)
-    inverse_count(in_a_row(labels, place), made, ignored=ignore_index, mean=mean, **place)
-    return made
-
-
 def launch_reduced(
-    losses: ArrayInfo,
+    losses: ArrayInfo | None,
     labels: ArrayInfo,
-    loss: ArrayInfo,
+    result: ArrayInfo,
     mean: bool,
     ignore_index: int,
     place: Place,
 ) -> None:
-    """Store the sum or mean of losses."""
-    rows = in_a_row(losses, place), in_a_row(labels, place)
-    reduced(*rows, reshaped(loss, 1), ignored=ignore_index, mean=mean, **place)
-
-
-def repeated(number: ArrayInfo, shape: Ints) -> ArrayInfo:
-    """Return an array of this shape whose elements are all the same number (1,)."""
-    return strided(number, shape, (0,) * len(shape))
+    """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
+    1."""
+    given = {"losses": losses, "labels": labels} if losses else {"labels": labels}
+    vectors = {name: as_rows(info, place) for name, info in given.items()}
+    rows = {name: strided(x, (1, *x.shape), (0, *x.strides)) for name, x in vectors.items()}
+    kernel = reduced(*["losses"] * (losses is None))
+    kernel(**rows, result=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 
 
 def _launch(
@@ -143,9 +125,13 @@ def _launch(
     if not none:
         losses = allocated(logits, shape, place, np.float32)
     if math.prod(shape):
-        grad = dlogits and repeated(inverse_of(labels, logits, *how), shape)
+        grad = None
+        if dlogits and reduction == "mean":
+            factor = allocated(logits, (), place, np.float32)
+            launch_reduced(None, labels, factor, *how)
+            grad = broadcast(factor, shape)
         options = label_smoothing, ignore_index, debug, place
-        launch_rows(logits, labels, grad, losses, None, dlogits, *options)
+        launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
     if not none:
         launch_reduced(losses, labels, loss, *how)
 
@@ -212,14 +198,10 @@ def _gradient_of_logits(
 
 
 @op(
-    operands={**LOGITS, "grad": OF_ROWS},
-    results={
-        "loss": lambda logits, labels: loss_type(logits, labels, "none"),
-        "lse": lambda logits, labels, grad: (
-            loss_type(logits, labels, "none") if grad is None else None
-        ),
-        "dlogits": lambda logits, grad: same(logits, grad is not None),
-    },
+    operands=LOGITS,
+    results=dict.fromkeys(
+        ("loss", "lse"), lambda logits, labels: loss_type(logits, labels, "none")
+    ),
     types=TYPES,
     launch=launch_rows,
     gradients={"logits": _gradient_of_logits},
@@ -228,7 +210,6 @@ def _gradient_of_logits(
 def cross_entropy_rows(
     logits: Any,
     labels: Any,
-    grad: Any = None,
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,

@@ -12,6 +12,7 @@ import numpy as np
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..kernels.decorator import kernel
+from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
@@ -40,7 +41,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
 
     x, labels  logits (rows, n) and the column of each row's label
     loss, lse  of each row: the cross entropy, and log(sum(exp(x)))
-    grad, dx   the gradient of each row's loss, and of x; dx may be x
+    grad, dx   the gradient of each row's loss, 1 by default, and of x; dx may be x
 
     With `debug`, the kernel reports labels outside the row.
     """
@@ -74,7 +75,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             if lse is not None:
                 row.put(k, lse, total + shift)
             if dx is not None:
-                scale = row.get(k, grad)
+                scale = 1.0 if grad is None else row.get(k, grad)
 
                 row.store(
                     block,
@@ -110,30 +111,23 @@ VECTOR = 4096
 """elements that a warpgroup adds at once"""
 
 
-@function
-def counted(labels, k, ignored):
-    """Return 1 for labels of vector k that are not ignored, else 0."""
-    inside = iota((1, VECTOR), 1) + k * VECTOR < labels.shape[1]
-    own = labels[ds(0, 1), ds(k * VECTOR, VECTOR)]
-    return np.where((own != ignored) & inside, 1.0, 0.0)
+@functools.cache
+def reduced(*absent: str) -> Kernel:
+    """Return the kernel ``(losses, labels, result)`` without the `absent` ones: result[0] = sum of
+    losses (1, n), or 1 without losses; with `mean`, this is divided by the number of labels (1, n)
+    that are not ignored."""
 
+    @kernel(grid=(1,), warp_specialized=False, without=absent)
+    def cross_entropy_reduced(losses, labels, result, *, ignored, mean):
+        totals = counts = full((1, VECTOR), 0.0, np.float32)
+        for k in range(cdiv(labels.shape[1], VECTOR)):
+            i, j = ds(0, 1), ds(k * VECTOR, VECTOR)
+            counted = (labels[i, j] != ignored) & (iota((1, VECTOR), 1) + j.start < labels.shape[1])
+            counts = counts + np.where(counted, 1.0, 0.0)
+            if losses is not None:
+                totals = totals + losses[i, j]
+        total = 1.0 if losses is None else totals.sum()
+        count = counts.sum() if mean else 1.0
+        result[ds(0, 1)] = full(1, total, np.float32) / full(1, count, np.float32)
 
-@kernel(grid=(1,), warp_specialized=False)
-def inverse_count(labels, inverse, *, ignored, mean):
-    """inverse[0] = 1 / number of labels (1, n) that are not ignored, or 1 without `mean`"""
-    counts = full((1, VECTOR), 0.0, np.float32)
-    for k in range(cdiv(labels.shape[1], VECTOR)):
-        counts = counts + counted(labels, k, ignored)
-    inverse[ds(0, 1)] = 1.0 / full(1, counts.sum() if mean else 1.0, np.float32)
-
-
-@kernel(grid=(1,), warp_specialized=False)
-def reduced(losses, labels, result, *, ignored, mean):
-    """result[0] = sum of losses (1, n), with `mean` over the number of labels (1, n) that are not
-    ignored"""
-    totals = counts = full((1, VECTOR), 0.0, np.float32)
-    for k in range(cdiv(labels.shape[1], VECTOR)):
-        totals = totals + losses[ds(0, 1), ds(k * VECTOR, VECTOR)]
-        counts = counts + counted(labels, k, ignored)
-    count = counts.sum() if mean else 1.0
-    result[ds(0, 1)] = full(1, totals.sum(), np.float32) / full(1, count, np.float32)
+    return cross_entropy_reduced  # type: ignore[no-any-return]

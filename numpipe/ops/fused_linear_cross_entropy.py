@@ -24,10 +24,8 @@ from .cross_entropy import (
     LABELS,
     OPTIONS,
     as_rows,
-    inverse_of,
     launch_reduced,
     launch_rows,
-    repeated,
 )
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
@@ -88,7 +86,6 @@ def _launch(
     assert matrix is not None
     (rows, _), (classes, _), size = matrix.shape, weight.shape, x.dtype.itemsize
     mean = reduction == "mean"
-    one = inverse_of(labels, x, False, ignore_index, place) if dx else None
     losses = allocated(x, (rows,), place, np.float32)
     # rows that TMA can address
     pitch = round_up(classes * size, LINE) // size
@@ -109,14 +106,12 @@ def _launch(
         launch_rows(
             logits,
             part(labels, first, last),
-            one and repeated(one, (last - first,)),
             part(losses, first, last),
-            None,
-            logits if dx else None,
             label_smoothing,
             ignore_index,
             debug,
             place,
+            dlogits=logits if dx else None,
         )
         if made and dweight:
             product(logits, weight, part(made, first, last))
@@ -127,8 +122,7 @@ def _launch(
     if made and dx and scale:
         if flat(MATRIX, dx) is None:
             move(reshaped(made, *dx.shape), dx, place)
-        inverse = inverse_of(labels, x, mean, ignore_index, place)
-        move(inverse, reshaped(scale, 1), place)
+        launch_reduced(None, labels, scale, mean, ignore_index, place)
 
 
 def _composed(

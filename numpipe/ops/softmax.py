@@ -64,19 +64,13 @@ def _launch_gradient(y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, log: bool, pl
     launch_over_rows(backward(log), operands, results, place)
 
 
-def _gradient_of_y(xp: Any, y: Any, grad: Any, grad_dx: Any, log: bool) -> Any:
-    y, grad, grad_dx = (xp.cast(x, np.float32) for x in (y, grad, grad_dx))
+def _composed(xp: Any, y: Any, grad: Any, log: bool) -> Any:
+    y, wide = xp.cast(y, np.float32), xp.cast(grad, np.float32)
     if log:
-        return -xp.exp(y) * grad.sum(-1)[..., None] * grad_dx
-    total = (y * grad).sum(-1)[..., None]
-    return grad_dx * (grad - total) - grad * (grad_dx * y).sum(-1)[..., None]
-
-
-def _gradient_of_grad(xp: Any, y: Any, grad_dx: Any, log: bool) -> Any:
-    if not log:
-        return xp(softmax_backward, y, grad_dx)
-    y, grad_dx = xp.cast(y, np.float32), xp.cast(grad_dx, np.float32)
-    return grad_dx - (xp.exp(y) * grad_dx).sum(-1)[..., None]
+        made = wide - xp.exp(y) * wide.sum(-1)[..., None]
+    else:
+        made = y * (wide - (wide * y).sum(-1)[..., None])
+    return xp.cast(made, grad.dtype)
 
 
 @op(
@@ -85,7 +79,7 @@ def _gradient_of_grad(xp: Any, y: Any, grad_dx: Any, log: bool) -> Any:
     types=TYPES,
     launch=_launch_gradient,
     checks={"log": FLAG},
-    gradients={"y": _gradient_of_y, "grad": _gradient_of_grad},
+    composite=lambda: _composed,
     batching="leading",
 )
 def softmax_backward(

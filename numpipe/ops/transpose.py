@@ -9,25 +9,13 @@ from __future__ import annotations
 from typing import Any
 
 from .. import launch
-from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import transposed
-from ..plan.specs import ArrayType
-from .copy import MOST, copy_into
+from .copy import copy_into
 from .declaration import op
 from .op_outputs import Place
 
 __all__ = ["transpose"]
-
-
-def _result(x: Any) -> ArrayType:
-    if not 2 <= len(x.shape) <= MOST:
-        raise SpecError(
-            f"transpose: 'x' must have 2 to {MOST} dimensions, got shape {tuple(x.shape)}; fix: "
-            + ("x = x.reshape(1, -1)" if len(x.shape) < 2 else "x = x.reshape(-1, *x.shape[-2:])")
-        )
-    *outer, rows, columns = x.shape
-    return ArrayType((*outer, columns, rows), x.dtype)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
@@ -40,8 +28,8 @@ def _gradient(xp: Any, grad_y: Any) -> Any:
 
 
 @op(
-    operands={"x": ""},
-    results={"y": _result},
+    operands={"x": "... m n"},
+    results={"y": "... n m"},
     types=("float16", "bfloat16", "float32"),
     launch=_launch,
     gradients={"x": _gradient},
@@ -50,14 +38,14 @@ def _gradient(xp: Any, grad_y: Any) -> Any:
 def transpose(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
     """Return a contiguous array with the last two dimensions of x exchanged.
 
-    x    (…, m, n) of float16, bfloat16 or float32, of 2 to 5 dimensions, with any strides
+    x    (…, m, n) of float16, bfloat16 or float32, with any strides
     out  an array (…, n, m) of x's type to write to; allocated by default. It must not overlap x
     target, stream
          as for any kernel
 
     Elements are moved as bits: NaN payloads and -0 are preserved. Rows that begin at multiples of
-    16 bytes on both sides are fastest. Raises SpecError for other numbers of dimensions and element
-    types, and for an `out` of another shape or type or one that overlaps x.
+    16 bytes on both sides are fastest. Raises SpecError for other element types, and for an `out`
+    of another shape or type or one that overlaps x.
 
     >>> import numpy as np
     >>> transpose(np.arange(6, dtype=np.float32).reshape(2, 3), target="sim")[2]

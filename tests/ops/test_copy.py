@@ -268,11 +268,6 @@ def _inside(piece: Any) -> np.ndarray:
         ({"a": [1, 2]}, "argument 'a' of kernel 'copy': a list is not an array"),
         ({"a": X.astype(np.complex64)}, "element type complex64 .* is not supported"),
         (
-            {"a": X[None, None, None, None]},
-            r"copy: 'a' of shape \(1, 1, 1, 1, 70, 200\) has 6 dimensions, expected up to 5; "
-            r"fix: reshape",
-        ),
-        (
             {"a": X, "out": np.zeros((70, 100), np.float16)},
             r"copy: 'out' must be float16 \(70, 200\), got float16 \(70, 100\)",
         ),
