@@ -96,16 +96,16 @@ class RowKernel:
         )
         return made
 
-    def kernel(self, x: Any, *others: Any, **named: Any) -> Kernel:
-        """Return the kernel that a call with these arguments runs, for `numpipe.verify`,
-        ``inspect`` and others."""
+    def kernel(self, *args: Any, **named: Any) -> Kernel:
+        """Return the kernel that a call with these arguments, the first of which is a matrix x,
+        runs, for `numpipe.verify`, ``inspect`` and others."""
+        x, *_ = given = [*args, *named.values()]
         dtype = _info(x).dtype
         rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
         # lanes would load and store odd rows of 16-bit elements one by one
         halves = rows.height > 1 and dtype.itemsize == 2 and rows.n * int(x.shape[0]) >= MANY
         halves = halves and not (self.once or self.programs)
         if rows.steps or (rows.n % 2 and (rows.n > ODD or halves)):
-            given = [x, *others, *named.values()]
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = (self.operands == 1 and not halves) or all(info.dtype == dtype for info in infos)
             aligned, flat = (same and fits for fits in loadable(*infos))
@@ -114,9 +114,9 @@ class RowKernel:
             rows = choose(rows.n, self.operands, *how, self.held, self.unit)
         return self.scheduled(dataclasses.replace(rows, loops=self.programs != ""))
 
-    def __call__(self, x: Any, *args: Any, **named: Any) -> Any:
-        """Run the kernel on a matrix x and other arrays."""
-        return self.kernel(x, *args, **named)(x, *args, **named)
+    def __call__(self, *args: Any, **named: Any) -> Any:
+        """Run the kernel on a matrix and other arrays."""
+        return self.kernel(*args, **named)(*args, **named)
 
 
 def loadable(*infos: ArrayInfo | None) -> tuple[bool, bool]:

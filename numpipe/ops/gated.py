@@ -80,15 +80,12 @@ def backward(activation: str, tile: Tile) -> Kernel:
     return gated_gradient
 
 
-def halves(x: ArrayInfo) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the two halves of an array's last dimension."""
-    return part_of(x, 0, 1), part_of(x, x.shape[-1] // 2, 1)
-
-
-def part_of(x: ArrayInfo, first: int, step: int) -> ArrayInfo:
-    """Return half as many elements of the last dimension, `step` apart."""
-    (*outer, last), start = x.strides, (*[0] * (len(x.shape) - 1), first)
-    return strided(x, (*x.shape[:-1], x.shape[-1] // 2), (*outer, step * last), start)
+def halves(x: ArrayInfo, interleaved: bool = False) -> list[ArrayInfo]:
+    """Return the two halves of an array's last dimension, or its even and its odd elements."""
+    (*outer, n), (*steps, size) = x.shape, x.strides
+    shape, strides = (*outer, n // 2), (*steps, size * (1 + interleaved))
+    second = 1 if interleaved else n // 2
+    return [strided(x, shape, strides, (*[0] * len(outer), first)) for first in (0, second)]
 
 
 def _shape(name: str, gate: Any, up: Any) -> tuple:

@@ -39,20 +39,15 @@ def launch_over_rows(
 
     Arrays that have no such view are copied (`with_fitting`).
     """
-    kinds = {id(info): kind for kind, info in (*inputs.values(), *results.values())}
-    inputs_, results_ = (
-        {name: info for name, (_, info) in arrays.items()} for arrays in (inputs, results)
-    )
+    every = {**inputs, **results}
+    kinds = {id(info): kind for kind, info in every.values()}
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
-        views = {
-            name: flat(kind, arrays[name]) for name, (kind, _) in {**inputs, **results}.items()
-        }
-        first = views.pop(next(iter(views)))
-        kernel(first, **views, **place, **scalars)
+        views = {name: flat(kind, arrays[name]) for name, (kind, _) in every.items()}
+        kernel(**views, **place, **scalars)
 
-    fits = lambda info: flat(kinds[id(info)], info)
-    with_fitting(inputs_, results_, fits, place, run)
+    given = ({name: info for name, (_, info) in arrays.items()} for arrays in (inputs, results))
+    with_fitting(*given, lambda info: flat(kinds[id(info)], info), place, run)
 
 
 def flat(kind: str, info: ArrayInfo) -> Any:

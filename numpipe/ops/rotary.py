@@ -21,7 +21,7 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
-from .gated import part_of
+from .gated import halves
 from .op_outputs import Place
 from .tiled import TYPES, with_fitting
 
@@ -80,24 +80,21 @@ def _launch(
         return merged(broadcast(info, (*lacking, *info.shape)), 3) if adjacent else None
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
-        views = {name: in_four(info) for name, info in arrays.items()}
-        changes = [views["cos"].strides[k] or views["sin"].strides[k] for k in range(3)]
-        sizes = views["x"].shape
+        x, cos, sin, _ = views = [in_four(info) for info in arrays.values()]
+        changes = [cos.strides[k] or sin.strides[k] for k in range(3)]
+        sizes = x.shape
         rows = max(range(3), key=lambda k: (bool(changes[k]), sizes[k]))
         same = max({0, 1, 2} - {rows}, key=lambda k: (not changes[k], sizes[k]))
         order = (3 - rows - same, same, rows, 3)
-        given = []
-        for name in ("x", "cos", "sin", "y"):
-            of = views[name]
-            view = strided(of, *([each[k] for k in order] for each in (of.shape, of.strides)))
-            split, step = (sizes[3] // 2, 1) if not interleaved else (1, 2)
-            pair = name in "xy"
-            given += [part_of(view, k, step) for k in (0, split)] if pair else [view]
+        x, cos, sin, y = (
+            strided(of, *([each[k] for k in order] for each in (of.shape, of.strides)))
+            for of in views
+        )
         repeats = next(k for k in (2, 3, 5, 1) if not sizes[same] % k)
-        n = given[0].shape[3]
+        n = cos.shape[3]
         width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
         kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
-        kernel(*given, **place)
+        kernel(*halves(x, interleaved), cos, sin, *halves(y, interleaved), **place)
 
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
