@@ -133,7 +133,7 @@ def test_in_pytorch_it_has_gradients_of_gradients(name: str, compiled: bool) -> 
         assert got is wanted is None or torch.allclose(got.double(), wanted, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("name", [*NAMES, *[f"{each}_backward" for each in NAMES]])
+@pytest.mark.parametrize("name", [*NAMES, "softmax_backward"])
 def test_pytorch_finds_nothing_wrong_with_the_op(name: str) -> None:
     torch = pytest.importorskip("torch")
     pytest.importorskip("numpipe.torch")
