@@ -13,7 +13,8 @@ longer              columns g, g + s, g + 2 s … are a group, for s groups. One
                     more than 8192 groups are selected in the same way
 ==================  ================================================================================
 
-The CTA that has chosen the elements sorts them: it compares each one with all others.
+Up to 64 chosen elements are sorted by the CTA that chose them, more by several CTAs in another
+launch: each element is compared with all others.
 """
 
 # tiles in kernels have no types
@@ -85,6 +86,11 @@ def keys_at(x, row, columns, inside):
     return np.where(inside, keys if own.dtype == np.float32 else keys >> 13, LOWEST)
 
 
+def block_of(kept: int) -> int:
+    """Return how many elements a CTA compares with `kept` others at once."""
+    return min(kept, MOST // kept)
+
+
 @function
 def put_ranked(x, row, first, block, kept, chosen, values, indices, k):
     """Store elements `first` … of the chosen ones, `block` of them, to their places in the
@@ -102,23 +108,36 @@ def put_ranked(x, row, first, block, kept, chosen, values, indices, k):
 
 
 @functools.cache
+def ranker(kept: int) -> Kernel:
+    """Return the kernel that sorts up to `kept` chosen elements of each row, in many CTAs."""
+    block = block_of(kept)
+
+    @numpipe_kernel(grid=lambda x: (x.shape[0], kept // block), warp_specialized=False)
+    def sort_chosen(x, chosen, values, indices, k):
+        first = program_id(1) * block
+        put_ranked(x, program_id(0), first, block, kept, chosen, values, indices, k)
+
+    return sort_chosen  # type: ignore[no-any-return]
+
+
+@functools.cache
 def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
     """Return the kernel ``(x, groups, chosen, values, indices, k)`` that selects the k largest
     elements of each row. It stores a lower bound of their keys, then their columns in any order, to
     `chosen` (row, 0, k + 1). The `last` kernel also stores their keys, to (row, 1, k + 1), and the
-    results.
+    results, if a CTA can sort the elements at once.
 
     size     elements to compare, a multiple of `STEP`
     kept     at least k, a power of two
     members  of each of the `groups` to compare, which another kernel has `chosen`; 0: all columns
              are compared
     """
-    block = min(kept, MOST // kept)
+    sorts = last and block_of(kept) == kept
 
     @numpipe_kernel(
         grid=lambda x: (x.shape[0],),
         warp_specialized=False,
-        without=("groups",) * (not members) + ("values", "indices") * (not last),
+        without=("groups",) * (not members) + ("values", "indices") * (not sorts),
         compiler_params=CompilerParams(ctas_per_sm=min(4, MOST // size)),
     )
     def select(x, groups, chosen, values, indices, k):
@@ -149,9 +168,9 @@ def selector(size: int, kept: int, members: int, last: bool) -> Kernel:
         chosen[row, 0, index(place, "zero")] = columns
         if last:
             chosen[row, 1, index(place, "zero")] = join_row(keys).reshape(-1)
-            commit_smem()
-            for first in range(0, k, block):
-                put_ranked(x, row, first, block, kept, chosen, values, indices, k)
+            if sorts:
+                commit_smem()
+                put_ranked(x, row, 0, kept, kept, chosen, values, indices, k)
         else:
             chosen[row, 0, 0] = low
 
@@ -177,8 +196,11 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
         launch_reduction("max", lines, 1, tops, place)
         groups = {"groups": _select(tops, k, **place)}
     chosen = allocated(x, (rows, 2, k + 1), place, np.int32)
+    inside = results if block_of(kept) == kept else {}
     kernel = selector(size, kept, members, bool(results))
-    kernel(x, **groups, chosen=chosen, **results, k=k, **place)
+    kernel(x, **groups, chosen=chosen, **inside, k=k, **place)
+    if results and not inside:
+        ranker(kept)(x, chosen=chosen, **results, k=k, **place)
     return chosen
 
 

@@ -194,6 +194,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "reduce_narrow_rows",
             "rotate",
             "select",
+            "sort_chosen",
         },
     ),
     "ops of many GPUs": (
