@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import math
 import types
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..diagnostics.errors import SpecError
@@ -35,29 +35,25 @@ MANY = 1 << 20
 """elements from which on short rows are loaded several at a time"""
 
 
+@dataclass(eq=False, repr=False)
 class RowKernel:
     """A kernel over rows, as `rows` makes it: one kernel for each schedule, chosen for each call by
     the length of the first array's rows."""
 
-    def __init__(
-        self,
-        body: Callable,
-        operands: int,
-        held: int,
-        once: bool,
-        programs: str,
-        unit: int,
-        options: Mapping[str, Any],
-    ) -> None:
-        functools.update_wrapper(self, body)
-        self.body, self.operands, self.options = body, operands, options
-        self.held, self.once = held, once
-        self.programs, self.unit = programs, unit
-        parameters = inspect.signature(body).parameters
-        if "row" not in parameters or not parameters:
+    body: Callable
+    operands: int
+    held: int
+    once: bool
+    unit: int
+    options: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        functools.update_wrapper(self, self.body)
+        parameters = inspect.signature(self.body).parameters
+        if "row" not in parameters:
             raise SpecError(
-                f"kernel {body.__name__}: a kernel over rows takes its schedule as a parameter "
-                f"'row', got {', '.join(parameters)}; fix: end the parameters with *, row: "
+                f"kernel {self.body.__name__}: a kernel over rows takes its schedule as a parameter"
+                f" 'row', got {', '.join(parameters)}; fix: end the parameters with *, row: "
                 "numpipe.Static"
             )
         self.first = next(iter(parameters))
@@ -75,10 +71,9 @@ class RowKernel:
 
         def blocks(**arguments: Any) -> tuple[int]:
             (array,) = arguments.values()
-            return (-(-array.shape[0] // (1 if row.loops else row.height)) * row.cluster,)
+            return (-(-array.shape[0] // row.height) * row.cluster,)
 
-        name = self.programs or self.first
-        parameter = inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameter = inspect.Parameter(self.first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         blocks.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
         made: Kernel = kernel(
             function,
@@ -103,16 +98,15 @@ class RowKernel:
         dtype = _info(x).dtype
         rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
         # lanes would load and store odd rows of 16-bit elements one by one
-        halves = rows.height > 1 and dtype.itemsize == 2 and rows.n * int(x.shape[0]) >= MANY
-        halves = halves and not (self.once or self.programs)
+        many = rows.n * int(x.shape[0]) >= MANY
+        halves = rows.height > 1 and dtype.itemsize == 2 and many and not self.once
         if rows.steps or (rows.n % 2 and (rows.n > ODD or halves)):
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = (self.operands == 1 and not halves) or all(info.dtype == dtype for info in infos)
             aligned, flat = (same and fits for fits in loadable(*infos))
-            # programs that loop over rows read them from L2
-            how = infos[0].dtype, aligned, flat, self.once or self.programs != ""
-            rows = choose(rows.n, self.operands, *how, self.held, self.unit)
-        return self.scheduled(dataclasses.replace(rows, loops=self.programs != ""))
+            how = dtype, aligned, flat, self.once, self.held, self.unit
+            rows = choose(rows.n, self.operands, *how)
+        return self.scheduled(rows)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel on a matrix and other arrays."""
@@ -151,7 +145,6 @@ def rows(
     operands: int = 1,
     held: int = 0,
     once: bool = False,
-    programs: str = "",
     unit: int = 1,
     **options: Any,
 ) -> Callable[[Callable], RowKernel]:
@@ -171,8 +164,6 @@ def rows(
     held      float32 matrices that it computes and has in registers at the same time; 0: only those
               that it loads. A row is in registers if they have room for so many
     once      whether it has one pass over a row: a single reduction, or a single store
-    programs  "": as many programs as there are blocks of rows, or SMs. Or the name of an array with
-              a row for each program: for sums along the columns
     unit      128 for a kernel that calls `row.groups`
     options   options of `numpipe.kernel`, such as out_type
 
@@ -186,4 +177,4 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, operands, held, once, programs, unit, options)
+    return lambda body: RowKernel(body, operands, held, once, unit, options)

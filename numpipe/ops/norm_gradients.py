@@ -114,7 +114,7 @@ def of_short_rows(*present: str) -> RowKernel:
     many blocks of rows, and stores a row of sums."""
     absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
 
-    @rows(operands=2, programs="dweight", without=absent)
+    @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
         x,
         grad,
