@@ -75,20 +75,17 @@ class RowKernel:
 
         parameter = inspect.Parameter(self.first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         blocks.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
-        made: Kernel = kernel(
-            function,
-            **{
-                **({"cluster": row.cluster, "cluster_names": CLUSTER} if row.cluster > 1 else {}),
-                "grid": blocks,
-                "num_compute_wgs": row.wgs,
-                "compiler_params": CompilerParams(
-                    approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
-                ),
-                **self.options,
-            },
-            warp_specialized=False,
-            static_dims=(-1,),
-        )
+        options = {
+            "cluster": row.cluster,
+            "cluster_names": CLUSTER,
+            "grid": blocks,
+            "num_compute_wgs": row.wgs,
+            "compiler_params": CompilerParams(
+                approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
+            ),
+            **self.options,
+        }
+        made: Kernel = kernel(function, warp_specialized=False, static_dims=(-1,), **options)
         return made
 
     def kernel(self, *args: Any, **named: Any) -> Kernel:

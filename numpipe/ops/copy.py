@@ -419,8 +419,8 @@ def copy_into(
         source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded
     ):
         arrays = (
-            _window(source, piece.source, piece.size),
-            _window(result, piece.target, piece.size),
+            window(source, piece.source, piece.size),
+            window(result, piece.target, piece.size),
         )
         small = math.prod(piece.source.shape) < SMALL
         if piece.way == "rows":
@@ -450,7 +450,7 @@ def copy_into(
             copy_blocks(*arrays, **place)
 
 
-def _window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
+def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
     """Return a part of an array's memory as an array of elements of `size` bytes."""
     dtype, at, array = MOVED[size], info.address + part.offset, None
     if info.array is not None:

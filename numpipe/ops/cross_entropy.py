@@ -7,12 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .. import launch
 from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
+from .copy import window
+from .copy_ways import Part
 from .cross_entropy_kernels import (
     backward,
     forward,
@@ -21,7 +22,7 @@ from .cross_entropy_kernels import (
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .operands import move
-from .over_rows import MATRIX, ROWS, TYPES, flat, given, launch_over_rows
+from .over_rows import MATRIX, ROWS, TYPES, flat, given, lacking, launch_over_rows
 from .tiled import reshaped
 
 __all__ = ["cross_entropy"]
@@ -47,11 +48,7 @@ def loss_type(logits: Any, labels: Any, reduction: str) -> ArrayType:
 
 def as_int32(labels: ArrayInfo) -> ArrayInfo:
     """Return labels as int32: the low halves of int64."""
-    if labels.dtype == np.int32:
-        return labels
-    if labels.array is not None:
-        return launch.describe(labels.array.astype(np.int32), "labels")
-    return labels._replace(dtype=np.dtype(np.int32))
+    return window(labels, Part(0, labels.shape, labels.strides), 4)
 
 
 def launch_rows(
@@ -70,9 +67,9 @@ def launch_rows(
     which may be the logits, their gradient for the gradient grad of each loss, 1 by default."""
     inputs = given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), grad=grad)
     results = given(ROWS, loss=loss, lse=lse) | given(MATRIX, dx=dlogits)
-    lacking = tuple(name for name in ("grad", "lse", "dx") if name not in inputs | results)
+    absent = tuple(lacking(inputs | results, "grad", "lse", "dx"))
     launch_over_rows(
-        forward(lacking, label_smoothing > 0, debug),
+        forward(absent, label_smoothing > 0, debug),
         inputs,
         results,
         place,

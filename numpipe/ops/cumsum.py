@@ -221,11 +221,6 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
-        def scanned(tile, start, before):
-            """Scan parts in which rows end, whose first elements, `before`, begin from `start`."""
-            ended = np.cumsum(np.where(before, tile, 0.0), axis=1) + start
-            return np.where(before, ended, np.cumsum(np.where(before, 0.0, tile), axis=1))
-
         def scan_tile(k, offset):
             barrier_wait(known.at[k % RING])
             for i in range(height // ROWS):
@@ -234,8 +229,11 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
                 if rows_meet(offset):
+                    # elements before the end of a row, and those of the next row
                     before, _ = inside(offset, i)
-                    y[0, to, ds(0, length)] = scanned(tile, start, before)
+                    ended = np.cumsum(np.where(before, tile, 0.0), axis=1) + start
+                    others = np.cumsum(np.where(before, 0.0, tile), axis=1)
+                    y[0, to, ds(0, length)] = np.where(before, ended, others)
                 else:
                     y[0, to, ds(0, length)] = np.cumsum(tile, axis=1) + start
 
@@ -281,11 +279,10 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 end_launch(work, launch)
             at = x.shape[1] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
+                # all of one row, because rows are longer than parts
                 every = ds(0, 1), ds(0, length)
-                end = columns - (begun + at * length) % columns
-                of_row = iota((1, length), 1) < end
                 here = np.where(number == at, start, 0.0).sum()
-                rest_of_y[every] = scanned(rest[every].astype(np.float32), here, of_row)
+                rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
             return before(programs, after(offset), others, total)
 
         offset = 0
@@ -346,7 +343,8 @@ def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
     count, columns = x.shape[1], arrays["x"].shape[-1]
     if LONG < columns < count:  # positions within rows are int32
         for row in range(count // columns):
-            own, other = (strided(cut(z, row, columns)[1], (1, columns), z.strides) for z in (x, y))
+            at = (1, columns), x.strides, (0, row * columns)
+            own, other = strided(x, *at), strided(y, *at)
             _launch(own, other, place)
         return
     # few elements are spread over more CTAs

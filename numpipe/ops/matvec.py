@@ -23,16 +23,15 @@ __all__ = ["matvec"]
 def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     size, k = a.dtype.itemsize, a.shape[-1]
     matrices = merged(a)
-    down = matrices is not None and matrices.strides[2] != size == matrices.strides[1] and k > 1
-    if matrices is None or (matrices.strides[2] != size and k > 1 and not down):
+    if matrices is None or (k > 1 and size not in matrices.strides[1:]):
         matrices = merged(copied(a, place))
     assert matrices is not None
+    down = k > 1 and matrices.strides[2] != size
     view = transposed(matrices) if down else matrices
     weights = rows_of(x) or rows_of(copied(x, place))
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
-        y = arrays["y"]
-        launch_on_view("dot", view, down, y, place, weights=weights)
+        launch_on_view("dot", view, down, arrays["y"], place, weights=weights)
 
     with_fitting({}, {"y": y}, dense, place, run)
 

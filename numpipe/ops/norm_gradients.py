@@ -37,7 +37,7 @@ from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import Place, allocated
-from .over_rows import COLUMNS, MATRIX, given, launch_over_rows
+from .over_rows import COLUMNS, MATRIX, given, lacking, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import rows_of
 
@@ -55,9 +55,8 @@ def numbers(statistics, i):
 def of_rows(*present: str) -> RowKernel:
     """Return the kernel of the gradient dx, with the arrays that are `present`. With dresidual,
     which is the gradient of the total, dx is that of x before elements were dropped."""
-    absent = [n for n in ("weight", "grad_total", "dresidual") if n not in present]
 
-    @rows(operands=2, without=absent)
+    @rows(operands=2, without=lacking(present, "weight", "grad_total", "dresidual"))
     def norm_gradient(
         x,
         grad,
@@ -112,7 +111,7 @@ def of_rows(*present: str) -> RowKernel:
 def of_short_rows(*present: str) -> RowKernel:
     """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
     many blocks of rows, and stores a row of sums."""
-    absent = [n for n in ("weight", "grad_total", "dresidual", "dbias") if n not in present]
+    absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -234,7 +233,7 @@ def in_ring(
         num_compute_wgs=wgs,
         warp_specialized=False,
         static_dims=(-1,),
-        without=[name for name in ("grad_total", "dbias") if name not in present],
+        without=lacking(present, "grad_total", "dbias"),
         compiler_params=CompilerParams(
             approx_math=True, ctas_per_sm=of_sm, unsafe_no_auto_barriers=True
         ),
@@ -399,7 +398,7 @@ def of_columns(*present: str) -> Kernel:
         grid=lambda x, parts: (parts, cdiv(x.shape[1], WIDTH)),
         warp_specialized=False,
         static_dims=(-1,),
-        without=[name for name in ("dweight", "dbias") if name not in present],
+        without=lacking(present, "dweight", "dbias"),
     )
     def norm_gradient_of_columns(x, grad, statistics, dweight, dbias, *, parts):
         j = ds(program_id(1) * WIDTH, WIDTH)

@@ -26,7 +26,7 @@ from ..plan.specs import ArrayType, Static
 from .declaration import Op, Operand, op
 from .norm_gradients import launch_gradient, scaling
 from .op_outputs import Place, same
-from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, given, launch_over_rows
+from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
 from .quantize import QUANTIZED, UNITS, quantizer, result_type, scales_type
 
 __all__ = ["layer_norm", "rms_norm"]
@@ -42,8 +42,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     """Return the kernel of y = norm(x + residual) * weight + bias, total = x + residual, and
     `statistics`, with the arrays that are `present`; with "dropout", elements of x are dropped
     first. If y is `quantized`, as (type, block), it is divided by `scales`."""
-    names = "residual", "weight", "bias", "scales", "statistics"
-    absent = [name for name in names if name not in present]
+    absent = lacking(present, "residual", "weight", "bias", "scales", "statistics")
     absent += ["total"] * ("residual" in absent)
     drops, adds = "dropout" in present, "residual" in present
     kind, block_of = quantized or ("int8", None)

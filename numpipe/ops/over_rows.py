@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from ..kernels.kernel import Kernel
@@ -13,7 +13,7 @@ from ..launch.windows import merged, strided
 from .op_outputs import Place
 from .tiled import TYPES, rows_of, with_fitting
 
-__all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "given", "launch_over_rows"]
+__all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "given", "lacking", "launch_over_rows"]
 
 MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 
@@ -21,6 +21,11 @@ MATRIX, COLUMNS, ROWS = "matrix", "columns", "rows"
 def given(kind: str, **arrays: ArrayInfo | None) -> dict[str, tuple[str, ArrayInfo]]:
     """Return (kind, array) of the arrays that are not None."""
     return {name: (kind, info) for name, info in arrays.items() if info is not None}
+
+
+def lacking(present: Collection[str], *names: str) -> list[str]:
+    """Return the names that are not present."""
+    return [name for name in names if name not in present]
 
 
 def launch_over_rows(

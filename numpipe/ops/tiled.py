@@ -134,19 +134,17 @@ def launch_over_tiles(
     inputs: Mapping[str, ArrayInfo],
     results: Mapping[str, ArrayInfo],
     place: Place,
-    flat: bool = True,
     **others: Any,
 ) -> None:
     """Launch an elementwise kernel on arrays of one shape.
 
-    flat    whether arrays without gaps may be read as one long row
     others  further arguments of the kernel
     """
 
     def run(arrays: dict[str, ArrayInfo]) -> None:
         first = next(iter(arrays.values()))
         count, size = math.prod(first.shape), first.dtype.itemsize
-        if flat and all(map(dense, arrays.values())) and count < 1 << 30:
+        if all(map(dense, arrays.values())) and count < 1 << 30:
             # rows of a multiple of 16 bytes keep accesses of several elements aligned
             pitch, tile = round_up(count, 16), (0, NBYTES // size)
             views: dict[str, Any] = {

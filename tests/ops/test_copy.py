@@ -299,7 +299,7 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
     a, o = numbers(40, 24)[:, :17], numbers(40, 17)
     source, target = describe(a, "a"), describe(o, "o")
     for piece in ways(a.shape, a.strides, o.strides, 2, (a.ctypes.data % 16, o.ctypes.data % 16)):
-        arrays = OP._window(source, piece.source, 2), OP._window(target, piece.target, 2)
+        arrays = OP.window(source, piece.source, 2), OP.window(target, piece.target, 2)
         OP.lanes(2, 8, 256, 1).simulate(
             arrays[0], *arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed
         )
