@@ -97,10 +97,9 @@ def _launch(
         added_to = out if added else None
         launch_product(a, b, added_to, None, out, 1.0, 1.0, None, False, None, place)
 
-    for first in range(0, rows, chunk(rows)):
+    for first in range(0, max(rows, 1), chunk(rows)):
         last = min(rows, first + chunk(rows))
-        window = part(whole, 0, last - first)
-        logits = strided(window, (last - first, classes), window.strides)
+        logits = strided(whole, (last - first, classes), whole.strides)
         x_rows = part(matrix, first, last)
         product(x_rows, transposed(weight), logits)
         launch_rows(
@@ -116,8 +115,6 @@ def _launch(
         if made and dweight:
             product(logits, weight, part(made, first, last))
             product(transposed(logits), x_rows, dweight, added=first > 0)
-    if dweight and not rows:
-        product(transposed(strided(whole, (0, classes), whole.strides)), matrix, dweight)
     launch_reduced(losses, labels, loss, mean, ignore_index, place)
     if made and dx and scale:
         if flat(MATRIX, dx) is None:

@@ -119,7 +119,7 @@ def _launch_gradient(
     operands={"grad": "", "gate": "", "up": ""},
     results={
         "dgate": lambda gate: same(gate),
-        "dup": lambda up: same(up, up is not None),
+        "dup": lambda up: same(up),
     },
     types=TYPES,
     launch=_launch_gradient,

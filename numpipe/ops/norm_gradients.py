@@ -453,7 +453,7 @@ def launch_gradient(
         height, whole = 4 if n > SHORT // 2 else row.height, row.whole * (row.n == n)
         row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=ctas, loops=True)
         run, most = of_short_rows(*names).scheduled(row), SMS * ctas
-        programs = max(1, min(cdiv(count, height), most))
+        programs = min(cdiv(count, height), most)
     elif many and dresidual is None and shares(n, size)[0] <= CLUSTER and (aligned or flat):
         how = statistics.shape[-1] > 1, n, size, flat, *shares(n, size)
         run, most = in_ring(*how, *names)

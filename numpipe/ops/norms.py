@@ -212,7 +212,7 @@ def _gradients(
     results={
         "y": "... n",
         "statistics": lambda x, centered: ArrayType((*x.shape[:-1], 1 + centered), np.float32),
-        "total": lambda x, residual: same(x, residual is not None),
+        "total": lambda residual: same(residual),
     },
     types=TYPES,
     launch=_launch,
@@ -273,7 +273,7 @@ def declared(centered: bool) -> Callable[[Callable[P, Any]], Op[P]]:
         results={
             "y": lambda x, out_scales, out_dtype: result_type(x.shape, x, out_scales, out_dtype),
             "scales": lambda x, out_scales: scales_type(x.shape, out_scales),
-            "total": lambda x, residual: same(x, residual is not None),
+            "total": lambda residual: same(residual),
         },
         types=TYPES,
         launch=partial(_launch, centered=centered),

@@ -23,8 +23,8 @@ Place = dict[str, Any]
 
 
 def same(x: Any, present: bool = True) -> ArrayType | None:
-    """Return the shape and type of a result that has those of x; None unless it is present."""
-    return ArrayType(x.shape, x.dtype) if present else None
+    """Return the shape and type of a result that has those of x; None unless both are present."""
+    return ArrayType(x.shape, x.dtype) if present and x is not None else None
 
 
 def allocated(like: ArrayInfo, shape: Ints, place: Place, dtype: Any = None) -> ArrayInfo:
