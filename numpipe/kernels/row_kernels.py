@@ -113,9 +113,8 @@ class RowKernel:
 def loadable(*infos: ArrayInfo | None) -> tuple[bool, bool]:
     """Return whether TMA can load the rows of all of these matrices, and whether it can load parts
     of them as flat arrays."""
-    known = [info for info in infos if info is not None]
-    given = len(known) == len(infos)
-    return given and all(map(_aligned, known)), given and all(map(_flat, known))
+    aligned = all(info is not None and _aligned(info) for info in infos)
+    return aligned, all(info is not None and _flat(info) for info in infos)
 
 
 def _aligned(info: ArrayInfo) -> bool:

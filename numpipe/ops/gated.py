@@ -89,20 +89,14 @@ def halves(x: ArrayInfo, interleaved: bool = False) -> list[ArrayInfo]:
 
 
 def _shape(name: str, gate: Any, up: Any) -> tuple:
-    """Return the shape of the result. Raises SpecError for operands that do not match."""
-    shape = tuple(gate.shape)
-    if up is None:
-        if not shape or shape[-1] % 2:
-            raise SpecError(
-                f"{name}: without 'up', the last dimension of 'gate' has both halves, an even "
-                f"number of elements, got shape {shape}; fix: pass gate and up"
-            )
-        return (*shape[:-1], shape[-1] // 2)
-    if shape != tuple(up.shape):
+    """Return the shape of the result. Raises SpecError if gate has no halves."""
+    *outer, n = gate.shape
+    if up is None and n % 2:
         raise SpecError(
-            f"{name}: 'gate' and 'up' must have one shape, got {shape} and {tuple(up.shape)}"
+            f"{name}: without 'up', the last dimension of 'gate' has both halves, an even number "
+            f"of elements, got shape {tuple(gate.shape)}; fix: pass gate and up"
         )
-    return shape
+    return (*outer, n // 2 if up is None else n)
 
 
 def _launch_gradient(
@@ -161,7 +155,7 @@ def _declared(name: str, activation: str) -> Any:
         return (made, None) if up is None else made
 
     return op(
-        operands={"gate": "", "up": ""},
+        operands={"gate": "... n", "up": "... n"},
         results={
             "y": lambda gate, up, out_scales, out_dtype: result_type(
                 _shape(name, gate, up), gate, out_scales, out_dtype
