@@ -1,4 +1,4 @@
-"""Sizes: types for several dimensions, and rounding."""
+"""Sizes and names: types for several dimensions, and rounding."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ Ints = tuple[int, ...]
 """a shape, strides, coordinates or axes: an int for each dimension"""
 Dim3 = tuple[int, int, int]
 """CUDA's dim3: numbers of CTAs, or the index of one, along x, y and z"""
+Names = tuple[str, ...]
+"""names of dimensions, axes, arrays or others"""
 
 
 def round_up(size: int, unit: int) -> int:

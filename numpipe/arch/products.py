@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from .dimensions import Names
 from .dtypes import BY_DTYPE, ELEMENTS, FLOAT32, FLOAT64, INT32, Element, listed
 from .register_layouts import FRAGMENTS, RegisterLayout
 
@@ -40,7 +41,7 @@ class Operand:
     family: str
     opcode: str = "HGMMA"
     sums: np.dtype = FLOAT32
-    majors: tuple[str, ...] = ("k",)
+    majors: Names = ("k",)
     widths: tuple[int, ...] = EIGHTS
     ignored: int = 0
     made_k: int = 0
@@ -104,8 +105,8 @@ class Product:
     made: str
     rows: int
     k_bytes: int
-    a: tuple[str, ...]
-    b: tuple[str, ...]
+    a: Names
+    b: Names
     accumulator: RegisterLayout
     operands: tuple[Operand, ...]
     multiply_adds: int
@@ -130,7 +131,7 @@ class Product:
         return self.by_dtype.get(dtype)
 
     @property
-    def kinds(self) -> tuple[str, ...]:
+    def kinds(self) -> Names:
         """The types that may be multiplied with each other, as messages list them."""
         families = dict.fromkeys(operand.family for operand in self.operands)
         return tuple(

@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..arch.dtypes import BY_DTYPE
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
@@ -73,7 +73,7 @@ class Entry:
     """
 
     arrays: tuple[ArrayArg, ...]
-    scalars: tuple[str, ...]
+    scalars: Names
     statics: Texts
     size: int
     sha256: str
@@ -97,12 +97,12 @@ class Manifest:
     grid: Ints | None
     ctas: int | None
     tiled: tuple[int, int] | None
-    grid_names: tuple[str, ...]
+    grid_names: Names
     signature: str | None
     attributes: Attributes
-    cluster_names: tuple[str, ...]
-    stores: tuple[str, ...]
-    seen: tuple[str, ...]
+    cluster_names: Names
+    stores: Names
+    seen: Names
     functions: tuple[Function, ...]
     entries: tuple[Entry, ...]
     target: str

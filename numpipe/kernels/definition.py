@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .. import launch
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..compile import cache
 from ..compile.fingerprint import Fingerprint
 from ..diagnostics.argument_checks import as_tuple
@@ -65,7 +65,7 @@ class Definition:
         self.statics = arguments.statics
         self.grid = options.grid
         """the grid as given; for a kernel over tiles including the sequential dimensions"""
-        self.own_names: tuple[str, ...] = ()
+        self.own_names: Names = ()
         """trailing scalars that numpipe passes: for a kernel over tiles, the sizes of its
         sequential dimensions"""
         self.steps: Callable[..., Ints] | None = None

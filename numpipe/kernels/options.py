@@ -9,7 +9,7 @@ from collections.abc import Callable, Container, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..diagnostics.argument_checks import (
     FLAG,
     FUNCTION,
@@ -48,8 +48,8 @@ class Signature:
     """
 
     text: str
-    inputs: tuple[tuple[str, ...], ...]
-    outputs: tuple[tuple[str, ...], ...]
+    inputs: tuple[Names, ...]
+    outputs: tuple[Names, ...]
 
     @classmethod
     def parse(cls, text: str) -> Signature:
@@ -60,7 +60,7 @@ class Signature:
                 f"got {told(text)}"
             )
 
-        def dims(side: str) -> tuple[tuple[str, ...], ...]:
+        def dims(side: str) -> tuple[Names, ...]:
             return tuple(
                 tuple(d for d in group[1:-1].split(",") if d) for group in re.findall(_ARRAY, side)
             )
@@ -104,7 +104,7 @@ class Options:
     """The options passed to `kernel`."""
 
     grid: Any
-    grid_names: tuple[str, ...]
+    grid_names: Names
     out_type: Any
     signature: Signature | None
     split: SplitOptions
@@ -117,8 +117,8 @@ class Options:
     schedule: str = "cooperative"
     attributes: Attributes = PLAIN
     """attributes of each launch"""
-    cluster_names: tuple[str, ...] = ()
-    without: tuple[str, ...] = ()
+    cluster_names: Names = ()
+    without: Names = ()
     """parameters of the function that this kernel leaves out"""
     workspace: Any = None
     semaphores: Any = None

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..core.functions import Function
 from ..diagnostics.argument_checks import as_tuple
 from ..diagnostics.errors import SpecError
@@ -157,9 +157,7 @@ def _specs(kernel: str, name: str, option: Any) -> tuple[BlockSpec, ...]:
     return specs
 
 
-def _rank(
-    kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: tuple[str, ...] | None
-) -> int:
+def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: Names | None) -> int:
     """Return the number of dimensions of the grid. For a grid function, it is the length of
     `semantics` or the number of parameters of the index maps."""
     if not callable(grid):

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch.dimensions import Dim3, round_up
+from ..arch.dimensions import Dim3, Names, round_up
 from ..diagnostics.argument_checks import FLAG, NONE, as_tuple, is_int, require
 from ..diagnostics.errors import SpecError
 
@@ -58,7 +58,7 @@ class Attributes:
 PLAIN = Attributes()
 
 
-def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
+def names_of(kernel: str, option: str, names: Any) -> Names:
     """Return the names that an option gives, as a tuple; a single name need not be in one. Raises
     SpecError unless they are different strings."""
     several = as_tuple(names)
@@ -70,7 +70,7 @@ def names_of(kernel: str, option: str, names: Any) -> tuple[str, ...]:
     return several
 
 
-def axis_names(kernel: str, cluster: Any, names: Any) -> tuple[str, ...]:
+def axis_names(kernel: str, cluster: Any, names: Any) -> Names:
     """Return `cluster_names` as a tuple. Raises SpecError unless there is one name per dimension of
     `cluster`, which `of_options` validates."""
     axes = names_of(kernel, "cluster_names", names)

@@ -101,7 +101,9 @@ def launch_reduced(
     1."""
     given = {"losses": losses, "labels": labels} if losses else {"labels": labels}
     vectors = {name: as_rows(info, place) for name, info in given.items()}
-    rows = {name: strided(x, (1, *x.shape), (0, *x.strides)) for name, x in vectors.items()}
+    rows: dict[str, Any] = {
+        name: strided(x, (1, *x.shape), (0, *x.strides)) for name, x in vectors.items()
+    }
     kernel = reduced(*["losses"] * (losses is None))
     kernel(**rows, result=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 

@@ -51,8 +51,10 @@ def launch_over_rows(
         views = {name: flat(kind, arrays[name]) for name, (kind, _) in every.items()}
         kernel(**views, **place, **scalars)
 
-    given = ({name: info for name, (_, info) in arrays.items()} for arrays in (inputs, results))
-    with_fitting(*given, lambda info: flat(kinds[id(info)], info), place, run)
+    read, written = (
+        {name: info for name, (_, info) in arrays.items()} for arrays in (inputs, results)
+    )
+    with_fitting(read, written, lambda info: flat(kinds[id(info)], info), place, run)
 
 
 def flat(kind: str, info: ArrayInfo) -> Any:

@@ -17,7 +17,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from ..arch.dimensions import Dim3, Ints
+from ..arch.dimensions import Dim3, Ints, Names
 
 SIZE = "np__grid_{}"
 """The name of the scalar that holds a dimension's size."""
@@ -35,12 +35,12 @@ def along_x(rank: int) -> Ints:
     return (0, *range(3, rank)) if rank > 3 else ()
 
 
-def names(rank: int) -> tuple[str, ...]:
+def names(rank: int) -> Names:
     """Return the names of the scalars that hold the sizes of these dimensions."""
     return tuple(SIZE.format(dimension) for dimension in along_x(rank))
 
 
-def rank_of(scalars: Sequence[str]) -> tuple[int, tuple[str, ...]]:
+def rank_of(scalars: Sequence[str]) -> tuple[int, Names]:
     """Return the rank of the grid, at least 3, and the `names`, given the scalars that a kernel
     passes itself.
 

@@ -17,7 +17,7 @@ import operator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..arch.targets import TARGETS
 from ..core.records import parsed, record
 from ..diagnostics.errors import ImageError
@@ -63,9 +63,9 @@ class RecordedRing:
     name: str
     index: int
     slots: int
-    arrays: tuple[str, ...]
-    whose: tuple[tuple[str, ...], ...]
-    one_by_one: tuple[str, ...]
+    arrays: Names
+    whose: tuple[Names, ...]
+    one_by_one: Names
 
     @classmethod
     def of(cls, unit: Unit, plan: RingPlan) -> RecordedRing:
@@ -96,7 +96,7 @@ class Recording:
 
     space: int
     directory: str
-    regions: tuple[str, ...]
+    regions: Names
     rings: tuple[RecordedRing, ...]
     traced: tuple[Ring, ...]
 
@@ -141,15 +141,15 @@ class Image:
     cubin: bytes = field(repr=False)
     threads: int
     smem_bytes: int
-    arrays: tuple[str, ...]
+    arrays: Names
     majors: tuple[Literal["row", "col"], ...]
     maps: tuple[MapRequest, ...]
     resources: Resources = field(repr=False)
     dynamic: bool = False
     debug: bool = False
-    parts: tuple[str, ...] = ()
+    parts: Names = ()
     barriers: tuple[Mbarrier, ...] = field(default=(), repr=False)
-    places: tuple[str, ...] = field(default=(), repr=False)
+    places: Names = field(default=(), repr=False)
     recording: Recording | None = field(default=None, repr=False)
     target: str = field(kw_only=True)
     gpus: int = 0

@@ -12,7 +12,7 @@ import dataclasses
 import math
 from dataclasses import dataclass, field
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
 from ..diagnostics.errors import SpecError
@@ -43,7 +43,7 @@ class KernelShape:
 
     kernel: str
     arrays: tuple[ArrayArg, ...]
-    axes: tuple[str, ...]
+    axes: Names
     wg_axis: str
     compute_wgs: int
     memory_registers: int
@@ -58,7 +58,7 @@ class KernelShape:
     cluster: Dims = ALONE
     """CTAs of a cluster along x, y, z; (1, 1, 1) if the kernel does not name cluster axes, so that
     its CTAs share nothing."""
-    cluster_axes: tuple[str, ...] = ()
+    cluster_axes: Names = ()
     grid_rank: int = 3
     """The number of grid dimensions, at least 3."""
     target: Target = DEFAULT
@@ -298,9 +298,7 @@ class KernelShape:
             )
         return self.axes.index(name)
 
-    def cluster_dims(
-        self, names: tuple[str, ...], what: str, option: str = "collective_axes"
-    ) -> Ints:
+    def cluster_dims(self, names: Names, what: str, option: str = "collective_axes") -> Ints:
         """Return the dimensions of the cluster that these names stand for. Raises SpecError for
         other names, citing the `option` of `what` that has them."""
         for name in names:
@@ -326,7 +324,7 @@ class KernelShape:
         led = isinstance(barrier, ClusterBarrier) and barrier.leader_tracked
         return (shared,) * bool(shared) if led else tuple((axis,) for axis in shared)
 
-    def shared_block(self, block: Block, names: tuple[str, ...], what: str) -> Block:
+    def shared_block(self, block: Block, names: Names, what: str) -> Block:
         """Return the block of an operand with these `collective_axes`, cut into shares."""
         sharing = self.tile_sharing(block.layout, block.axes, names, what)
         return (
@@ -335,9 +333,7 @@ class KernelShape:
             else block
         )
 
-    def tile_sharing(
-        self, layout: Layout, axes: Ints, names: tuple[str, ...], what: str
-    ) -> Sharing | None:
+    def tile_sharing(self, layout: Layout, axes: Ints, names: Names, what: str) -> Sharing | None:
         """Return how the CTAs along `names` load a tile of this layout together, where the tile's
         rows and columns lie along `axes` of its array. Return None if there is only one CTA. Raises
         SpecError for axes that the cluster does not have, and for a tile that cannot be cut into

@@ -10,7 +10,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import numpy as np
 
-from ..arch.dimensions import Ints, round_up
+from ..arch.dimensions import Ints, Names, round_up
 from ..diagnostics.errors import SpecError
 from .block import Block
 from .budget import Region
@@ -132,9 +132,9 @@ class RingPlan:
     stage_stride: int
     base: int
     barriers: int
-    manual: tuple[str, ...] = ()
+    manual: Names = ()
     private: int = 0
-    labels: tuple[str, ...] = ()
+    labels: Names = ()
     dims: int | None = None
     cluster: Dims = ALONE
     written: ClassVar[bool] = False
@@ -238,9 +238,7 @@ class RingPlan:
             for operands in groups
         )
 
-    def check_shared(
-        self, where: str, other: RingPlan, slots: int, manual: tuple[str, ...]
-    ) -> None:
+    def check_shared(self, where: str, other: RingPlan, slots: int, manual: Names) -> None:
         """Raise SpecError if another pipeline's ring, `other`, cannot use this one's slots and
         barriers."""
 

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..arch.dimensions import Names
 from ..arch.target import Target
 
 if TYPE_CHECKING:
@@ -44,7 +45,7 @@ class Resources:
     threads: int
     memory_registers: int
     compute_registers: int
-    notes: tuple[str, ...]
+    notes: Names
     smem: tuple[tuple[str, int], ...] = ()
     layout_casts: tuple[tuple[str, str, int], ...] = ()
     barriers: int = 0
@@ -88,7 +89,7 @@ class Resources:
             yield "note", note
 
 
-def notes(log: str, target: Target) -> tuple[str, ...]:
+def notes(log: str, target: Target) -> Names:
     """Return the lines of nvJitLink's log about lost performance: C75xx."""
     return tuple(
         line.strip()

@@ -6,7 +6,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..diagnostics.errors import SpecError
 
 STEPS = "np__steps_{}"
@@ -59,7 +59,7 @@ class Grid:
     sizes: Ints | None
 
     @property
-    def semantics(self) -> tuple[str, ...]:
+    def semantics(self) -> Names:
         """Return a word for each dimension, as in `CompilerParams.dimension_semantics`."""
         return ("parallel",) * self.parallel + ("sequential",) * len(self.sequential)
 
@@ -68,6 +68,6 @@ class Grid:
         return range(self.parallel, self.rank)
 
     @property
-    def hidden(self) -> tuple[str, ...]:
+    def hidden(self) -> Names:
         """Return the names of the run-time scalars that hold the numbers of steps."""
         return () if self.sizes is not None else tuple(STEPS.format(d) for d in self.sequential)

@@ -16,7 +16,7 @@ from copy import deepcopy
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from ..arch.dimensions import Ints, round_up
+from ..arch.dimensions import Ints, Names, round_up
 from ..diagnostics.errors import SpecError
 from .allocations import Barrier, BarrierPlan, Scratch, nbytes, place
 from .block import cut
@@ -63,7 +63,7 @@ class Unit(SharedMemory):
     """In the simulator: the sizes of the `folded` dimensions of the grid."""
     obstacles: dict[int, str] = field(default_factory=dict)
     """Why TMA cannot address an array, by argument. A pipeline over the array raises this text."""
-    tokens: tuple[str, ...] = ()
+    tokens: Names = ()
     """The kernel's order tokens, by number (`warpgroup_order`)."""
     peered: set[int] = field(default_factory=set)
     """The arrays that it accesses on other GPUs, by argument (`peer_arrays`)."""
@@ -123,8 +123,8 @@ class Unit(SharedMemory):
         wanted: tuple[tuple, ...],
         slots: int,
         delay: int,
-        manual: tuple[str, ...] = (),
-        labels: tuple[str, ...] = (),
+        manual: Names = (),
+        labels: Names = (),
         dims: int | None = None,
         single: bool = False,
         shared: RingPlan | None = None,
@@ -235,7 +235,7 @@ class Unit(SharedMemory):
         where: str,
         site: str,
         wanted: tuple[tuple, ...],
-        labels: tuple[str, ...],
+        labels: Names,
         dims: int | None,
         written: bool,
     ) -> dict[str, Any]:

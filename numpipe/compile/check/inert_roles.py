@@ -15,6 +15,7 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from ...arch.dimensions import Names
 from ...core.symbols import symbol
 from ...diagnostics.errors import CompileError
 from ...plan.roles import Role
@@ -64,10 +65,10 @@ def functions(library: Any) -> dict[str, str]:
     }
 
 
-def reachable(bodies: dict[str, str], root: str) -> Iterator[tuple[str, ...]]:
+def reachable(bodies: dict[str, str], root: str) -> Iterator[Names]:
     """Yield the functions that `root` can call, itself included, each as the names on one path of
     calls to it."""
-    todo: list[tuple[str, ...]] = [(root,)]
+    todo: list[Names] = [(root,)]
     seen = {root}
     while todo:
         path = todo.pop()
@@ -107,9 +108,7 @@ def check(unit: Unit, library: Any, lifted: Lifted) -> None:
                 raise CompileError(_blame(unit, role, lifted, path, *found))
 
 
-def _blame(
-    unit: Unit, role: Role, lifted: Lifted, path: tuple[str, ...], what: str, pattern: str
-) -> str:
+def _blame(unit: Unit, role: Role, lifted: Lifted, path: Names, what: str, pattern: str) -> str:
     """Return the message, at the call in the source of the function that does it, or of a function
     on the path to it."""
     message = (

@@ -13,7 +13,7 @@ import functools
 from dataclasses import dataclass
 from typing import Any
 
-from ...arch.dimensions import Ints
+from ...arch.dimensions import Ints, Names
 from ...diagnostics.errors import Position
 from .nodes import walk
 
@@ -70,7 +70,7 @@ class Source:
     filename: str
     first: int
     """The line number of the first of `lines`, which is a decorator or the `def`."""
-    lines: tuple[str, ...]
+    lines: Names
     namespace: dict[str, Any]
 
     def parse(self) -> ast.stmt:

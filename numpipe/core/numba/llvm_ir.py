@@ -13,6 +13,7 @@ from llvmlite.ir.values import ArgumentAttributes
 from numba.cuda import cgutils, types
 from numba.cuda.descriptor import cuda_target
 
+from ...arch.dimensions import Names
 from ..instrumentation import INSTRUMENTATION
 
 __all__ = [
@@ -160,9 +161,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
         self.emit_asm(void, [address, value, self.zext(chosen, i32)], text)
 
-    def pure_asm(
-        self, result: Any, args: Sequence, text: str, attributes: tuple[str, ...] = ()
-    ) -> Any:
+    def pure_asm(self, result: Any, args: Sequence, text: str, attributes: Names = ()) -> Any:
         """Emit PTX without side effects, which LLVM may move, merge or drop."""
         constraints = _constraints([result], args, None, False, False)
         return self._asm(result, args, text, constraints, attributes, side_effect=False)
@@ -173,7 +172,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         args: Sequence,
         text: str,
         constraints: str,
-        attributes: tuple[str, ...],
+        attributes: Names,
         side_effect: bool = True,
     ) -> Any:
         fnty = ir.FunctionType(result, [a.type for a in args])

@@ -36,7 +36,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from ...arch.dimensions import Ints
+from ...arch.dimensions import Ints, Names
 from ...core.op import called, constant, helper, op
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.nested_tuples import Tree
@@ -85,7 +85,7 @@ class Barrier(StepBarrier):
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
-def kinds(manual: tuple[str, ...], places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
+def kinds(manual: Names, places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
     """Return the kind of each barrier that a body receives, and the position of its operand."""
     return [
         (kind, place)
@@ -138,7 +138,7 @@ def by_kind(loop: LoopFacts, barriers: Sequence, make: Callable[[Tree, list], An
 
 
 # ---- what both executions check
-def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
+def check_manual(where: str, single: bool, *options: Any) -> Names:
     """Return the kinds of barriers that a pipeline's options, in the order of MANUAL, request.
 
     Raises SpecError for an option that is not a bool, and for barriers of a `single` pipeline,
@@ -159,7 +159,7 @@ def check_manual(where: str, single: bool, *options: Any) -> tuple[str, ...]:
     return tuple(kinds)
 
 
-def check_groups(where: str, manual: tuple[str, ...], loaded: int, unpacked: Ints) -> None:
+def check_groups(where: str, manual: Names, loaded: int, unpacked: Ints) -> None:
     """Raise SpecError unless a loop unpacks all barriers of a step.
 
     `loaded`: the number of arrays that have barriers. `unpacked`: the number of names in each group

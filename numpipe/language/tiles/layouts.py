@@ -55,7 +55,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dimensions import Ints
+from ...arch.dimensions import Ints, Names
 from ...arch.products import WGMMA
 from ...arch.register_layouts import (
     LANES,
@@ -286,7 +286,7 @@ def layout_of(shape: Ints) -> str:
 
 
 @functools.lru_cache(maxsize=1024)
-def ways(shape: Ints) -> tuple[str, ...]:
+def ways(shape: Ints) -> Names:
     """Return the layouts in which a vector, or a tile of one row or column, may be needed: along
     the columns of a tile, along its rows, or both.
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from ...arch.dimensions import Dim3
+from ...arch.dimensions import Dim3, Names
 from ...plan.unit import Unit
 from ...sim.inferred import Work, places
 from ...sim.work_count import Counter, Tracer, run
@@ -48,9 +48,9 @@ class KernelWork:
     """see `numpipe.sim.work_count.Counter`"""
     sampled: bool = False
     """whether CTAs differ irregularly, and the total is that of some times their number"""
-    data: tuple[str, ...] = ()
+    data: Names = ()
     """what controls the kernel but is not known, and was counted as zeros"""
-    given: tuple[str, ...] = ()
+    given: Names = ()
     """arrays whose contents control the kernel and are known"""
     unaligned_rows: int = 0
     """loaded rows of 128 bytes that do not start at a multiple of 128; each takes several L2

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
-from ...arch.dimensions import Ints
+from ...arch.dimensions import Ints, Names
 from ...arch.targets import DEFAULT
 from ...core.process_guards import COMPILES
 from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
@@ -380,7 +380,7 @@ def verified(
     schedules: int | Literal["all"],
     seed: int,
     ctas: int | None = None,
-    partial: tuple[str, ...] = (),
+    partial: Names = (),
     limit: float = 60.0,
 ) -> tuple[Verification, Arrays]:
     """Run the schedules. Return the result, and the arrays of the first schedule that completed, or
