@@ -67,10 +67,6 @@ FEW = 128
 """rows of which each has an SM"""
 SMALL = 1 << 20
 """Arrays of fewer elements have smaller tiles."""
-LONG = 1 << 30
-"""most columns of rows of which a launch computes several"""
-FAR = LONG + (1 << 24)
-"""The distance from the beginning of a single row is not counted beyond this one."""
 RING = 4
 """rounds whose sums are in shared memory"""
 ROWS = 8
@@ -177,13 +173,13 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
             row."""
-            there = offset + distance
-            return np.where(there >= columns, there - columns, there)
+            beyond = offset - (columns - distance)  # the sum may be no int32
+            return np.where(beyond < 0, beyond + columns, beyond)
 
         def after(offset):
             """How far from the beginning of its row the next round begins, if this one begins at
             `offset`."""
-            return min(moved(offset, step), FAR)
+            return moved(offset, step)
 
         def in_slot(k):
             return wg * slots + k % slots
@@ -201,12 +197,12 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         def inside(offset, i):
             """Whether elements of parts belong to the row in which the part begins, and where the
             next row begins."""
-            begin = moved(offset, first_part)
+            begin = moved(offset, first_part) - columns
             end = columns - (begin + (i * ROWS + iota(ROWS)) * length) % columns
             return iota((ROWS, length), 1) < end[:, None], end
 
         def rows_meet(offset):
-            return (columns % length > 0) & (moved(offset, first_part) + chunk > columns)
+            return (columns % length > 0) & (moved(offset, first_part) > columns - chunk)
 
         def add(k, offset):
             """Add up each part, from the last row that begins in it."""
@@ -339,18 +335,14 @@ def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
 
 def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
-    x, y = (reshaped(info, 1, math.prod(info.shape)) for info in arrays.values())
-    count, columns = x.shape[1], arrays["x"].shape[-1]
-    if LONG < columns < count:  # positions within rows are int32
-        for row in range(count // columns):
-            at = (1, columns), x.strides, (0, row * columns)
-            own, other = strided(x, *at), strided(y, *at)
-            _launch(own, other, place)
-        return
+    count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     # few elements are spread over more CTAs
-    length = 1024 // x.dtype.itemsize if count >= SMALL else 128
-    views = *cut(x, count // length, length), *cut(y, count // length, length)
-    columns = columns if columns < count else (1 << 31) - 1
+    length = 1024 // arrays["x"].dtype.itemsize if count >= SMALL else 128
+    views = [
+        view
+        for info in arrays.values()
+        for view in cut(reshaped(info, 1, count), count // length, length)
+    ]
     long_rows(3, 4, 16, length)(*views, columns, **place)
 
 
