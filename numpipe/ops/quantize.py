@@ -10,7 +10,6 @@ can also quantize ``activation(x) * up``.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -163,21 +162,16 @@ def launch_quantized(
     place: Place,
 ) -> None:
     """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
-    x, count = inputs["x"], math.prod(scales.shape)
     if block == "tensor":
 
         def run(arrays: dict[str, ArrayInfo]) -> None:
             whole = arrays["scales"]
-            launch_reduction("top", x, None, whole, place, finish=quantizer(dtype)[0])
+            launch_reduction("top", inputs["x"], None, whole, place, finish=quantizer(dtype)[0])
             kernel, known = functools.partial(by_tensor, dtype), reshaped(whole, 1)
             launch_over_tiles(kernel, inputs, {"y": y}, place, scales=known)
 
         with_fitting({}, {"scales": scales}, dense, place, run)
         return
-    if block == "1x128" and x.shape[-1] % BLOCK == 0 and all(map(dense, [*inputs.values(), y])):
-        # groups of arrays without gaps follow each other in memory
-        inputs = {name: reshaped(info, count, BLOCK) for name, info in inputs.items()}
-        y, block = reshaped(y, count, BLOCK), "row"
     matrices = {name: (MATRIX, info) for name, info in inputs.items()}
     by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
     launch_over_rows(by_row(activated, dtype, block), matrices, by_kind, place)
