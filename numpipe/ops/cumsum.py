@@ -53,7 +53,7 @@ from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static, persistent
 from .declaration import op
-from .op_outputs import Place
+from .op_outputs import Arrays, Place
 from .over_rows import launch_over_rows
 from .tiled import dense, reshaped, with_fitting
 
@@ -340,7 +340,7 @@ def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     rows_of_parts(wgs, ctas, cluster, few and line == 4)(*views, **place)
 
 
-def in_tiles(arrays: dict[str, ArrayInfo], place: Place) -> None:
+def in_tiles(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     # few elements are spread over more CTAs

@@ -41,7 +41,7 @@ from ..kernels.noted_calls import imagined, noted, noting, taken
 from ..launch.array_info import ArrayInfo
 from ..launch.repeats import OpRepeats, recorded
 from ..plan.specs import ArrayType
-from .op_outputs import Place, allocated, delivered
+from .op_outputs import Arrays, Place, allocated, delivered
 
 __all__ = ["op"]
 
@@ -338,7 +338,7 @@ class Op(Generic[P]):
         require(self.name, values, **self.checks)
         return values
 
-    def described(self, arrays: Mapping[str, Any]) -> dict[str, ArrayInfo]:
+    def described(self, arrays: Mapping[str, Any]) -> Arrays:
         """Describe the operands, without optional ones that are None.
 
         Raises SpecError for an argument that is not an array, for other element types, if types or
@@ -364,7 +364,7 @@ class Op(Generic[P]):
 
     def check_place(
         self,
-        operands: Mapping[str, ArrayInfo],
+        operands: Arrays,
         results: Mapping[str, ArrayType],
         target: str | None,
     ) -> None:
@@ -441,9 +441,7 @@ class Op(Generic[P]):
                     )
         return sizes
 
-    def outputs(
-        self, out: Any, wanted: Mapping[str, ArrayType], infos: Mapping[str, ArrayInfo]
-    ) -> dict[str, ArrayInfo]:
+    def outputs(self, out: Any, wanted: Mapping[str, ArrayType], infos: Arrays) -> Arrays:
         """Describe the arrays passed as out=. Raises SpecError if they do not match the results."""
         outs = (out,) if len(wanted) == 1 else tuple(out) if isinstance(out, (tuple, list)) else ()
         if len(outs) != len(wanted):
@@ -483,7 +481,7 @@ class Op(Generic[P]):
 
     def _check_written(
         self,
-        infos: Mapping[str, ArrayInfo],
+        infos: Arrays,
         wanted: Mapping[str, ArrayType],
         values: Mapping[str, Any],
     ) -> None:

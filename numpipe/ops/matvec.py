@@ -12,7 +12,7 @@ from typing import Any
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, transposed
 from .declaration import op
-from .op_outputs import Place
+from .op_outputs import Arrays, Place
 from .operands import copied
 from .reduce_axis import launch_on_view
 from .tiled import dense, rows_of, with_fitting
@@ -30,7 +30,7 @@ def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     view = transposed(matrices) if down else matrices
     weights = rows_of(x) or rows_of(copied(x, place))
 
-    def run(arrays: dict[str, ArrayInfo]) -> None:
+    def run(arrays: Arrays) -> None:
         launch_on_view("dot", view, down, arrays["y"], place, weights=weights)
 
     with_fitting({}, {"y": y}, dense, place, run)

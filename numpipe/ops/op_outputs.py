@@ -6,6 +6,7 @@ Nothing is allocated while an op's calls are only recorded (`kernels.noted_calls
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from ..plan.specs import ArrayType
 
 Place = dict[str, Any]
 """the arguments ``target`` and ``stream`` of a call, which its kernels get too"""
+Arrays = Mapping[str, ArrayInfo]
+"""arrays by name"""
 
 
 def same(x: Any, present: bool = True) -> ArrayType | None:

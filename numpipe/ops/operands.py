@@ -23,7 +23,7 @@ from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.windows import broadcast, merged, strided, transposed
 from .copy import MOVED, NUMBERS, WARPGROUPS, copy_into
 from .copy import lanes as copy_lanes
-from .op_outputs import Place, allocated, tell_copied
+from .op_outputs import Arrays, Place, allocated, tell_copied
 
 
 class Matrix(NamedTuple):
@@ -62,7 +62,7 @@ def as_matrices(info: ArrayInfo, vectors: Sequence[bool]) -> ArrayInfo:
     return strided(info, shape, strides) if any(vectors) else info
 
 
-def laid(op: str, infos: dict[str, ArrayInfo], batch: Ints, place: Place) -> list[Matrix]:
+def laid(op: str, infos: Arrays, batch: Ints, place: Place) -> list[Matrix]:
     """Return the operands of an op whose result has these batches, each as a view or as a copy."""
     lying = [_lying(info, batch) for info in infos.values()]
     for (name, info), view in zip(infos.items(), lying, strict=True):

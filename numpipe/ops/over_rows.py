@@ -10,7 +10,7 @@ from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
-from .op_outputs import Place
+from .op_outputs import Arrays, Place
 from .tiled import TYPES, rows_of, with_fitting
 
 __all__ = ["COLUMNS", "MATRIX", "ROWS", "TYPES", "flat", "given", "lacking", "launch_over_rows"]
@@ -47,7 +47,7 @@ def launch_over_rows(
     every = {**inputs, **results}
     kinds = {id(info): kind for kind, info in every.values()}
 
-    def run(arrays: dict[str, ArrayInfo]) -> None:
+    def run(arrays: Arrays) -> None:
         views = {name: flat(kind, arrays[name]) for name, (kind, _) in every.items()}
         kernel(**views, **place, **scalars)
 

@@ -25,7 +25,7 @@ from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Static
 from .declaration import op
-from .op_outputs import Place
+from .op_outputs import Arrays, Place
 from .over_rows import MATRIX, ROWS, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import (
@@ -154,7 +154,7 @@ def scales_type(shape: tuple, block: str | None) -> ArrayType | None:
 
 def launch_quantized(
     activated: Function | None,
-    inputs: dict[str, ArrayInfo],
+    inputs: Arrays,
     y: ArrayInfo,
     scales: ArrayInfo,
     dtype: str,
@@ -164,7 +164,7 @@ def launch_quantized(
     """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
     if block == "tensor":
 
-        def run(arrays: dict[str, ArrayInfo]) -> None:
+        def run(arrays: Arrays) -> None:
             whole = arrays["scales"]
             launch_reduction("top", inputs["x"], None, whole, place, finish=quantizer(dtype)[0])
             kernel, known = functools.partial(by_tensor, dtype), reshaped(whole, 1)

@@ -22,7 +22,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .declaration import Operand, op
 from .gated import halves
-from .op_outputs import Place
+from .op_outputs import Arrays, Place
 from .tiled import TYPES, with_fitting
 
 __all__ = ["rotary"]
@@ -79,7 +79,7 @@ def _launch(
         adjacent = info.strides[-1] == info.dtype.itemsize
         return merged(broadcast(info, (*lacking, *info.shape)), 3) if adjacent else None
 
-    def run(arrays: dict[str, ArrayInfo]) -> None:
+    def run(arrays: Arrays) -> None:
         x, cos, sin, _ = views = [in_four(info) for info in arrays.values()]
         changes = [cos.strides[k] or sin.strides[k] for k in range(3)]
         sizes = x.shape

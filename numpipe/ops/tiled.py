@@ -8,7 +8,7 @@ whole, and other arrays as matrices with contiguous rows. Such a kernel is made 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -22,7 +22,7 @@ from ..launch.array_info import ArrayInfo, dense_strides
 from ..launch.windows import merged, strided
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
-from .op_outputs import Place, allocated
+from .op_outputs import Arrays, Place, allocated
 from .operands import move
 
 TYPES = ("float16", "bfloat16", "float32")
@@ -108,11 +108,11 @@ def rows_of(info: ArrayInfo) -> Any:
 
 
 def with_fitting(
-    inputs: Mapping[str, ArrayInfo],
-    results: Mapping[str, ArrayInfo],
+    inputs: Arrays,
+    results: Arrays,
     fits: Callable[[ArrayInfo], Any],
     place: Place,
-    run: Callable[[dict[str, ArrayInfo]], None],
+    run: Callable[[Arrays], None],
 ) -> None:
     """Call ``run`` with arrays by name. Those that do not fit are replaced by arrays without gaps,
     which inputs are copied to before, and results are copied from afterwards."""
@@ -131,8 +131,8 @@ def with_fitting(
 
 def launch_over_tiles(
     kernel_for: Callable[[Tile], Kernel],
-    inputs: Mapping[str, ArrayInfo],
-    results: Mapping[str, ArrayInfo],
+    inputs: Arrays,
+    results: Arrays,
     place: Place,
     **others: Any,
 ) -> None:
@@ -141,7 +141,7 @@ def launch_over_tiles(
     others  further arguments of the kernel
     """
 
-    def run(arrays: dict[str, ArrayInfo]) -> None:
+    def run(arrays: Arrays) -> None:
         first = next(iter(arrays.values()))
         count, size = math.prod(first.shape), first.dtype.itemsize
         if all(map(dense, arrays.values())) and count < 1 << 30:
