@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from .dimensions import Names
+from .dimensions import Ints, Names
 from .dtypes import BY_DTYPE, ELEMENTS, FLOAT32, FLOAT64, INT32, Element, listed
 from .register_layouts import FRAGMENTS, RegisterLayout
 
@@ -42,7 +42,7 @@ class Operand:
     opcode: str = "HGMMA"
     sums: np.dtype = FLOAT32
     majors: Names = ("k",)
-    widths: tuple[int, ...] = EIGHTS
+    widths: Ints = EIGHTS
     ignored: int = 0
     made_k: int = 0
 

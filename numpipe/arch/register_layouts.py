@@ -15,6 +15,8 @@ import operator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from .dimensions import Ints
+
 LANES = 128
 """Lanes of a warpgroup."""
 WARP, WARPS = 31, 96
@@ -90,13 +92,13 @@ class RegisterLayout:
     registers: tuple[Registers, ...]
 
     @property
-    def axes(self) -> tuple[int, ...]:
+    def axes(self) -> Ints:
         """The dimensions along which elements of a lane differ: (0, 1) for a tile, (0,) or (1,) for
         a vector."""
         return tuple(sorted({each.axis for each in self.registers}))
 
     @property
-    def units(self) -> tuple[int, ...]:
+    def units(self) -> Ints:
         """The rows and columns after which the pattern repeats."""
         return tuple(each.step for each in sorted(self.registers, key=_axis) if not each.count)
 
@@ -114,7 +116,7 @@ class RegisterLayout:
         )
         return row, column
 
-    def places(self, shape: tuple[int, ...]) -> tuple[Place, ...]:
+    def places(self, shape: Ints) -> tuple[Place, ...]:
         """Return the elements of a lane as distances from its first, in the order of its
         registers."""
         distances = itertools.product(
@@ -132,7 +134,7 @@ class RegisterLayout:
         )
         return tuple((row(found), column(found)) for found in distances)
 
-    def holders(self, shape: tuple[int, ...]) -> dict[Place, list[tuple[int, int]]]:
+    def holders(self, shape: Ints) -> dict[Place, list[tuple[int, int]]]:
         """Return, for the position of each element of a tile, every (lane, index in the lane's
         registers) that holds it."""
         found: dict[Place, list[tuple[int, int]]] = {}
@@ -163,7 +165,7 @@ class RegisterLayout:
         """How many warps together hold all elements."""
         return 1 << (self.mask(*self.axes) & WARPS).bit_count()
 
-    def parts(self, shape: tuple[int, ...]) -> list[Part]:
+    def parts(self, shape: Ints) -> list[Part]:
         """Return the parts of the positions of a tile's elements: first registers, in their order,
         then lanes, with the lanes that share a row first, then warps."""
         return [
@@ -177,7 +179,7 @@ class RegisterLayout:
             if (own := bits.mask & of) | (skipped := bits.mask & below) and own
         ]
 
-    def distances(self, *axes: int) -> tuple[int, ...]:
+    def distances(self, *axes: int) -> Ints:
         """Return the distances between lanes of a warp that hold different rows (axis 0) or columns
         (1): a power of two for each step of a butterfly shuffle, in the order of `axes`."""
         return tuple(

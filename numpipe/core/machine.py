@@ -28,7 +28,7 @@ from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Dim3, Ints
 from ..arch.products import Product
 from ..diagnostics.argument_checks import NONE, require, word
 from ..diagnostics.errors import SimulationError, reported
@@ -115,9 +115,9 @@ class Machine(Protocol):
     role: Any
     """what it does with the kernel function (numpipe.plan.roles.Role)"""
     lanes: Lanes
-    cta: tuple[int, int, int]
+    cta: Dim3
     """blockIdx (x, y, z)"""
-    grid: tuple[int, int, int]
+    grid: Dim3
     """gridDim (x, y, z)"""
     rank: int
     """rank of the CTA in its cluster"""
@@ -426,8 +426,8 @@ class Lane(Protocol):
 
     warpgroup: int
     role: Any
-    cta: tuple[int, int, int]
-    grid: tuple[int, int, int]
+    cta: Dim3
+    grid: Dim3
     unit: Any
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
