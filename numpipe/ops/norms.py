@@ -90,8 +90,10 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
                 square = row.mean(squared)
             square = square + eps
             root = rsqrt(square)
-            # one step of Newton's method; 0 and infinity stay as they are
-            off = fma(-square * root, root, 1.0)
+            # one step of Newton's method, with the rounding error of square * root; 0 and infinity
+            # stay as they are
+            scaled = square * root
+            off = fma(-scaled, root, 1.0) - fma(square, root, -scaled) * root
             inverse = np.where(off < 1.0, fma(0.5 * root, off, root), root)
             if statistics is not None:
                 row.put(k, statistics, inverse, 0)
