@@ -407,7 +407,9 @@ from tests.kernels.op_calls import run_ops_over_rows
 run_ops_over_rows()
 import numpy as np
 from numpipe import ops
-ops.softmax(np.ones((2, 40), np.float32), target="sim")
+x = np.ones((2, 40), np.float32)
+ops.softmax(x, target="sim")
+ops.cross_entropy(x, np.zeros(2, np.int32), target="sim")
 attention_ladder.kernel(attention_ladder.Config(), 128, True)
 gemm_ladder.kernel(gemm_ladder.Config())
 gemm_tuned.kernel(gemm_tuned.Config())
