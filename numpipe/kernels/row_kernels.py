@@ -65,9 +65,9 @@ class RowKernel:
         function = types.FunctionType(
             body.__code__, body.__globals__, body.__name__, body.__defaults__, body.__closure__
         )
+        functools.update_wrapper(function, body)
+        del function.__wrapped__  # type: ignore[attr-defined]  # whose `row` has no value
         function.__kwdefaults__ = {**(body.__kwdefaults__ or {}), "row": row}
-        for name in ("__annotations__", "__module__", "__qualname__", "__doc__"):
-            setattr(function, name, getattr(body, name))
 
         def blocks(**arguments: Any) -> tuple[int]:
             (array,) = arguments.values()

@@ -55,7 +55,7 @@ from ..plan.specs import Static, persistent
 from .declaration import op
 from .op_outputs import Arrays, Place
 from .over_rows import launch_over_rows
-from .tiled import dense, reshaped, with_fitting
+from .tiled import TYPES, dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
@@ -369,16 +369,12 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
         launch_over_rows(kernel, *arrays, place)
 
 
-def _gradient(xp: Any, grad_y: Any) -> Any:
-    return xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))
-
-
 @op(
     operands={"x": "... n"},
     results={"y": "... n"},
-    types=("float16", "bfloat16", "float32"),
+    types=TYPES,
     launch=_launch,
-    gradients={"x": _gradient},
+    gradients={"x": lambda xp, grad_y: xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))},
     batching="leading",
 )
 def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:

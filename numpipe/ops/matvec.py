@@ -15,7 +15,7 @@ from .declaration import op
 from .op_outputs import Arrays, Place
 from .operands import copied
 from .reduce_axis import launch_on_view
-from .tiled import dense, rows_of, with_fitting
+from .tiled import TYPES, dense, rows_of, with_fitting
 
 __all__ = ["matvec"]
 
@@ -36,18 +36,14 @@ def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     with_fitting({}, {"y": y}, dense, place, run)
 
 
-def _gradient_of_x(xp: Any, a: Any, grad_y: Any) -> Any:
-    return xp(matvec, xp.transposed(a), grad_y)
-
-
 @op(
     operands={"a": "... m k", "x": "... k"},
     results={"y": "... m"},
-    types=("float16", "bfloat16", "float32"),
+    types=TYPES,
     launch=_launch,
     gradients={
         "a": lambda x, grad_y: grad_y[..., None] * x[..., None, :],
-        "x": _gradient_of_x,
+        "x": lambda xp, a, grad_y: xp(matvec, xp.transposed(a), grad_y),
     },
     batching="leading",
     operations=lambda a: 2 * math.prod(a.shape),

@@ -14,6 +14,7 @@ from ..launch.windows import transposed
 from .copy import copy_into
 from .declaration import op
 from .op_outputs import Place
+from .tiled import TYPES
 
 __all__ = ["transpose"]
 
@@ -23,16 +24,12 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     copy_into(transposed(x), y, place)
 
 
-def _gradient(xp: Any, grad_y: Any) -> Any:
-    return xp(transpose, grad_y)
-
-
 @op(
     operands={"x": "... m n"},
     results={"y": "... n m"},
-    types=("float16", "bfloat16", "float32"),
+    types=TYPES,
     launch=_launch,
-    gradients={"x": _gradient},
+    gradients={"x": lambda xp, grad_y: xp(transpose, grad_y)},
     batching="leading",
 )
 def transpose(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
