@@ -446,17 +446,17 @@ def launch_gradient(
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
     many = dweight is not None and count > FEW
     aligned, flat = loadable(rows_of(x), rows_of(grad))
+    ctas, wgs = shares(n, size)
 
     if many and n <= SHORT:
         # tiles of 81 to 127 columns spill, those of 128 columns do not
-        row, ctas = choose(128 if SHORT_ROW < n < 128 else n), 3
+        row = choose(128 if SHORT_ROW < n < 128 else n)
         height, whole = 4 if n > SHORT // 2 else row.height, row.whole * (row.n == n)
-        row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=ctas, loops=True)
-        run, most = of_short_rows(*names).scheduled(row), SMS * ctas
-        programs = min(cdiv(count, height), most)
-    elif many and dresidual is None and shares(n, size)[0] <= CLUSTER and (aligned or flat):
-        how = statistics.shape[-1] > 1, n, size, flat, *shares(n, size)
-        run, most = in_ring(*how, *names)
+        row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3, loops=True)
+        run = of_short_rows(*names).scheduled(row)
+        programs = min(cdiv(count, height), SMS * row.ctas)
+    elif many and dresidual is None and ctas <= CLUSTER and (aligned or flat):
+        run, most = in_ring(statistics.shape[-1] > 1, n, size, flat, ctas, wgs, *names)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
         launch_over_rows(of_rows(*inputs, *results), inputs, results, place, **options)

@@ -31,10 +31,8 @@ from .reduce_axis import launch_reduction
 from .tiled import (
     TYPES,
     Tile,
-    dense,
     launch_over_tiles,
     reshaped,
-    with_fitting,
 )
 
 __all__ = ["quantize", "quantizer"]
@@ -163,14 +161,9 @@ def launch_quantized(
 ) -> None:
     """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
     if block == "tensor":
-
-        def run(arrays: Arrays) -> None:
-            whole = arrays["scales"]
-            launch_reduction("top", inputs["x"], None, whole, place, finish=quantizer(dtype)[0])
-            kernel, known = functools.partial(by_tensor, dtype), reshaped(whole, 1)
-            launch_over_tiles(kernel, inputs, {"y": y}, place, scales=known)
-
-        with_fitting({}, {"scales": scales}, dense, place, run)
+        launch_reduction("top", inputs["x"], None, scales, place, finish=quantizer(dtype)[0])
+        kernel, known = functools.partial(by_tensor, dtype), reshaped(scales, 1)
+        launch_over_tiles(kernel, inputs, {"y": y}, place, scales=known)
         return
     matrices = {name: (MATRIX, info) for name, info in inputs.items()}
     by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
