@@ -113,12 +113,11 @@ class RowKernel:
 def loadable(*infos: ArrayInfo | None) -> tuple[bool, bool]:
     """Return whether TMA can load the rows of all of these matrices, and whether it can load parts
     of them as flat arrays."""
-    aligned = all(info is not None and _aligned(info) for info in infos)
+    aligned = all(
+        info is not None and major_order(info) == "row" and not tma_addressable(info)
+        for info in infos
+    )
     return aligned, all(info is not None and _flat(info) for info in infos)
-
-
-def _aligned(info: ArrayInfo) -> bool:
-    return major_order(info) == "row" and not tma_addressable(info)
 
 
 def _flat(info: ArrayInfo) -> bool:

@@ -116,10 +116,10 @@ def _launch(
             product(logits, weight, part(made, first, last))
             product(transposed(logits), x_rows, dweight, added=first > 0)
     launch_reduced(losses, labels, loss, mean, ignore_index, place)
-    if made and dx and scale:
-        if flat(MATRIX, dx) is None:
-            move(reshaped(made, *dx.shape), dx, place)
+    if scale:
         launch_reduced(None, labels, scale, mean, ignore_index, place)
+    if made and dx and not flat(MATRIX, dx):
+        move(reshaped(made, *dx.shape), dx, place)
 
 
 def _composed(

@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from ..arch.dimensions import Dim3, Ints
+from ..arch.dimensions import Dim3, Ints, Names
 from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function
@@ -90,7 +90,7 @@ class Form:
         return "bmn" if "b" in self.a + self.b else "mn"
 
     @property
-    def without(self) -> tuple[str, ...]:
+    def without(self) -> Names:
         """Kernel parameters that this form does not use."""
         has = {"source": self.source, "bias": self.bias, "alpha": self.alpha, "beta": self.source}
         return tuple(name for name, there in has.items() if not there)

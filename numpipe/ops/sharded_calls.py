@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, Names
 from ..arch.dtypes import ELEMENTS
 from ..diagnostics.argument_checks import require, told, whole
 from ..diagnostics.errors import SpecError
@@ -46,7 +46,7 @@ class ShardedOp(Op[P]):
     """
 
     sharded = True
-    place: tuple[str, ...] = ("out", "mesh", "stream")
+    place: Names = ("out", "mesh", "stream")
 
     def call(
         self,
