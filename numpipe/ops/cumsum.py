@@ -369,12 +369,16 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
         launch_over_rows(kernel, *arrays, place)
 
 
+def _gradient(xp: Any, grad_y: Any) -> Any:
+    return xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))
+
+
 @op(
     operands={"x": "... n"},
     results={"y": "... n"},
     types=TYPES,
     launch=_launch,
-    gradients={"x": lambda xp, grad_y: xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))},
+    gradients={"x": _gradient},
     batching="leading",
 )
 def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:

@@ -441,7 +441,9 @@ class Op(Generic[P]):
                     )
         return sizes
 
-    def outputs(self, out: Any, wanted: Mapping[str, ArrayType], infos: Arrays) -> Arrays:
+    def outputs(
+        self, out: Any, wanted: Mapping[str, ArrayType], infos: Arrays
+    ) -> dict[str, ArrayInfo]:
         """Describe the arrays passed as out=. Raises SpecError if they do not match the results."""
         outs = (out,) if len(wanted) == 1 else tuple(out) if isinstance(out, (tuple, list)) else ()
         if len(outs) != len(wanted):

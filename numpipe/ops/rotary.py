@@ -122,6 +122,10 @@ def _result(x: Any, cos: Any, sin: Any) -> ArrayType:
     return ArrayType(shape, x.dtype)
 
 
+def _gradient(xp: Any, cos: Any, sin: Any, grad_y: Any, interleaved: bool, inverse: bool) -> Any:
+    return xp(rotary, grad_y, cos, sin, interleaved=interleaved, inverse=not inverse)
+
+
 def _over_batch(
     xp: Any, size: Any, batched: Any, x: Any, cos: Any, sin: Any, interleaved: bool, inverse: bool
 ) -> Any:
@@ -142,11 +146,7 @@ def _over_batch(
     types=TYPES,
     launch=_launch,
     checks={"interleaved": a(bool), "inverse": a(bool)},
-    gradients={
-        "x": lambda xp, cos, sin, grad_y, interleaved, inverse: xp(
-            rotary, grad_y, cos, sin, interleaved=interleaved, inverse=not inverse
-        )
-    },
+    gradients={"x": _gradient},
     batching=_over_batch,
 )
 def rotary(
