@@ -33,7 +33,7 @@ from typing import Any
 import numpy as np
 
 from ..core.arith import cdiv
-from ..core.functions import Function, function
+from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
@@ -81,11 +81,14 @@ def cumsum_short(x, y, *, row: Static):
 
 
 @functools.cache
-def row_sums(exact: bool) -> Function:
-    """Return the kernel function of the sums of rows, with few rounding errors if `exact`."""
+def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
+    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
+    cluster. An SM has `ctas`. `exact`: sums of parts, and of sums, have few rounding errors."""
+    count = ROWS * wgs * cluster
 
     @function
     def sum_of(tile):
+        """The sums of rows."""
         if not exact:
             return tile.sum(axis=1)
         # multiples of a large number add up without rounding errors, and the rests are small
@@ -93,15 +96,6 @@ def row_sums(exact: bool) -> Function:
         coarse = tile + grid - grid
         rest = (tile - coarse).sum(axis=1)
         return coarse.sum(axis=1) + np.where(np.isnan(rest), 0.0, rest)
-
-    return sum_of
-
-
-@functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
-    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
-    cluster. An SM has `ctas`. `exact`: sums of parts, and of sums, have few rounding errors."""
-    count, sum_of = ROWS * wgs * cluster, row_sums(exact)
 
     @numpipe_kernel(
         grid=lambda x: (x.shape[0] * cluster,),
@@ -142,11 +136,10 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
 
 
 @functools.cache
-def long_rows(wgs: int, slots: int, height: int, length: int, exact: bool = False) -> Kernel:
+def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
-    warpgroups, of which shared memory has `slots`. `exact`: sums of tiles have few rounding
-    errors."""
-    parts, chunk, sum_of = wgs * height, height * length, row_sums(exact)
+    warpgroups, of which shared memory has `slots`."""
+    parts, chunk = wgs * height, height * length
     size = parts * length
 
     @numpipe_kernel(
@@ -250,7 +243,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int, exact: bool = Fals
             """The sum of the elements before tile `number` of the round, from the beginning of the
             row, which is at a distance of `offset`. Those before the round have a sum of
             `total`."""
-            found = sum_of(in_row(others, size, number, offset)[None, :]).sum()
+            found = in_row(others, size, number, offset).sum()
             if number * size < offset:
                 found = found + total
             return found
@@ -344,14 +337,13 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     # few elements are spread over more CTAs
-    itemsize = arrays["x"].dtype.itemsize
-    length = 1024 // itemsize if count >= SMALL else 128
+    length = 1024 // arrays["x"].dtype.itemsize if count >= SMALL else 128
     views = [
         view
         for info in arrays.values()
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
-    long_rows(3, 4, 16, length, itemsize == 4)(*views, columns, **place)
+    long_rows(3, 4, 16, length)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
