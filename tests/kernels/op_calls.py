@@ -23,6 +23,7 @@ def run_ops_over_rows() -> None:
     norm_backward(x, x, numbers(6, 1), numbers(128), target="sim")
     ops.rotary(numbers(1, 2, 5, 64), numbers(5, 32), numbers(5, 32), target="sim")
     ops.sum(x, 0, target="sim")
+    ops.argmax(x[:1], 0, target="sim")
     ops.quantize(x, target="sim")
     ops.matvec(x, numbers(128), target="sim")
     ops.matvec(numbers(128, 6).T, numbers(128), target="sim")

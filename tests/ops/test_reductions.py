@@ -113,6 +113,8 @@ def test_nan_and_ties_are_as_in_torch() -> None:
     np.testing.assert_array_equal(ops.argmax(x), [7, 5, 0])
     np.testing.assert_array_equal(ops.max(x), [np.nan, 9, -np.inf])
     np.testing.assert_array_equal(ops.argmax(x, 0), np.argmax(x, 0))
+    out = np.ones((300, 2), np.int32)
+    assert not ops.argmax(x[:1], 0, out=out[:, 0]).any() and out[:, 1].all()
     assert np.isnan(ops.max(x, None)) and ops.argmax(x, None) == 7
     tall = numbers(90, 300)  # columns that TMA loads
     tall[7, 0] = tall[89, 0] = np.nan
