@@ -99,12 +99,13 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
-    given = {"losses": losses, "labels": labels} if losses else {"labels": labels}
-    vectors = {name: as_rows(info, place) for name, info in given.items()}
     rows: dict[str, Any] = {
-        name: strided(x, (1, *x.shape), (0, *x.strides)) for name, x in vectors.items()
+        name: strided(x, (1, *x.shape), (0, *x.strides))
+        for name, info in (("losses", losses), ("labels", labels))
+        if info is not None
+        for x in [as_rows(info, place)]
     }
-    kernel = reduced(*["losses"] * (losses is None))
+    kernel = reduced(*lacking(rows, "losses"))
     kernel(**rows, result=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 
 

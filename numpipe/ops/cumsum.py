@@ -353,8 +353,7 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     if columns > HELD * cluster_of(math.prod(x.shape[:-1]), columns) or (
         short and x.dtype.itemsize == 2 and fits(x) and fits(y)
     ):
-        run = functools.partial(in_tiles, place=place)
-        with_fitting({"x": x}, {"y": y}, fits, place, run)
+        with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(in_tiles, place=place))
     else:
         kernel: Any = cumsum_short if columns <= SHORT else in_parts
         arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
