@@ -84,8 +84,8 @@ def _launch(
         changes = [cos.strides[k] or sin.strides[k] for k in range(3)]
         sizes = x.shape
         rows = max(range(3), key=lambda k: (bool(changes[k]), sizes[k]))
-        same = max({0, 1, 2} - {rows}, key=lambda k: (not changes[k], sizes[k]))
-        order = (3 - rows - same, same, rows, 3)
+        outer, same = sorted({0, 1, 2} - {rows}, key=lambda k: (not changes[k], sizes[k]))
+        order = outer, same, rows, 3
         x, cos, sin, y = (
             strided(of, *([each[k] for k in order] for each in (of.shape, of.strides)))
             for of in views

@@ -57,17 +57,19 @@ class Tile:
     width: int
     exact: bool = False
 
-    def kernel(self, **options: Any) -> Callable[[Callable], Kernel]:
+    def kernel(self) -> Callable[[Callable], Kernel]:
         """Return a decorator that makes a kernel with a CTA for each tile of its first parameter,
         a matrix x."""
 
         def grid(x: Any) -> tuple[int]:
             return (cdiv(x.shape[0], self.height or 1) * cdiv(x.shape[1], self.width),)
 
-        options["static_dims"] = (-1,) if self.height else ()
-        params = CompilerParams(ctas_per_sm=8, approx_math=not self.exact)
-        options |= {"grid": grid, "compiler_params": params}
-        return kernel(warp_specialized=False, **options)  # type: ignore[no-any-return]
+        return kernel(  # type: ignore[no-any-return]
+            grid=grid,
+            warp_specialized=False,
+            static_dims=(-1,) if self.height else (),
+            compiler_params=CompilerParams(ctas_per_sm=8, approx_math=not self.exact),
+        )
 
     @property
     def at(self) -> Function:
