@@ -85,7 +85,7 @@ def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
                 f"{name}: axis must be an int of {-rank}…{rank - 1} or None for shape {shape}, got "
                 f"{axis}" + ("" if rank else "; fix: pass axis=None")
             )
-        if "max" in kind and 0 in [shape[k] for k in _axes(x, axis)]:
+        if "max" in kind and not _count(x, axis):
             raise SpecError(
                 f"{name}: an axis without elements has no maximum, got shape {shape} and axis "
                 f"{axis}"
