@@ -306,7 +306,7 @@ def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
 def turned(height: int, width: int) -> Kernel:
     """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
     # what a lane loads at once has room in its registers
-    piece, ctas = (2048 // width, 8) if width <= 64 else (min(height, 16), 4)
+    piece, ctas = (min(height, 2048 // width), 8) if width <= 64 else (min(height, 16), 4)
     part = min(width, 64)
 
     @numpipe_kernel(
@@ -431,7 +431,7 @@ def copy_into(
             wide = piece.size == 2 and columns >= 256
             block = (32, 64) if small else (64, 256 if wide else 64)
             if small and min(rows, columns) <= 8:  # few of a larger block would be used
-                block = (8, 512 // piece.size) if rows <= 8 else (256, 8)
+                block = (8, 128) if rows <= 8 else (64, 8)
             turned(*block)(*arrays, **place)
         elif piece.way == "transposed":
             stored = (
