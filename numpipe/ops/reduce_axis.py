@@ -47,6 +47,7 @@ from ..kernels.row_kernels import loadable
 from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
+from ..language.memory.remote import async_store_smem
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
@@ -55,19 +56,22 @@ from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import program_id
+from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from .op_outputs import Place, allocated
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
+SMS = 132
 NARROW = 128
 """columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
 WIDE = 512
 """least elements of a row, or of several rows read as one, if TMA loads its columns"""
 SLOTS, TILE = 4, 8192
-"""tiles in the shared memory of a CTA, and bytes of one"""
+"""tiles in the shared memory of a warpgroup, and bytes of one"""
+WARPGROUPS, CLUSTER = 4, "cluster"
+"""of a CTA that reduces columns, and the name of its place in a cluster"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -87,7 +91,6 @@ def reducer(
     short: bool = False,
     again: bool = False,
     last: bool = True,
-    slots: int = 0,
     finish: Function | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
@@ -100,30 +103,26 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
-    slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
     finish  function of the reduced vector, if there is no further launch
 
-    Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
-    `scale`, a factor of the result.
+    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
-    each = 1 if down else fold  # results of a row of x
-    ctas = 4 if slots else 5 if index and down else 6  # without spills
+    ctas = 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * fold, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        # safe: a slot is loaded again after all warps have read it
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=slots > 0),
+        compiler_params=CompilerParams(ctas_per_sm=ctas),
         static_dims=(-1,),
     )
-    def reduce_axis(x, weights, places, y, found, parts, first, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+    def reduce_axis(x, weights, places, y, found, parts, scale):
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // fold
+        block, number, part = program_id(0) // fold, program_id(0) % fold, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
         # the second of two odd rows begins a column early, so that elements are loaded in pairs
         early = number * (n - 1)
@@ -131,7 +130,7 @@ def reducer(
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
-            if sums and each > 1:
+            if sums and fold > 1:
                 return of[batch, own, ds(early + start, length, stop=(number + 1) * n)]
             if sums or short:
                 return of[batch, own, ds(early + start, length)]
@@ -147,30 +146,11 @@ def reducer(
         share = cdiv(cdiv(n, length), parts) * length
         begin, end = part * share, min(part * share + share, n)
         # maxima may see elements twice: the last tile ends where the axis does
-        most = n if sums or short else n + each - 1 - length
+        most = n if sums or short else n + fold - 1 - length
 
-        def load(row, buffer, landed):
-            """Load the tile that begins at a row into its slot."""
-            if row < end:
-                source, slot = x.at[batch, ds(min(row, most), length), own], row // length % slots
-                copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
-
-        if slots:
-            buffer, landed = scratch(
-                (SMEM((slots, length, across), x.dtype), Barrier(num_barriers=slots))
-            )
-            for k in range(slots):
-                load(begin + k * length, buffer, landed)
         for k in range(begin, end, length):
             start = min(k, most)
-            if slots:
-                slot = k // length % slots
-                barrier_wait(landed.at[slot])
-                tiles = load_tile(buffer.at[slot])
-                meet()
-                load(k + slots * length, buffer, landed)
-            else:
-                tiles = loaded(x, start)  # one load for all pieces
+            tiles = loaded(x, start)  # one load for all pieces
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
@@ -188,7 +168,7 @@ def reducer(
                     tile = tile.astype(np.float32)
                 if kind == "top":
                     tile = np.abs(tile)
-                if short or (each > 1 and (k == 0 or k == length - step)):
+                if short or (fold > 1 and (k == 0 or k == length - step)):
                     inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
                     tile = np.where(inside < np.uint32(n), tile, lowest)
                 if index:
@@ -207,9 +187,6 @@ def reducer(
         if index:
             if not again:
                 at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-            if down and fold > 1:
-                at = at * fold + (piece(iota(whole, 1), 0) + own.start) // (x.shape[2] // fold)
-            at = at + first
             top = result[None, :] if down else result[:, None]
             # an element that no other exceeds is -inf, as is the first of the axis
             at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
@@ -225,6 +202,166 @@ def reducer(
             y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
+
+
+@functools.cache
+def column_reducer(
+    kind: str,
+    size: int,
+    n: int,
+    wide: int,
+    width: int,
+    box: int,
+    fold: int,
+    cluster: int,
+    last: bool,
+    finish: Function | None,
+) -> Kernel:
+    """Return the kernel of a reduction (`reducer`) of columns that TMA can load.
+
+    A cluster has `width` columns, and each of its warpgroups every `fold`-th line of some rows,
+    so that what a warpgroup loads is equally far from a multiple of 16 bytes in all of them. The
+    first CTA combines their results.
+
+    n      columns of the array
+    wide   columns of a line: of a row, or of several narrow ones
+    box    columns that a warpgroup loads, `width` of them from anywhere on
+    fold   lines in each row of x
+    """
+    index, sums = kind == "argmax", kind in ("sum", "dot")
+    lowest = -np.inf if "max" in kind else 0.0
+    workers, blocks, columns = WARPGROUPS * cluster, cdiv(wide, width), n if wide > n else width
+    unit, step = 16 // size, 2048 // round_up(box, 64) // 8 * 8
+    length = max(TILE // size // box // step, 1) * step
+    length -= step * (length % 64 == 0)  # tiles of 64 rows would be accumulators
+    planes = 1 + index
+    unused = {"weights": kind != "dot", "found": last or not index}
+
+    @numpipe_kernel(
+        grid=lambda x, parts: (x.shape[0] * blocks * cluster, parts),
+        cluster=cluster,
+        cluster_names=CLUSTER,
+        num_compute_wgs=WARPGROUPS,
+        warp_specialized=False,
+        without=tuple(name for name, off in unused.items() if off),
+        # safe: a slot is loaded again after the warpgroup has read it, and other shared memory is
+        # written once, and read after a barrier
+        compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
+        static_dims=(-1,),
+    )
+    def reduce_columns(x, rest, weights, y, found, parts, scale):
+        wg, place, part = axis_index("wg"), program_id(0) // cluster, program_id(1)
+        worker, batch, first = axis_index(CLUSTER) * WARPGROUPS + wg, place // blocks, place % blocks * width
+        start = worker % fold * wide + first
+        early = start % unit
+        own, rows = ds(start - early, box), x.shape[1]
+        number, every = part * (workers // fold) + worker // fold, parts * (workers // fold)
+        share = cdiv(cdiv(rows, length), every) * length
+        begin, end = number * share, min(number * share + share, rows)
+        buffer, landed = scratch(
+            (SMEM((WARPGROUPS * SLOTS, length, box), x.dtype), Barrier(num_barriers=WARPGROUPS * SLOTS))
+        )
+
+        def slot(row):
+            return wg * SLOTS + row // length % SLOTS
+
+        def load(row):
+            """Load the tile that begins at a row into its slot."""
+            if row < end:
+                copy_gmem_to_smem(x.at[batch, ds(row, length), own], buffer.at[slot(row)], landed.at[slot(row)])
+
+        def combined(total, at, tile, place):
+            """Combine elements with those before."""
+            if sums:
+                return total + tile.astype(np.float32), at
+            if kind == "top":
+                tile = np.abs(tile)
+            if not index:
+                return np.maximum(total, tile), at
+            tile = (tile + 0.0).astype(np.float32)  # -0 becomes 0, so that equal numbers have equal bits
+            higher = np.maximum(total, tile)
+            return higher, np.where(bitcast(higher, np.int32) != bitcast(total, np.int32), place, at)
+
+        def reduced(total, at):
+            """Combine the rows of a tile."""
+            if sums:
+                return total.sum(axis=0), at
+            result = total.max(axis=0)
+            if not index:
+                return result, at
+            # an element that no other exceeds is -inf, as is the first of the axis
+            found = (total == result[None, :]) | np.isnan(total)
+            return result, np.where(found, at, BEYOND).min(axis=0)
+
+        own_results, results, sent = scratch(
+            (
+                SMEM((WARPGROUPS * planes * box,), np.float32),
+                SMEM((planes * workers * width,), np.float32),
+                Barrier(num_arrivals=planes * workers),
+            )
+        )
+
+        def send(plane, result):
+            """Send a vector to the first CTA."""
+            to = (wg * planes + plane) * box
+            own_results[ds(to, box)] = result
+            meet()
+            mine = own_results[ds(to + early, width)]
+            there = results.at[ds((plane * workers + worker) * width, width)]
+            async_store_smem(mine, there, sent, cluster_idx=0, cluster_dim=CLUSTER)
+
+        def received(plane):
+            return load_tile(results.at[ds(plane * workers * width, workers * width)], columns=columns)
+
+        for k in range(SLOTS):
+            load(begin + k * length)
+        end_of_array = rest[batch, own, 0].astype(np.float32)
+        total = full((step, box), lowest, np.float32 if sums or index else x.dtype)
+        at = full((step, box), 0, np.int32)
+        for k in range(begin, end, length):
+            barrier_wait(landed.at[slot(k)])
+            tiles = load_tile(buffer.at[slot(k)])
+            meet()
+            load(k + SLOTS * length)
+            if kind == "dot":
+                factors = weights[batch, ds(k, length)].astype(np.float32)
+                tiles = tiles.astype(np.float32) * factors[:, None]
+            if not sums and k + length > rows:
+                tiles = np.where(iota((length, box), 0) < rows - k, tiles, lowest)
+            before, sum = total, full((step, box), 0.0, np.float32)
+            if sums:
+                # sums of few elements lose fewer digits
+                total = sum
+            for i in static_range(0, length, step):
+                total, at = combined(total, at, tiles[ds(i, step), :], k + i)
+            if sums:
+                total = before + total
+        # rows become rows of the array
+        inside = iota(box) + own.start
+        at = (at + iota((step, box), 0)) * (fold * wide // n) + (inside // n)[None, :]
+        total, at = reduced(total.astype(np.float32), at)
+        if number == 0:
+            end_of_array = np.where(inside < rest.shape[1], end_of_array, lowest)
+            total, at = combined(total, at, end_of_array, rows * (fold * wide // n) + inside // n)
+        send(0, total)
+        if index:
+            send(1, bitcast(at, np.float32))
+        if worker == 0:
+            barrier_wait(sent)
+            result, places = reduced(received(0), bitcast(received(planes - 1), np.int32))
+            out = ds(first, columns)
+            if last and not index:
+                result = result * scale
+                if finish is not None:
+                    result = finish(result)
+            if index and last:
+                y[batch, part, out] = places
+            else:
+                y[batch, part, out] = result
+            if index and not last:
+                found[batch, part, out] = places
+
+    return reduce_columns  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -290,16 +427,12 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
-    """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
-    are reduced, so many that TMA can load them and that they are wide."""
-    _, rows, columns = view.shape
+def _in_pairs(view: ArrayInfo) -> bool:
+    """Return whether two rows of a view, of odd length and 16 bits, are read as one."""
+    batch, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    line = 16 // math.gcd(row, 16)
-    # few rows would have partial results of nearly as many bytes
-    fold, least = (round_up(cdiv(WIDE, columns), line), 32) if down else (1 + (row % 4 > 0), 1)
-    fits = view.strides[1] == row and not (down and kind == "dot")
-    return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
+    whole = view.strides[1] == row and (batch == 1 or rows % 2 == 0)
+    return whole and row % 4 > 0 and rows > 1 and rows * row >= FOLDED
 
 
 def _narrow(view: ArrayInfo) -> ArrayInfo | None:
@@ -327,26 +460,23 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
-    slots: int = 0,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
-    >>> schedule((1, 16384, 16384), True, 2, slots=4), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 16, 8), (16, 128, 48, 187))
+    >>> schedule((1, 9000, 72), True, 2)
+    (16, 128, 48, 187)
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
+    n, sums = max(n, 1), kind in ("sum", "dot")
     if down:
         across = 64 * cdiv(others, 64 * cdiv(others, 256))
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
-        if slots:
-            length, ctas = TILE // itemsize // across // step * step, ENOUGH // 3
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -366,7 +496,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 512 else min(ctas // tiles, n // length)
+    parts = 1 if again and n < 512 else min(ENOUGH // tiles, n // length)
     return step, across, length, max(parts, 1)
 
 
@@ -414,43 +544,97 @@ def launch_on_view(
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, **place)
         return
-    fold = 1 if again else _folded(view, kind, down)
-    whole = rows // fold * fold
-
-    def planned(begin: int, end: int, each: int) -> tuple:
-        shape = batch, (end - begin) // each, each * columns
-        x = strided(view, shape, (far, each * near, size), (0, begin))
-        wide = down and not again and shape[2] > NARROW
-        slots = SLOTS if wide and loadable(x)[0] else 0
-        return begin, each, x, slots, *schedule(shape, down, size, each, kind, again, slots)
-
-    plans = [planned(0, whole, fold), planned(whole, rows, 1)][: 1 + (whole < rows)]
-    # all rows are shared by as many CTAs
-    parts = plans[0][-1]
-    slots = parts * fold + len(plans) - 1 if down else parts
-    last, others, index = slots == 1, columns if down else rows, kind == "argmax"
-    new = lambda dtype: allocated(y, (batch, slots, others), place, dtype)
-    made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
+    others, index = columns if down else rows, kind == "argmax"
+    fold = 1 if down or again else 1 + _in_pairs(view)
+    if rows % fold:
+        # the last of an odd number of rows has a launch of its own
+        for begin, end in (0, rows - 1), (rows - 1, rows):
+            part = strided(view, (1, end - begin, columns), view.strides, (0, begin))
+            result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
+            launch_on_view(kind, part, down, result, place, scale, finish, weights)
+        return
+    plan = column_plan(view, kind) if down and not again else None
+    tile = schedule((batch, rows // fold, fold * columns), down, size, fold, kind, again)
+    parts = plan[-1] if plan else tile[-1]
+    last = parts == 1
+    new = lambda dtype: allocated(y, (batch, parts, others), place, dtype)
+    made = {"y": y if last else new(np.float32)}
     if index and not last:
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    for begin, each, x, ring, *tile, _ in plans:
-        more, shared = {}, 1 if down and begin else parts
-        for name, info in made.items():
-            outer, inner, one = info.strides
-            if down:
-                sizes, steps = (shared, x.shape[2], 1), (each * inner, one, one)
-                first = 0, parts * fold if begin else 0, 0
-            else:
-                sizes, steps = (parts, x.shape[1], each), (inner, each * one, one)
-                first = 0, 0, begin
-            more[name] = strided(info, (batch, *sizes), (outer, *steps), first)
-        short = kind not in ("sum", "dot") and tile[2] > (x.shape[1] if down else columns)
-        kernel = reducer(kind, down, *tile, each, short, again and index, last, ring, finish)
-        scalars = {"parts": shared, "first": begin if down else 0}
-        kernel(x, **inputs, **more, **scalars, scale=scale, **place)
+    more = {"parts": parts, "scale": scale, **place}
+    if plan:
+        group, lines, *_ = plan
+        x, rest = lines_of(view, group, lines)
+        kernel = column_reducer(kind, size, columns, *plan[:-1], last, finish)
+        results = {name: reshaped(info, batch, parts, columns) for name, info in made.items()}
+        kernel(x, rest, **inputs, **results, **more)
+    else:
+        x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
+        short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
+        kernel = reducer(kind, down, *tile[:3], fold, short, again and index, last, finish)
+        sizes = batch, parts, others // fold, fold
+        kernel(x, **inputs, **{name: reshaped(info, *sizes) for name, info in made.items()}, **more)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
-        launch_reduction(way, made["y"], 1, y, place, **options)
+        partial = reshaped(made["y"], batch, parts, others)
+        launch_reduction(way, partial, 1, y, place, **options)
+
+
+def lines_of(view: ArrayInfo, group: int, fold: int) -> tuple[ArrayInfo, ArrayInfo]:
+    """Return the rows of a view as lines of `group` rows, of which `fold` are a row of the result,
+    and the elements that are left over."""
+    (batch, rows, columns), (far, near, size) = view.shape, view.strides
+    each = group * fold
+    whole = rows // each * each
+    x = strided(view, (batch, rows // each, each * columns), (far, each * near, size))
+    first = (0, whole) if whole < rows else ()
+    rest = strided(view, (batch, (rows - whole) * columns, 1), (far, size, size), first)
+    return x, rest
+
+
+def column_plan(view: ArrayInfo, kind: str) -> tuple[int, int, int, int, int, int] | None:
+    """Return (group, fold, width, box, cluster, parts) if TMA can load columns of a view."""
+    (batch, rows, columns), (_, near, size) = view.shape, view.strides
+    row, unit = columns * size, 16 // size
+    line = 16 // math.gcd(near, 16)
+    dense = near == row and kind != "dot"
+    if line > 1 and not dense:
+        return None
+    group = 1
+    if dense and 2 * columns <= 256 - unit:
+        group = (256 - unit) // columns
+        least = 8 // math.gcd(columns, 8)
+        group = max(group // max(least, line) * max(least, line) or group // least * least, 1)
+    wide = group * columns
+    fold = line // math.gcd(line, group)
+    gap = unit if fold > 1 else 0
+    width, cluster, parts = cluster_schedule(batch, rows // group, wide, gap, fold, size)
+    if fold > WARPGROUPS * cluster or rows * row < FOLDED or rows < group * fold * 8 or row < 16:
+        return None
+    if not loadable(lines_of(view, group, fold)[0])[0]:
+        return None
+    return group, fold, width, width + gap, cluster, parts
+
+
+@functools.lru_cache(maxsize=1024)
+def cluster_schedule(
+    batch: int, lines: int, wide: int, gap: int, fold: int, size: int
+) -> tuple[int, int, int]:
+    """Return (width, cluster, parts) of a reduction of columns: as many CTAs as an H200 has SMs, or
+    several times as many."""
+    found = []
+    widths = [wide] if wide <= 256 - gap else range(32, 257 - gap, 8)
+    for cluster in (1, 2, 4, 8):
+        for width in widths:
+            width = round_up(width, 8)
+            tiles = batch * cdiv(wide, width) * cluster
+            parts = max(min(SMS // tiles, lines // (64 * cluster)), 1)
+            waves = cdiv(tiles * parts, SMS)
+            nbytes = waves * lines / (cluster * parts) * (width + gap) * size
+            time = nbytes / 32 + waves * 1000 + (parts > 1) * 2500 + waves * width
+            if WARPGROUPS * cluster >= fold:
+                found.append((time, width, cluster, parts))
+    return min(found)[1:]

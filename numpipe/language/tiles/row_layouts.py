@@ -97,7 +97,8 @@ def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     ([4, 8, 4, 16], 32)
     """
     banks = power_of_two(round(columns * itemsize / 8) * 2, 32)  # between those of adjacent rows
-    return max(min(LANES), min(256 // covered_rows(rows), 32), min(banks // 2, 16))
+    share = 256 // (1 << (covered_rows(rows) - 1).bit_length())
+    return max(min(LANES), min(share, 32), min(banks // 2, 16))
 
 
 def record(shape: Ints, layout: str) -> RegisterLayout:
