@@ -69,9 +69,9 @@ NARROW = 128
 WIDE = 512
 """least elements of a row, or of several rows read as one, if TMA loads its columns"""
 SLOTS, TILE = 4, 8192
-"""tiles in the shared memory of a warpgroup, and bytes of one"""
-WARPGROUPS, CLUSTER = 4, "cluster"
-"""of a CTA that reduces columns, and the name of its place in a cluster"""
+"""tiles in the shared memory of a CTA, and bytes of one"""
+CLUSTER = "cluster"
+"""name of a CTA's place in a cluster"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -230,7 +230,7 @@ def column_reducer(
     """
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
-    workers, blocks, columns = WARPGROUPS * cluster, cdiv(wide, width), n if wide > n else width
+    blocks, columns = cdiv(wide, width), n if wide > n else width
     unit, step = 16 // size, 2048 // round_up(box, 64) // 8 * 8
     length = max(TILE // size // box // step, 1) * step
     length -= step * (length % 64 == 0)  # tiles of 64 rows would be accumulators
@@ -241,29 +241,28 @@ def column_reducer(
         grid=lambda x, parts: (x.shape[0] * blocks * cluster, parts),
         cluster=cluster,
         cluster_names=CLUSTER,
-        num_compute_wgs=WARPGROUPS,
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
         # safe: a slot is loaded again after the warpgroup has read it, and other shared memory is
         # written once, and read after a barrier
-        compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
+        compiler_params=CompilerParams(ctas_per_sm=4, unsafe_no_auto_barriers=True),
         static_dims=(-1,),
     )
     def reduce_columns(x, rest, weights, y, found, parts, scale):
-        wg, place, part = axis_index("wg"), program_id(0) // cluster, program_id(1)
-        worker, batch, first = axis_index(CLUSTER) * WARPGROUPS + wg, place // blocks, place % blocks * width
+        place, part, worker = program_id(0) // cluster, program_id(1), axis_index(CLUSTER)
+        batch, first = place // blocks, place % blocks * width
         start = worker % fold * wide + first
         early = start % unit
         own, rows = ds(start - early, box), x.shape[1]
-        number, every = part * (workers // fold) + worker // fold, parts * (workers // fold)
+        number, every = part * (cluster // fold) + worker // fold, parts * (cluster // fold)
         share = cdiv(cdiv(rows, length), every) * length
         begin, end = number * share, min(number * share + share, rows)
         buffer, landed = scratch(
-            (SMEM((WARPGROUPS * SLOTS, length, box), x.dtype), Barrier(num_barriers=WARPGROUPS * SLOTS))
+            (SMEM((SLOTS, length, box), x.dtype), Barrier(num_barriers=SLOTS))
         )
 
         def slot(row):
-            return wg * SLOTS + row // length % SLOTS
+            return row // length % SLOTS
 
         def load(row):
             """Load the tile that begins at a row into its slot."""
@@ -295,23 +294,23 @@ def column_reducer(
 
         own_results, results, sent = scratch(
             (
-                SMEM((WARPGROUPS * planes * box,), np.float32),
-                SMEM((planes * workers * width,), np.float32),
-                Barrier(num_arrivals=planes * workers),
+                SMEM((planes * box,), np.float32),
+                SMEM((planes * cluster * width,), np.float32),
+                Barrier(num_arrivals=planes * cluster),
             )
         )
 
         def send(plane, result):
             """Send a vector to the first CTA."""
-            to = (wg * planes + plane) * box
+            to = plane * box
             own_results[ds(to, box)] = result
             meet()
             mine = own_results[ds(to + early, width)]
-            there = results.at[ds((plane * workers + worker) * width, width)]
+            there = results.at[ds((plane * cluster + worker) * width, width)]
             async_store_smem(mine, there, sent, cluster_idx=0, cluster_dim=CLUSTER)
 
         def received(plane):
-            return load_tile(results.at[ds(plane * workers * width, workers * width)], columns=columns)
+            return load_tile(results.at[ds(plane * cluster * width, cluster * width)], columns=columns)
 
         for k in range(SLOTS):
             load(begin + k * length)
@@ -565,8 +564,7 @@ def launch_on_view(
         inputs["places"] = reshaped(places, *view.shape)
     more = {"parts": parts, "scale": scale, **place}
     if plan:
-        group, lines, *_ = plan
-        x, rest = lines_of(view, group, lines)
+        x, rest = lines_of(view, plan[0] // columns, plan[3])
         kernel = column_reducer(kind, size, columns, *plan[:-1], last, finish)
         results = {name: reshaped(info, batch, parts, columns) for name, info in made.items()}
         kernel(x, rest, **inputs, **results, **more)
@@ -595,46 +593,39 @@ def lines_of(view: ArrayInfo, group: int, fold: int) -> tuple[ArrayInfo, ArrayIn
     return x, rest
 
 
-def column_plan(view: ArrayInfo, kind: str) -> tuple[int, int, int, int, int, int] | None:
-    """Return (group, fold, width, box, cluster, parts) if TMA can load columns of a view."""
+def column_plan(view: ArrayInfo, kind: str) -> tuple[int, int, int, int, int, int, int] | None:
+    """Return (wide, width, box, fold, cluster, group, parts) of `column_reducer`, and how many rows
+    are a line, if TMA can load the columns of a view."""
     (batch, rows, columns), (_, near, size) = view.shape, view.strides
-    row, unit = columns * size, 16 // size
-    line = 16 // math.gcd(near, 16)
-    dense = near == row and kind != "dot"
-    if line > 1 and not dense:
-        return None
-    group = 1
-    if dense and 2 * columns <= 256 - unit:
-        group = (256 - unit) // columns
-        least = 8 // math.gcd(columns, 8)
-        group = max(group // max(least, line) * max(least, line) or group // least * least, 1)
-    wide = group * columns
-    fold = line // math.gcd(line, group)
-    gap = unit if fold > 1 else 0
-    width, cluster, parts = cluster_schedule(batch, rows // group, wide, gap, fold, size)
-    if fold > WARPGROUPS * cluster or rows * row < FOLDED or rows < group * fold * 8 or row < 16:
+    line, whole = 16 // math.gcd(near, 16), near == columns * size and kind != "dot"
+    least = max(8 // math.gcd(columns, 8), line)
+    group = max(248 // columns // least * least, 1) if whole else 1
+    wide, fold = group * columns, line // math.gcd(line, group)
+    if fold > 1 and not whole or rows * near < FOLDED or rows < 256:
         return None
     if not loadable(lines_of(view, group, fold)[0])[0]:
         return None
-    return group, fold, width, width + gap, cluster, parts
+    return wide, *cluster_schedule(batch, rows // group, wide, fold, size, wide > columns)
 
 
 @functools.lru_cache(maxsize=1024)
 def cluster_schedule(
-    batch: int, lines: int, wide: int, gap: int, fold: int, size: int
-) -> tuple[int, int, int]:
-    """Return (width, cluster, parts) of a reduction of columns: as many CTAs as an H200 has SMs, or
-    several times as many."""
+    batch: int, lines: int, wide: int, fold: int, size: int, single: bool
+) -> tuple[int, int, int, int, int]:
+    """Return (width, box, fold, cluster, parts) of `column_reducer`."""
+    unit, gap = 128 // size, 8 * (fold > 1)
     found = []
-    widths = [wide] if wide <= 256 - gap else range(32, 257 - gap, 8)
-    for cluster in (1, 2, 4, 8):
-        for width in widths:
-            width = round_up(width, 8)
+    for box in range(unit, 257, unit):
+        width = min(box - gap, round_up(wide, 8))
+        if single and width < wide:
+            continue
+        for cluster in (c for c in (2, 4, 8) if c >= fold):
             tiles = batch * cdiv(wide, width) * cluster
-            parts = max(min(SMS // tiles, lines // (64 * cluster)), 1)
-            waves = cdiv(tiles * parts, SMS)
-            nbytes = waves * lines / (cluster * parts) * (width + gap) * size
-            time = nbytes / 32 + waves * 1000 + (parts > 1) * 2500 + waves * width
-            if WARPGROUPS * cluster >= fold:
-                found.append((time, width, cluster, parts))
+            parts = max(min(ENOUGH // 3 // tiles, lines // (32 * cluster)), 1)
+            waves = max(tiles * parts / (ENOUGH // 3), 1)
+            waves = cdiv(tiles * parts, ENOUGH // 3) if waves < 4 else waves + 0.5
+            nbytes = waves * lines / (cluster * parts) * box * size
+            found.append((nbytes / 8 + waves * 1000 + (parts > 1) * (1000 + 10 * parts), width, box, fold, cluster, parts))
+        if width >= wide:
+            break
     return min(found)[1:]
