@@ -46,8 +46,8 @@ from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
 from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem, meet
-from ..language.memory.scratch import scratch
 from ..language.memory.remote import async_store_smem
+from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
@@ -63,15 +63,14 @@ from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
-SMS = 132
 NARROW = 128
 """columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
 WIDE = 512
 """least elements of a row, or of several rows read as one, if TMA loads its columns"""
 SLOTS, TILE = 4, 8192
 """tiles in the shared memory of a CTA, and bytes of one"""
-CLUSTER = "cluster"
-"""name of a CTA's place in a cluster"""
+CLUSTER, MOST = "cluster", 8
+"""name of a CTA's place in its cluster, and most CTAs of one"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -91,6 +90,8 @@ def reducer(
     short: bool = False,
     again: bool = False,
     last: bool = True,
+    slots: int = 0,
+    cluster: int = 1,
     finish: Function | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
@@ -103,26 +104,36 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
+    slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
+    cluster CTAs that share the axis, of which the first one combines the results
     finish  function of the reduced vector, if there is no further launch
 
-    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    `rest` has the elements of columns that are left over if `fold` rows are read as one. Scalars
+    are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
-    unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
-    ctas = 5 if index and down else 6  # without spills
+    left_over = down and fold > 1
+    unused = {"rest": not left_over, "weights": kind != "dot", "places": not again}
+    unused["found"] = last or not index
+    each = 1 if down else fold  # results of a row of x
+    ctas = 4 if slots else 5 if index and down else 6  # without spills
+    planes = 1 + index
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * fold, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=ctas),
+        # safe: a slot is loaded again after all warps have read it
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=slots > 0),
         static_dims=(-1,),
+        cluster=(1, cluster),
+        cluster_names=("other", CLUSTER),
     )
-    def reduce_axis(x, weights, places, y, found, parts, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // fold
-        block, number, part = program_id(0) // fold, program_id(0) % fold, program_id(1)
+    def reduce_axis(x, rest, weights, places, y, found, parts, scale):
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
+        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
         # the second of two odd rows begins a column early, so that elements are loaded in pairs
         early = number * (n - 1)
@@ -130,7 +141,7 @@ def reducer(
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
-            if sums and fold > 1:
+            if sums and each > 1:
                 return of[batch, own, ds(early + start, length, stop=(number + 1) * n)]
             if sums or short:
                 return of[batch, own, ds(early + start, length)]
@@ -146,11 +157,72 @@ def reducer(
         share = cdiv(cdiv(n, length), parts) * length
         begin, end = part * share, min(part * share + share, n)
         # maxima may see elements twice: the last tile ends where the axis does
-        most = n if sums or short else n + fold - 1 - length
+        most = n if sums or short else n + each - 1 - length
+
+        def load(row, buffer, landed):
+            """Load the tile that begins at a row into its slot."""
+            if row < end:
+                source, slot = x.at[batch, ds(min(row, most), length), own], row // length % slots
+                copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
+
+        if slots:
+            buffer, landed = scratch(
+                (SMEM((slots, length, across), x.dtype), Barrier(num_barriers=slots))
+            )
+            for k in range(slots):
+                load(begin + k * length, buffer, landed)
+
+        def combined(total, at, tile, place):
+            """Combine elements, whose index is `place`, with those before."""
+            if index:
+                tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
+            if sums or index:
+                tile = tile.astype(np.float32)
+            if kind == "top":
+                tile = np.abs(tile)
+            if sums:
+                return total + tile, at
+            higher = np.maximum(total, tile)
+            if index:
+                changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
+                if again:
+                    # results of a row are in no order
+                    same = bitcast(tile, np.int32) == bitcast(total, np.int32)
+                    at = np.where(same, np.minimum(at, place), at)
+                at = np.where(changed, place, at)
+            return higher, at
+
+        def reduced(total, at):
+            """Combine the elements of a tile along the axis."""
+            result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
+            if index:
+                top = result[None, :] if down else result[:, None]
+                # an element that no other exceeds is -inf, as is the first of the axis
+                at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+            return result, at
+
+        def store(result, at, part):
+            if last and not index:
+                result = result * scale
+                if finish is not None:
+                    result = finish(result)
+            if not (index and last):
+                y[batch, part, own, number] = result
+            elif index:
+                y[batch, part, own, number] = at
+            if index and not last:
+                found[batch, part, own, number] = at
 
         for k in range(begin, end, length):
             start = min(k, most)
-            tiles = loaded(x, start)  # one load for all pieces
+            if slots:
+                slot = k // length % slots
+                barrier_wait(landed.at[slot])
+                tiles = load_tile(buffer.at[slot])
+                meet()
+                load(k + slots * length, buffer, landed)
+            else:
+                tiles = loaded(x, start)  # one load for all pieces
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
@@ -162,205 +234,46 @@ def reducer(
                 carried, total = total, piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
-                if index:
-                    tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-                if sums or index:
-                    tile = tile.astype(np.float32)
-                if kind == "top":
-                    tile = np.abs(tile)
-                if short or (fold > 1 and (k == 0 or k == length - step)):
+                if short or (each > 1 and (k == 0 or k == length - step)):
                     inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
                     tile = np.where(inside < np.uint32(n), tile, lowest)
-                if index:
-                    higher = np.maximum(total, tile)
-                    changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
-                    if again:
-                        # results of a row are in no order
-                        place = piece(indices, k)
-                        same = bitcast(tile, np.int32) == bitcast(total, np.int32)
-                        at = np.where(same, np.minimum(at, place), at)
-                    at = np.where(changed, place, at)
-                total = total + tile if sums else np.maximum(total, tile)
+                if again and index:
+                    place = piece(indices, k)
+                total, at = combined(total, at, tile, place)
             if sums:
                 total = carried + total
-        result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
-        if index:
-            if not again:
-                at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-            top = result[None, :] if down else result[:, None]
-            # an element that no other exceeds is -inf, as is the first of the axis
-            at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
-        if index and last:
-            y[batch, part, own, number] = at
+        if not again:
+            at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
+        columns = piece(iota(whole, 1), 0) + own.start
+        if left_over:
+            inside = (columns < rest.shape[1]) & (piece(iota(whole, 0), 0) + part == 0)
+            tile = np.where(inside, rest[batch, own, 0][None, :], lowest)
+            total, at = combined(total, at, tile, x.shape[1])
+            at = at * fold + columns // (x.shape[2] // fold)
+        result, at = reduced(total, at)
+        if cluster == 1:
+            store(result, at, part)
         else:
+            # the first CTA of the cluster combines the results of all
+            size = cluster * across
+            results, sent = scratch(
+                (SMEM((planes * size,), np.float32), Barrier(num_arrivals=planes * cluster))
+            )
+            rank = axis_index(CLUSTER)
+            mine = results.at[ds(rank * across, across)]
+            async_store_smem(result, mine, sent, cluster_idx=0, cluster_dim=CLUSTER)
             if index:
-                found[batch, part, own, number] = at
-            if last:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            y[batch, part, own, number] = result
+                mine = results.at[ds(size + rank * across, across)]
+                at = bitcast(at, np.float32)
+                async_store_smem(at, mine, sent, cluster_idx=0, cluster_dim=CLUSTER)
+            if rank == 0:
+                barrier_wait(sent)
+                all_results = load_tile(results.at[ds(0, size)], columns=across)
+                all_places = load_tile(results.at[ds(planes * size - size, size)], columns=across)
+                whole_result, whole_at = reduced(all_results, bitcast(all_places, np.int32))
+                store(whole_result, whole_at, part // cluster)
 
     return reduce_axis  # type: ignore[no-any-return]
-
-
-@functools.cache
-def column_reducer(
-    kind: str,
-    size: int,
-    n: int,
-    wide: int,
-    width: int,
-    box: int,
-    fold: int,
-    cluster: int,
-    last: bool,
-    finish: Function | None,
-) -> Kernel:
-    """Return the kernel of a reduction (`reducer`) of columns that TMA can load.
-
-    A cluster has `width` columns, and each of its warpgroups every `fold`-th line of some rows,
-    so that what a warpgroup loads is equally far from a multiple of 16 bytes in all of them. The
-    first CTA combines their results.
-
-    n      columns of the array
-    wide   columns of a line: of a row, or of several narrow ones
-    box    columns that a warpgroup loads, `width` of them from anywhere on
-    fold   lines in each row of x
-    """
-    index, sums = kind == "argmax", kind in ("sum", "dot")
-    lowest = -np.inf if "max" in kind else 0.0
-    blocks, columns = cdiv(wide, width), n if wide > n else width
-    unit, step = 16 // size, 2048 // round_up(box, 64) // 8 * 8
-    length = max(TILE // size // box // step, 1) * step
-    length -= step * (length % 64 == 0)  # tiles of 64 rows would be accumulators
-    planes = 1 + index
-    unused = {"weights": kind != "dot", "found": last or not index}
-
-    @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * blocks * cluster, parts),
-        cluster=cluster,
-        cluster_names=CLUSTER,
-        warp_specialized=False,
-        without=tuple(name for name, off in unused.items() if off),
-        # safe: a slot is loaded again after the warpgroup has read it, and other shared memory is
-        # written once, and read after a barrier
-        compiler_params=CompilerParams(ctas_per_sm=4, unsafe_no_auto_barriers=True),
-        static_dims=(-1,),
-    )
-    def reduce_columns(x, rest, weights, y, found, parts, scale):
-        place, part, worker = program_id(0) // cluster, program_id(1), axis_index(CLUSTER)
-        batch, first = place // blocks, place % blocks * width
-        start = worker % fold * wide + first
-        early = start % unit
-        own, rows = ds(start - early, box), x.shape[1]
-        number, every = part * (cluster // fold) + worker // fold, parts * (cluster // fold)
-        share = cdiv(cdiv(rows, length), every) * length
-        begin, end = number * share, min(number * share + share, rows)
-        buffer, landed = scratch(
-            (SMEM((SLOTS, length, box), x.dtype), Barrier(num_barriers=SLOTS))
-        )
-
-        def slot(row):
-            return row // length % SLOTS
-
-        def load(row):
-            """Load the tile that begins at a row into its slot."""
-            if row < end:
-                copy_gmem_to_smem(x.at[batch, ds(row, length), own], buffer.at[slot(row)], landed.at[slot(row)])
-
-        def combined(total, at, tile, place):
-            """Combine elements with those before."""
-            if sums:
-                return total + tile.astype(np.float32), at
-            if kind == "top":
-                tile = np.abs(tile)
-            if not index:
-                return np.maximum(total, tile), at
-            tile = (tile + 0.0).astype(np.float32)  # -0 becomes 0, so that equal numbers have equal bits
-            higher = np.maximum(total, tile)
-            return higher, np.where(bitcast(higher, np.int32) != bitcast(total, np.int32), place, at)
-
-        def reduced(total, at):
-            """Combine the rows of a tile."""
-            if sums:
-                return total.sum(axis=0), at
-            result = total.max(axis=0)
-            if not index:
-                return result, at
-            # an element that no other exceeds is -inf, as is the first of the axis
-            found = (total == result[None, :]) | np.isnan(total)
-            return result, np.where(found, at, BEYOND).min(axis=0)
-
-        own_results, results, sent = scratch(
-            (
-                SMEM((planes * box,), np.float32),
-                SMEM((planes * cluster * width,), np.float32),
-                Barrier(num_arrivals=planes * cluster),
-            )
-        )
-
-        def send(plane, result):
-            """Send a vector to the first CTA."""
-            to = plane * box
-            own_results[ds(to, box)] = result
-            meet()
-            mine = own_results[ds(to + early, width)]
-            there = results.at[ds((plane * cluster + worker) * width, width)]
-            async_store_smem(mine, there, sent, cluster_idx=0, cluster_dim=CLUSTER)
-
-        def received(plane):
-            return load_tile(results.at[ds(plane * cluster * width, cluster * width)], columns=columns)
-
-        for k in range(SLOTS):
-            load(begin + k * length)
-        end_of_array = rest[batch, own, 0].astype(np.float32)
-        total = full((step, box), lowest, np.float32 if sums or index else x.dtype)
-        at = full((step, box), 0, np.int32)
-        for k in range(begin, end, length):
-            barrier_wait(landed.at[slot(k)])
-            tiles = load_tile(buffer.at[slot(k)])
-            meet()
-            load(k + SLOTS * length)
-            if kind == "dot":
-                factors = weights[batch, ds(k, length)].astype(np.float32)
-                tiles = tiles.astype(np.float32) * factors[:, None]
-            if not sums and k + length > rows:
-                tiles = np.where(iota((length, box), 0) < rows - k, tiles, lowest)
-            before, sum = total, full((step, box), 0.0, np.float32)
-            if sums:
-                # sums of few elements lose fewer digits
-                total = sum
-            for i in static_range(0, length, step):
-                total, at = combined(total, at, tiles[ds(i, step), :], k + i)
-            if sums:
-                total = before + total
-        # rows become rows of the array
-        inside = iota(box) + own.start
-        at = (at + iota((step, box), 0)) * (fold * wide // n) + (inside // n)[None, :]
-        total, at = reduced(total.astype(np.float32), at)
-        if number == 0:
-            end_of_array = np.where(inside < rest.shape[1], end_of_array, lowest)
-            total, at = combined(total, at, end_of_array, rows * (fold * wide // n) + inside // n)
-        send(0, total)
-        if index:
-            send(1, bitcast(at, np.float32))
-        if worker == 0:
-            barrier_wait(sent)
-            result, places = reduced(received(0), bitcast(received(planes - 1), np.int32))
-            out = ds(first, columns)
-            if last and not index:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            if index and last:
-                y[batch, part, out] = places
-            else:
-                y[batch, part, out] = result
-            if index and not last:
-                found[batch, part, out] = places
-
-    return reduce_columns  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -426,12 +339,16 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _in_pairs(view: ArrayInfo) -> bool:
-    """Return whether two rows of a view, of odd length and 16 bits, are read as one."""
+def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
+    """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
+    are reduced, so many that TMA can load them and that they are wide."""
     batch, rows, columns = view.shape
     row = columns * view.dtype.itemsize
-    whole = view.strides[1] == row and (batch == 1 or rows % 2 == 0)
-    return whole and row % 4 > 0 and rows > 1 and rows * row >= FOLDED
+    line = 16 // math.gcd(row, 16)
+    # few rows would have partial results of nearly as many bytes
+    fold, least = (round_up(cdiv(WIDE, columns), line), 32) if down else (1 + (row % 4 > 0), 1)
+    fits = view.strides[1] == row and not (down and kind == "dot")
+    return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
 
 
 def _narrow(view: ArrayInfo) -> ArrayInfo | None:
@@ -459,23 +376,26 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
+    slots: int = 0,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
-    >>> schedule((1, 9000, 72), True, 2)
-    (16, 128, 48, 187)
+    >>> schedule((1, 16384, 16384), True, 2, slots=4), schedule((1, 9000, 72), True, 2)
+    ((8, 256, 16, 8), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, sums = max(n, 1), kind in ("sum", "dot")
+    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
     if down:
         across = 64 * cdiv(others, 64 * cdiv(others, 256))
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
+        if slots:
+            length, ctas = TILE // itemsize // across // step * step, ENOUGH // 3
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -495,7 +415,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 512 else min(ENOUGH // tiles, n // length)
+    parts = 1 if again and n < 512 else min(ctas // tiles, n // length)
     return step, across, length, max(parts, 1)
 
 
@@ -543,89 +463,39 @@ def launch_on_view(
         y = reshaped(y, rows)
         kernel(matrix, **inputs, y=y, scale=scale, **place)
         return
-    others, index = columns if down else rows, kind == "argmax"
-    fold = 1 if down or again else 1 + _in_pairs(view)
-    if rows % fold:
-        # the last of an odd number of rows has a launch of its own
-        for begin, end in (0, rows - 1), (rows - 1, rows):
-            part = strided(view, (1, end - begin, columns), view.strides, (0, begin))
+    fold = 1 if again else _folded(view, kind, down)
+    whole = rows // fold * fold
+    if whole < rows and not down:
+        # the last row of an odd number has a launch of its own
+        for begin, end in (0, whole), (whole, rows):
+            part = strided(view, (batch, end - begin, columns), view.strides, (0, begin))
             result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
             launch_on_view(kind, part, down, result, place, scale, finish, weights)
         return
-    plan = column_plan(view, kind) if down and not again else None
-    tile = schedule((batch, rows // fold, fold * columns), down, size, fold, kind, again)
-    parts = plan[-1] if plan else tile[-1]
-    last = parts == 1
-    new = lambda dtype: allocated(y, (batch, parts, others), place, dtype)
+    x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
+    ring = SLOTS if down and not again and x.shape[2] > NARROW and loadable(x)[0] else 0
+    *tile, parts = schedule(x.shape, down, size, fold, kind, again, ring)
+    # the results of a cluster are combined at once
+    cluster = min(1 << parts.bit_length() - 1, MOST) if ring else 1
+    parts -= parts % cluster
+    others, index = columns if down else rows, kind == "argmax"
+    outer, each = (fold, 1) if down else (1, fold)
+    sizes = batch, parts // cluster, x.shape[2 if down else 1], each
+    last = parts // cluster * outer == 1
+    new = lambda dtype: allocated(y, (batch, parts // cluster * outer, others), place, dtype)
     made = {"y": y if last else new(np.float32)}
     if index and not last:
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    more = {"parts": parts, "scale": scale, **place}
-    if plan:
-        x, rest = lines_of(view, plan[0] // columns, plan[3])
-        kernel = column_reducer(kind, size, columns, *plan[:-1], last, finish)
-        results = {name: reshaped(info, batch, parts, columns) for name, info in made.items()}
-        kernel(x, rest, **inputs, **results, **more)
-    else:
-        x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-        short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
-        kernel = reducer(kind, down, *tile[:3], fold, short, again and index, last, finish)
-        sizes = batch, parts, others // fold, fold
-        kernel(x, **inputs, **{name: reshaped(info, *sizes) for name, info in made.items()}, **more)
+    if down and fold > 1:
+        count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
+        inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
+    short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
+    kernel = reducer(kind, down, *tile, fold, short, again and index, last, ring, cluster, finish)
+    results = {name: reshaped(info, *sizes) for name, info in made.items()}
+    kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
-        partial = reshaped(made["y"], batch, parts, others)
-        launch_reduction(way, partial, 1, y, place, **options)
-
-
-def lines_of(view: ArrayInfo, group: int, fold: int) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the rows of a view as lines of `group` rows, of which `fold` are a row of the result,
-    and the elements that are left over."""
-    (batch, rows, columns), (far, near, size) = view.shape, view.strides
-    each = group * fold
-    whole = rows // each * each
-    x = strided(view, (batch, rows // each, each * columns), (far, each * near, size))
-    first = (0, whole) if whole < rows else ()
-    rest = strided(view, (batch, (rows - whole) * columns, 1), (far, size, size), first)
-    return x, rest
-
-
-def column_plan(view: ArrayInfo, kind: str) -> tuple[int, int, int, int, int, int, int] | None:
-    """Return (wide, width, box, fold, cluster, group, parts) of `column_reducer`, and how many rows
-    are a line, if TMA can load the columns of a view."""
-    (batch, rows, columns), (_, near, size) = view.shape, view.strides
-    line, whole = 16 // math.gcd(near, 16), near == columns * size and kind != "dot"
-    least = max(8 // math.gcd(columns, 8), line)
-    group = max(248 // columns // least * least, 1) if whole else 1
-    wide, fold = group * columns, line // math.gcd(line, group)
-    if fold > 1 and not whole or rows * near < FOLDED or rows < 256:
-        return None
-    if not loadable(lines_of(view, group, fold)[0])[0]:
-        return None
-    return wide, *cluster_schedule(batch, rows // group, wide, fold, size, wide > columns)
-
-
-@functools.lru_cache(maxsize=1024)
-def cluster_schedule(
-    batch: int, lines: int, wide: int, fold: int, size: int, single: bool
-) -> tuple[int, int, int, int, int]:
-    """Return (width, box, fold, cluster, parts) of `column_reducer`."""
-    unit, gap = 128 // size, 8 * (fold > 1)
-    found = []
-    for box in range(unit, 257, unit):
-        width = min(box - gap, round_up(wide, 8))
-        if single and width < wide:
-            continue
-        for cluster in (c for c in (2, 4, 8) if c >= fold):
-            tiles = batch * cdiv(wide, width) * cluster
-            parts = max(min(ENOUGH // 3 // tiles, lines // (32 * cluster)), 1)
-            waves = max(tiles * parts / (ENOUGH // 3), 1)
-            waves = cdiv(tiles * parts, ENOUGH // 3) if waves < 4 else waves + 0.5
-            nbytes = waves * lines / (cluster * parts) * box * size
-            found.append((nbytes / 8 + waves * 1000 + (parts > 1) * (1000 + 10 * parts), width, box, fold, cluster, parts))
-        if width >= wide:
-            break
-    return min(found)[1:]
+        launch_reduction(way, made["y"], 1, y, place, **options)
