@@ -65,8 +65,8 @@ ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
 """columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
-WIDE = 512
-"""least elements of a row, or of several rows read as one, if TMA loads its columns"""
+WIDE = 256
+"""most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SLOTS, TILE = 4, 8192
 """tiles in the shared memory of a CTA, and bytes of one"""
 CLUSTER, MOST = "cluster", 8
@@ -346,8 +346,8 @@ def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
     # few rows would have partial results of nearly as many bytes
-    fold, least = (round_up(cdiv(WIDE, columns), line), 32) if down else (1 + (row % 4 > 0), 1)
-    fits = view.strides[1] == row and not (down and kind == "dot")
+    fold, least = (max(WIDE // columns // line, 1) * line, 32) if down else (1 + (row % 4 > 0), 1)
+    fits = view.strides[1] == row and (kind != "dot" if down else batch == 1 or rows % 2 == 0)
     return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
 
 
@@ -389,7 +389,7 @@ def schedule(
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
     if down:
-        across = 64 * cdiv(others, 64 * cdiv(others, 256))
+        across = 64 * cdiv(others, 64 * cdiv(others, WIDE))
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = (512 if again else 2048) // across // 8 * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators

@@ -562,11 +562,10 @@ run(
 )
 run(
     "sums of columns",
-    reducer("sum", True, 8, 256, 8, slots=2),
-    ints(1, 44, 256, dtype=F32),
+    reducer("sum", True, 8, 256, 8, slots=2, cluster=2),
+    ints(1, 84, 256, dtype=F32),
     out(1, 1, 256, 1, dtype=F32),
-    1,
-    0,
+    2,
     1.0,
 )
 run(
