@@ -46,7 +46,6 @@ from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
 from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem, meet
-from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
@@ -56,7 +55,7 @@ from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import axis_index, program_id
+from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .op_outputs import Place, allocated
 from .tiled import dense, reshaped, with_fitting
@@ -69,8 +68,6 @@ WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SLOTS, TILE = 4, 8192
 """tiles in the shared memory of a CTA, and bytes of one"""
-CLUSTER, MOST = "cluster", 8
-"""name of a CTA's place in its cluster, and most CTAs of one"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -91,7 +88,7 @@ def reducer(
     again: bool = False,
     last: bool = True,
     slots: int = 0,
-    cluster: int = 1,
+    columns: int = 0,
     finish: Function | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
@@ -105,7 +102,7 @@ def reducer(
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
-    cluster CTAs that share the axis, of which the first one combines the results
+    columns columns of the original array if a tile has all of them, `fold` times; else 0
     finish  function of the reduced vector, if there is no further launch
 
     `rest` has the elements of columns that are left over if `fold` rows are read as one. Scalars
@@ -119,7 +116,6 @@ def reducer(
     unused["found"] = last or not index
     each = 1 if down else fold  # results of a row of x
     ctas = 4 if slots else 5 if index and down else 6  # without spills
-    planes = 1 + index
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
@@ -128,8 +124,6 @@ def reducer(
         # safe: a slot is loaded again after all warps have read it
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=slots > 0),
         static_dims=(-1,),
-        cluster=(1, cluster),
-        cluster_names=("other", CLUSTER),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
@@ -201,18 +195,6 @@ def reducer(
                 at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
             return result, at
 
-        def store(result, at, part):
-            if last and not index:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            if not (index and last):
-                y[batch, part, own, number] = result
-            elif index:
-                y[batch, part, own, number] = at
-            if index and not last:
-                found[batch, part, own, number] = at
-
         for k in range(begin, end, length):
             start = min(k, most)
             if slots:
@@ -244,34 +226,37 @@ def reducer(
                 total = carried + total
         if not again:
             at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-        columns = piece(iota(whole, 1), 0) + own.start
+        column = piece(iota(whole, 1), 0) + own.start
         if left_over:
-            inside = (columns < rest.shape[1]) & (piece(iota(whole, 0), 0) + part == 0)
+            inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + part == 0)
             tile = np.where(inside, rest[batch, own, 0][None, :], lowest)
             total, at = combined(total, at, tile, x.shape[1])
-            at = at * fold + columns // (x.shape[2] // fold)
+            at = at * fold + column // (x.shape[2] // fold)
+        to = own
         result, at = reduced(total, at)
-        if cluster == 1:
-            store(result, at, part)
-        else:
-            # the first CTA of the cluster combines the results of all
-            size = cluster * across
-            results, sent = scratch(
-                (SMEM((planes * size,), np.float32), Barrier(num_arrivals=planes * cluster))
-            )
-            rank = axis_index(CLUSTER)
-            mine = results.at[ds(rank * across, across)]
-            async_store_smem(result, mine, sent, cluster_idx=0, cluster_dim=CLUSTER)
+        if columns:
+            # the same columns of the rows that are read as one
+            results = scratch(SMEM((2 * across,), np.float32))
+            results[ds(0, across)] = result
             if index:
-                mine = results.at[ds(size + rank * across, across)]
-                at = bitcast(at, np.float32)
-                async_store_smem(at, mine, sent, cluster_idx=0, cluster_dim=CLUSTER)
-            if rank == 0:
-                barrier_wait(sent)
-                all_results = load_tile(results.at[ds(0, size)], columns=across)
-                all_places = load_tile(results.at[ds(planes * size - size, size)], columns=across)
-                whole_result, whole_at = reduced(all_results, bitcast(all_places, np.int32))
-                store(whole_result, whole_at, part // cluster)
+                results[ds(across, across)] = bitcast(at, np.float32)
+            meet()
+            each_row = load_tile(results.at[ds(0, fold * columns)], columns=columns)
+            indices = each_row
+            if index:
+                indices = load_tile(results.at[ds(across, fold * columns)], columns=columns)
+            result, at = reduced(each_row, bitcast(indices, np.int32))
+            to = ds(0, columns)
+        if index and last:
+            y[batch, part, to, number] = at
+        else:
+            if index:
+                found[batch, part, to, number] = at
+            if last:
+                result = result * scale
+                if finish is not None:
+                    result = finish(result)
+            y[batch, part, to, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -387,15 +372,18 @@ def schedule(
     ((8, 256, 16, 8), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
+    n, ctas, least, sums = max(n, 1), ENOUGH, 0, kind in ("sum", "dot")
     if down:
-        across = 64 * cdiv(others, 64 * cdiv(others, WIDE))
+        # narrow columns are all in one tile
+        most = NARROW * fold if slots and others <= NARROW * fold else WIDE
+        across = 64 * cdiv(others, 64 * cdiv(others, most))
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
-        step = (512 if again else 2048) // across // 8 * 8
+        step = max((512 if again else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
         if slots:
-            length, ctas = TILE // itemsize // across // step * step, ENOUGH // 3
+            length = max(TILE // itemsize // across // step, 1) * step
+            ctas, least = ENOUGH // 3, length * (SLOTS + 2)
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -415,7 +403,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 512 else min(ctas // tiles, n // length)
+    parts = 1 if again and n < 512 else min(ctas // tiles, n // (least or length))
     return step, across, length, max(parts, 1)
 
 
@@ -475,14 +463,12 @@ def launch_on_view(
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = SLOTS if down and not again and x.shape[2] > NARROW and loadable(x)[0] else 0
     *tile, parts = schedule(x.shape, down, size, fold, kind, again, ring)
-    # the results of a cluster are combined at once
-    cluster = min(1 << parts.bit_length() - 1, MOST) if ring else 1
-    parts -= parts % cluster
     others, index = columns if down else rows, kind == "argmax"
-    outer, each = (fold, 1) if down else (1, fold)
-    sizes = batch, parts // cluster, x.shape[2 if down else 1], each
-    last = parts // cluster * outer == 1
-    new = lambda dtype: allocated(y, (batch, parts // cluster * outer, others), place, dtype)
+    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
+    outer, each = (1 if narrow else fold, 1) if down else (1, fold)
+    sizes = batch, parts, outer * columns if down else rows // fold, each
+    last = parts * outer == 1
+    new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
     made = {"y": y if last else new(np.float32)}
     if index and not last:
         made["found"] = new(np.int32)
@@ -492,7 +478,7 @@ def launch_on_view(
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
-    kernel = reducer(kind, down, *tile, fold, short, again and index, last, ring, cluster, finish)
+    kernel = reducer(kind, down, *tile, fold, short, again and index, last, ring, narrow, finish)
     results = {name: reshaped(info, *sizes) for name, info in made.items()}
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
