@@ -189,11 +189,11 @@ def reducer(
         def reduced(total, at):
             """Combine the elements of a tile along the axis."""
             result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
-            if index:
-                top = result[None, :] if down else result[:, None]
-                # an element that no other exceeds is -inf, as is the first of the axis
-                at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
-            return result, at
+            if not index:
+                return result, result
+            top = result[None, :] if down else result[:, None]
+            # an element that no other exceeds is -inf, as is the first of the axis
+            return result, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
         for k in range(begin, end, length):
             start = min(k, most)
@@ -236,17 +236,15 @@ def reducer(
         result, at = reduced(total, at)
         if columns:
             # the same columns of the rows that are read as one
-            results = scratch(SMEM((2 * across,), np.float32))
-            results[ds(0, across)] = result
-            if index:
-                results[ds(across, across)] = bitcast(at, np.float32)
-            meet()
-            each_row = load_tile(results.at[ds(0, fold * columns)], columns=columns)
-            indices = each_row
-            if index:
-                indices = load_tile(results.at[ds(across, fold * columns)], columns=columns)
-            result, at = reduced(each_row, bitcast(indices, np.int32))
-            to = ds(0, columns)
+            results, to = scratch(SMEM((2 * across,), np.float32)), ds(0, columns)
+
+            def of_each_row(vector, first):
+                results[ds(first, across)] = bitcast(vector, np.float32)
+                meet()
+                return load_tile(results.at[ds(first, fold * columns)], columns=columns)
+
+            indices = bitcast(of_each_row(at, across), np.int32)
+            result, at = reduced(of_each_row(result, 0), indices)
         if index and last:
             y[batch, part, to, number] = at
         else:
@@ -374,9 +372,9 @@ def schedule(
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     n, ctas, least, sums = max(n, 1), ENOUGH, 0, kind in ("sum", "dot")
     if down:
-        # narrow columns are all in one tile
-        most = NARROW * fold if slots and others <= NARROW * fold else WIDE
-        across = 64 * cdiv(others, 64 * cdiv(others, most))
+        across = 64 * cdiv(others, 64 * cdiv(others, WIDE))
+        if slots and fold > 1 and 8 * others * itemsize <= TILE:
+            across = round_up(others, 64)  # narrow columns are all in one tile
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = max((512 if again else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
@@ -403,7 +401,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 512 else min(ctas // tiles, n // (least or length))
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (least or length))
     return step, across, length, max(parts, 1)
 
 
