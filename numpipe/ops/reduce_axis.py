@@ -17,10 +17,13 @@ many bytes are in flight. For others, lanes load a tile in registers themselves.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
-(batch, parts, fold columns, 1). Narrow rows are folded too, so that all lanes have columns. If rows
-of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
-elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last rows, fewer than
-`fold`, have a launch of their own.
+(batch, parts, fold columns, 1). The last rows, fewer than `fold`, are read by the first CTAs. Narrow
+rows are folded too, so that all lanes have columns; if all of them are in one tile, the CTA adds up
+the same columns, and results are (batch, parts, columns, 1).
+
+If rows of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
+elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last of an odd number
+of rows has a launch of its own.
 
 Contiguous rows of fewer than `NARROW` columns have a kernel of their own (`narrow_reducer`): lanes
 that load such rows from global memory load single elements, each with an address and a check.
@@ -102,11 +105,11 @@ def reducer(
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
-    columns columns of the original array if a tile has all of them, `fold` times; else 0
+    columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector, if there is no further launch
 
-    `rest` has the elements of columns that are left over if `fold` rows are read as one. Scalars
-    are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    `rest` has the elements of the last rows, fewer than `fold`, if columns are reduced. Scalars are
+    `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
@@ -195,6 +198,8 @@ def reducer(
             # an element that no other exceeds is -inf, as is the first of the axis
             return result, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
+        if left_over:
+            last_rows = rest[batch, own, 0]
         for k in range(begin, end, length):
             start = min(k, most)
             if slots:
@@ -229,7 +234,7 @@ def reducer(
         column = piece(iota(whole, 1), 0) + own.start
         if left_over:
             inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + part == 0)
-            tile = np.where(inside, rest[batch, own, 0][None, :], lowest)
+            tile = np.where(inside, last_rows[None, :], lowest)
             total, at = combined(total, at, tile, x.shape[1])
             at = at * fold + column // (x.shape[2] // fold)
         to = own
@@ -370,7 +375,7 @@ def schedule(
     ((8, 256, 16, 8), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, ctas, least, sums = max(n, 1), ENOUGH, 0, kind in ("sum", "dot")
+    n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
     if down:
         across = 64 * cdiv(others, 64 * cdiv(others, WIDE))
         if slots and fold > 1 and 8 * others * itemsize <= TILE:
@@ -381,7 +386,7 @@ def schedule(
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
         if slots:
             length = max(TILE // itemsize // across // step, 1) * step
-            ctas, least = ENOUGH // 3, length * (SLOTS + 2)
+            ctas, fewest = ENOUGH // 3, SLOTS + 2
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -401,7 +406,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (least or length))
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (fewest * length))
     return step, across, length, max(parts, 1)
 
 

@@ -97,9 +97,7 @@ def sent_form(form: Form) -> Form:
     lie."""
     if len(form.shape) == 2:
         return replace(form, layout=ACCUMULATOR)
-    if form.layout.startswith(f"{COLUMN} "):
-        return form
-    return replace(form, layout=COLUMN if form.shape[0] % 64 == 0 else f"{COLUMN} 32")
+    return form if form.layout.startswith(f"{COLUMN} ") else replace(form, layout=COLUMN)
 
 
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
