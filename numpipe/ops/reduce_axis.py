@@ -17,9 +17,9 @@ many bytes are in flight. For others, lanes load a tile in registers themselves.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
-(batch, parts, fold columns, 1). The last rows, fewer than `fold`, are read by the first CTAs. Narrow
-rows are folded too, so that all lanes have columns; if all of them are in one tile, the CTA adds up
-the same columns, and results are (batch, parts, columns, 1).
+(batch, parts, fold columns, 1). The last rows, fewer than `fold`, are read by the first CTAs.
+Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
+up the rows that are read as one, and results are (batch, parts, columns, 1).
 
 If rows of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
 elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last of an odd number
