@@ -71,6 +71,8 @@ WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SLOTS, TILE = 4, 8192
 """tiles in the shared memory of a CTA, and bytes of one"""
+FEWEST = 10
+"""tiles of a CTA if several share the axis: fewer would cost more to combine than to load"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -386,7 +388,7 @@ def schedule(
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
         if slots:
             length = max(TILE // itemsize // across // step, 1) * step
-            ctas, fewest = ENOUGH // 3, SLOTS + 2
+            ctas, fewest = ENOUGH // 3, FEWEST
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
