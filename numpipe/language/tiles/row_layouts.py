@@ -93,8 +93,8 @@ def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     follow each other without gaps: enough for all lanes to have rows, and for the rows of a warp to
     be in different banks.
 
-    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64)], shared_lanes(8, 511, 2)
-    ([4, 8, 4, 16], 32)
+    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64)], shared_lanes(20, 24, 2)
+    ([4, 8, 4, 16], 8)
     """
     banks = power_of_two(round(columns * itemsize / 8) * 2, 32)  # between those of adjacent rows
     share = 256 // (1 << (covered_rows(rows) - 1).bit_length())
