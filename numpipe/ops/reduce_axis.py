@@ -17,10 +17,13 @@ many bytes are in flight. For others, lanes load a tile in registers themselves.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
-(batch, parts, fold columns, 1). Narrow rows are folded too, so that all lanes have columns. If rows
-of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
-elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last rows, fewer than
-`fold`, have a launch of their own.
+(batch, parts, fold columns, 1). The last rows, fewer than `fold`, are read by the first CTAs.
+Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
+up the rows that are read as one, and results are (batch, parts, columns, 1).
+
+If rows of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
+elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last of an odd number
+of rows has a launch of its own.
 
 Contiguous rows of fewer than `NARROW` columns have a kernel of their own (`narrow_reducer`): lanes
 that load such rows from global memory load single elements, each with an address and a check.
@@ -64,10 +67,12 @@ ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
 """columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
-WIDE = 512
-"""least elements of a row, or of several rows read as one, if TMA loads its columns"""
+WIDE = 256
+"""most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SLOTS, TILE = 4, 8192
 """tiles in the shared memory of a CTA, and bytes of one"""
+FEWEST = 10
+"""tiles of a CTA if several share the axis: fewer would cost more to combine than to load"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -88,6 +93,7 @@ def reducer(
     again: bool = False,
     last: bool = True,
     slots: int = 0,
+    columns: int = 0,
     finish: Function | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
@@ -101,15 +107,18 @@ def reducer(
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
     slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
+    columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector, if there is no further launch
 
-    Scalars are `parts`, the CTAs that share the axis, `first`, the index of the first row, and
-    `scale`, a factor of the result.
+    `rest` has the elements of the last rows, fewer than `fold`, if columns are reduced. Scalars are
+    `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
-    unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
+    left_over = down and fold > 1
+    unused = {"rest": not left_over, "weights": kind != "dot", "places": not again}
+    unused["found"] = last or not index
     each = 1 if down else fold  # results of a row of x
     ctas = 4 if slots else 5 if index and down else 6  # without spills
 
@@ -121,7 +130,7 @@ def reducer(
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=slots > 0),
         static_dims=(-1,),
     )
-    def reduce_axis(x, weights, places, y, found, parts, first, scale):
+    def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
         block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
@@ -161,6 +170,38 @@ def reducer(
             )
             for k in range(slots):
                 load(begin + k * length, buffer, landed)
+
+        def combined(total, at, tile, place):
+            """Combine elements, whose index is `place`, with those before."""
+            if index:
+                tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
+            if sums or index:
+                tile = tile.astype(np.float32)
+            if kind == "top":
+                tile = np.abs(tile)
+            if sums:
+                return total + tile, at
+            higher = np.maximum(total, tile)
+            if index:
+                changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
+                if again:
+                    # results of a row are in no order
+                    same = bitcast(tile, np.int32) == bitcast(total, np.int32)
+                    at = np.where(same, np.minimum(at, place), at)
+                at = np.where(changed, place, at)
+            return higher, at
+
+        def reduced(total, at):
+            """Combine the elements of a tile along the axis."""
+            result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
+            if not index:
+                return result, result
+            top = result[None, :] if down else result[:, None]
+            # an element that no other exceeds is -inf, as is the first of the axis
+            return result, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+
+        if left_over:
+            last_rows = rest[batch, own, 0]
         for k in range(begin, end, length):
             start = min(k, most)
             if slots:
@@ -182,47 +223,45 @@ def reducer(
                 carried, total = total, piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
-                if index:
-                    tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-                if sums or index:
-                    tile = tile.astype(np.float32)
-                if kind == "top":
-                    tile = np.abs(tile)
                 if short or (each > 1 and (k == 0 or k == length - step)):
                     inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
                     tile = np.where(inside < np.uint32(n), tile, lowest)
-                if index:
-                    higher = np.maximum(total, tile)
-                    changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
-                    if again:
-                        # results of a row are in no order
-                        place = piece(indices, k)
-                        same = bitcast(tile, np.int32) == bitcast(total, np.int32)
-                        at = np.where(same, np.minimum(at, place), at)
-                    at = np.where(changed, place, at)
-                total = total + tile if sums else np.maximum(total, tile)
+                if again and index:
+                    place = piece(indices, k)
+                total, at = combined(total, at, tile, place)
             if sums:
                 total = carried + total
-        result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
-        if index:
-            if not again:
-                at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-            if down and fold > 1:
-                at = at * fold + (piece(iota(whole, 1), 0) + own.start) // (x.shape[2] // fold)
-            at = at + first
-            top = result[None, :] if down else result[:, None]
-            # an element that no other exceeds is -inf, as is the first of the axis
-            at = np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+        if not again:
+            at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
+        column = piece(iota(whole, 1), 0) + own.start
+        if left_over:
+            inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + part == 0)
+            tile = np.where(inside, last_rows[None, :], lowest)
+            total, at = combined(total, at, tile, x.shape[1])
+            at = at * fold + column // (x.shape[2] // fold)
+        to = own
+        result, at = reduced(total, at)
+        if columns:
+            # the same columns of the rows that are read as one
+            results, to = scratch(SMEM((2 * across,), np.float32)), ds(0, columns)
+
+            def of_each_row(vector, first):
+                results[ds(first, across)] = bitcast(vector, np.float32)
+                meet()
+                return load_tile(results.at[ds(first, fold * columns)], columns=columns)
+
+            indices = bitcast(of_each_row(at, across), np.int32)
+            result, at = reduced(of_each_row(result, 0), indices)
         if index and last:
-            y[batch, part, own, number] = at
+            y[batch, part, to, number] = at
         else:
             if index:
-                found[batch, part, own, number] = at
+                found[batch, part, to, number] = at
             if last:
                 result = result * scale
                 if finish is not None:
                     result = finish(result)
-            y[batch, part, own, number] = result
+            y[batch, part, to, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -293,12 +332,12 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
 def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
     """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
     are reduced, so many that TMA can load them and that they are wide."""
-    _, rows, columns = view.shape
+    batch, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
     # few rows would have partial results of nearly as many bytes
-    fold, least = (round_up(cdiv(WIDE, columns), line), 32) if down else (1 + (row % 4 > 0), 1)
-    fits = view.strides[1] == row and not (down and kind == "dot")
+    fold, least = (max(WIDE // columns // line, 1) * line, 32) if down else (1 + (row % 4 > 0), 1)
+    fits = view.strides[1] == row and (kind != "dot" if down else batch == 1 or rows % 2 == 0)
     return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
 
 
@@ -338,15 +377,18 @@ def schedule(
     ((8, 256, 16, 8), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
+    n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
     if down:
-        across = 64 * cdiv(others, 64 * cdiv(others, 256))
+        across = 64 * cdiv(others, 64 * cdiv(others, WIDE))
+        if slots and fold > 1 and 8 * others * itemsize <= TILE:
+            across = round_up(others, 64)  # narrow columns are all in one tile
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
-        step = (512 if again else 2048) // across // 8 * 8
+        step = max((512 if again else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
         if slots:
-            length, ctas = TILE // itemsize // across // step * step, ENOUGH // 3
+            length = max(TILE // itemsize // across // step, 1) * step
+            ctas, fewest = ENOUGH // 3, FEWEST
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -366,7 +408,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 512 else min(ctas // tiles, n // length)
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (fewest * length))
     return step, across, length, max(parts, 1)
 
 
@@ -416,40 +458,34 @@ def launch_on_view(
         return
     fold = 1 if again else _folded(view, kind, down)
     whole = rows // fold * fold
-
-    def planned(begin: int, end: int, each: int) -> tuple:
-        shape = batch, (end - begin) // each, each * columns
-        x = strided(view, shape, (far, each * near, size), (0, begin))
-        wide = down and not again and shape[2] > NARROW
-        slots = SLOTS if wide and loadable(x)[0] else 0
-        return begin, each, x, slots, *schedule(shape, down, size, each, kind, again, slots)
-
-    plans = [planned(0, whole, fold), planned(whole, rows, 1)][: 1 + (whole < rows)]
-    # all rows are shared by as many CTAs
-    parts = plans[0][-1]
-    slots = parts * fold + len(plans) - 1 if down else parts
-    last, others, index = slots == 1, columns if down else rows, kind == "argmax"
-    new = lambda dtype: allocated(y, (batch, slots, others), place, dtype)
-    made = {"y": reshaped(y, batch, 1, others) if last else new(np.float32)}
+    if whole < rows and not down:
+        # the last row of an odd number has a launch of its own
+        for begin, end in (0, whole), (whole, rows):
+            part = strided(view, (batch, end - begin, columns), view.strides, (0, begin))
+            result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
+            launch_on_view(kind, part, down, result, place, scale, finish, weights)
+        return
+    x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
+    ring = SLOTS if down and not again and x.shape[2] > NARROW and loadable(x)[0] else 0
+    *tile, parts = schedule(x.shape, down, size, fold, kind, again, ring)
+    others, index = columns if down else rows, kind == "argmax"
+    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
+    outer, each = (1 if narrow else fold, 1) if down else (1, fold)
+    sizes = batch, parts, outer * columns if down else rows // fold, each
+    last = parts * outer == 1
+    new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
+    made = {"y": y if last else new(np.float32)}
     if index and not last:
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    for begin, each, x, ring, *tile, _ in plans:
-        more, shared = {}, 1 if down and begin else parts
-        for name, info in made.items():
-            outer, inner, one = info.strides
-            if down:
-                sizes, steps = (shared, x.shape[2], 1), (each * inner, one, one)
-                first = 0, parts * fold if begin else 0, 0
-            else:
-                sizes, steps = (parts, x.shape[1], each), (inner, each * one, one)
-                first = 0, 0, begin
-            more[name] = strided(info, (batch, *sizes), (outer, *steps), first)
-        short = kind not in ("sum", "dot") and tile[2] > (x.shape[1] if down else columns)
-        kernel = reducer(kind, down, *tile, each, short, again and index, last, ring, finish)
-        scalars = {"parts": shared, "first": begin if down else 0}
-        kernel(x, **inputs, **more, **scalars, scale=scale, **place)
+    if down and fold > 1:
+        count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
+        inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
+    short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
+    kernel = reducer(kind, down, *tile, fold, short, again and index, last, ring, narrow, finish)
+    results = {name: reshaped(info, *sizes) for name, info in made.items()}
+    kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}

@@ -562,11 +562,11 @@ run(
 )
 run(
     "sums of columns",
-    reducer("sum", True, 8, 256, 8, slots=2),
+    reducer("argmax", True, 8, 256, 8, 4, slots=2, columns=64),
     ints(1, 44, 256, dtype=F32),
-    out(1, 1, 256, 1, dtype=F32),
+    ints(1, 64, 1, dtype=F32),
+    out(1, 1, 64, 1, dtype=np.int32),
     1,
-    0,
     1.0,
 )
 run(

@@ -54,7 +54,14 @@ def test_any_axis_of_any_layout(name: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize(
     "shape, axis",
-    [((2, 4000), 1), ((11, 301), 1), ((67, 47), 1), ((1101, 21), 0), ((33, 130), None)],
+    [
+        ((2, 4000), 1),
+        ((11, 301), 1),
+        ((67, 47), 1),
+        ((1101, 21), 0),
+        ((333, 77), 0),
+        ((33, 130), None),
+    ],
 )
 def test_an_axis_is_shared_by_several_ctas(
     name: str, shape: Any, axis: Any, monkeypatch: pytest.MonkeyPatch

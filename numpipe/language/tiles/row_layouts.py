@@ -93,11 +93,12 @@ def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     follow each other without gaps: enough for all lanes to have rows, and for the rows of a warp to
     be in different banks.
 
-    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64)], shared_lanes(8, 511, 2)
-    ([4, 8, 4, 16], 32)
+    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64)], shared_lanes(20, 24, 2)
+    ([4, 8, 4, 16], 8)
     """
     banks = power_of_two(round(columns * itemsize / 8) * 2, 32)  # between those of adjacent rows
-    return max(min(LANES), min(256 // covered_rows(rows), 32), min(banks // 2, 16))
+    share = 256 // (1 << (covered_rows(rows) - 1).bit_length())
+    return max(min(LANES), min(share, 32), min(banks // 2, 16))
 
 
 def record(shape: Ints, layout: str) -> RegisterLayout:
