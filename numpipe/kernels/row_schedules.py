@@ -176,8 +176,8 @@ def choose(
     itemsize = dtype.itemsize
     if once or not (aligned or flat):
         # smaller chunks leave registers for elements that are loaded one by one
-        width = max(STEP, CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
-        return Rows(n, 1, width, 2, 0, 4, -(-n // (2 * width)), 0, operands, dtype, unit=unit)
+        width = max(STEP, 2 * CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
+        return Rows(n, 1, width, 2, 0, 2, -(-n // (2 * width)), 0, operands, dtype, unit=unit)
     cluster = 1
     while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
         cluster *= 2
