@@ -46,6 +46,7 @@ from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
+from .attention_functions import caller, mask_caller
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
@@ -65,6 +66,8 @@ def kernel(config: Config, form: Form) -> Kernel:
     if config.alone:
         return short_kernel(config, form)
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
+    score = form.score and caller(form.score, form.arrays[0])
+    mask = form.mask and mask_caller(form.mask, form.arrays[1])
     rows_of_q, keys_of_k = (
         (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
         for n in (config.rows, config.keys)
@@ -72,57 +75,101 @@ def kernel(config: Config, form: Form) -> Kernel:
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
-        without=() if form.sums else "lse",
+        without=form.absent,
         grid=persistent(),
         num_compute_wgs=config.wgs,
         wg_axis="wg",
         memory_registers=config.registers,
         compiler_params=CompilerParams(approx_math=True),
     )
-    def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
+    def attend(  # type: ignore[no-untyped-def]
+        q,
+        k,
+        v,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        o,
+        lse,
+        *,
+        scale,
+        diagonal,
+        group,
+    ):
         """Compute o = softmax2(scale q k^T) v, with powers of two, and lse, the logarithms of the
         sums. `group` is the number of heads whose tiles are interleaved."""
-        wg, group = axis_index("wg"), group if form.causal else 1
+        wg, group = axis_index("wg"), group if form.uneven else 1
+        # scores are in units of `scale`, and in natural units if there is a function of them
+        unit = math.log2(math.e) if form.score is not None else scale
         heads = q.shape[form.heads]
         keys = k.shape[form.positions]
-        blocks = cdiv(q.shape[form.positions], config.rows)
+        height = cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(  # type: ignore[var-annotated]
-            q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
+            q.shape[0] * heads // group, height, group, dynamic=form.uneven and config.dynamic
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several query heads share one head of keys and values
             hk = h * k.shape[form.heads] // heads
-            i = blocks - 1 - n if form.causal else n  # the longest tiles first
+            i = height - 1 - n if form.uneven else n  # the longest tiles first
             first = i * config.rows + wg * 64
-            steps = cdiv(
-                min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys,
-                config.keys,
-            )
-            # keys visible to every row of the tile
-            whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
-            rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
+            if blocks is not None:
+                bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+                parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
+                steps = parts + wholes
+                rest = min(wholes, max(0, steps - 1))
+            else:
+                steps = cdiv(
+                    min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys,
+                    config.keys,
+                )
+                # keys visible to every row of the tile
+                whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
+                rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
+
+            # returns the block of keys of a step
+            def block(p):
+                if blocks is None:
+                    n = steps - 1 - p
+                else:
+                    n = cdiv(keys, config.keys)  # beyond the last one: zeros
+                    if 0 <= p < steps:
+                        n = blocks[bm, hm, i, 2 + p if p < parts else blocks.shape[3] - 1 - p + parts]
+                return n
+
+            # returns the scores of a block of keys, in units of `unit`
+            def scored(s, j):
+                if form.score is not None:
+                    query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
+                    key = np.minimum(iota(config.keys) + j * config.keys, keys - 1)[None, :]
+                    s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
+                return s
+
             top = layout_cast(full(64, -np.inf, np.float32), "column")
             total = full((64, 8), 0.0, np.float32)
             acc = zeros((64, form.depth), np.float32)
 
             # returns the product rescaled to the new maxima, P, the maxima and the sums
             def softmax(s, acc, top, total, v_consumed, guarded):
-                risen = not config.lazy or np.any(partial_max(s) > (top + RISE / scale)[:, None])
+                risen = not config.lazy or np.any(partial_max(s) > (top + RISE / unit)[:, None])
                 change = layout_cast(full(64, 1.0, np.float32), "column")
                 if risen:
                     new = np.maximum(top, s.max(axis=1))
                     change = np.exp2(
-                        np.where(new == -np.inf, 0.0, (top - new) * scale)
+                        np.where(new == -np.inf, 0.0, (top - new) * unit)
                         if guarded
-                        else (top - new) * scale
+                        else (top - new) * unit
                     )
                     total = total * change[:, None]
                     top = new
                 # e = 0 for a row in which every key is masked
-                offset = np.where(top == -np.inf, 0.0, top * -scale) if guarded else top * -scale
+                offset = np.where(top == -np.inf, 0.0, top * -unit) if guarded else top * -unit
 
                 def exponentials(x, first_column):
-                    x = np.exp2(fma(x, scale, offset[:, None]))
+                    x = np.exp2(fma(x, unit, offset[:, None]))
                     if config.early and first_column == 0:
                         schedule_fence(after=x)
                     return x
@@ -140,12 +187,15 @@ def kernel(config: Config, form: Form) -> Kernel:
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
 
-            # steps go from key block end - 1 down to 0: scores of one block, product of the
-            # previous
-            def kv(end):
+            # a step computes the scores of one block, and the product of the previous one
+            def kv(p):
                 return (
-                    BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
-                    BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=config.slots),
+                    BlockSpec(
+                        keys_of_k, lambda j: at(hk, block(p + j)), buffer_count=config.slots
+                    ),
+                    BlockSpec(
+                        keys_of_k, lambda j: at(hk, block(p + j - 1)), buffer_count=config.slots
+                    ),
                 )
 
             q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
@@ -154,19 +204,19 @@ def kernel(config: Config, form: Form) -> Kernel:
             # product. V of the first step and K of the last are out of range
             head = pipeline(
                 grid=(steps - rest,),
-                in_specs=kv(steps),
+                in_specs=kv(0),
                 manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
             main = pipeline(
                 grid=(rest,),
-                in_specs=kv(rest),
+                in_specs=kv(steps - rest),
                 manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
             tail = pipeline(
                 grid=(1,),
-                in_specs=kv(0),
+                in_specs=kv(steps),
                 manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
@@ -186,17 +236,26 @@ def kernel(config: Config, form: Form) -> Kernel:
                         else:
                             s = wgmma_wait(s)
                     barrier_arrive(k_consumed)
-                    key = iota(config.keys) + (steps - 1 - j) * config.keys
-                    end = (
-                        np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
-                        if form.causal
-                        else keys
-                    )
-                    s = np.where(key < end, s, -np.inf)
+                    n = block(j)
+                    s = scored(s, n)
+                    key = iota(config.keys) + n * config.keys
+                    if blocks is None:
+                        end = (
+                            np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
+                            if form.causal
+                            else keys
+                        )
+                        s = np.where(key < end, s, -np.inf)
+                    else:
+                        query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
+                        near = np.minimum(key, keys - 1)[None, :]
+                        visible = mask(b, h, query, near, mask_0, mask_1, mask_2)
+                        s = np.where(visible, s, -np.inf)
+                        s = np.where(key < keys, s, -np.inf)
                     # keeps the compiler from storing the 32 conditions of a row in registers
                     schedule_fence()
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
-                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
+                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
                     k, v, allocations=slots
                 ):
                     barrier_wait(k_ready)
@@ -206,6 +265,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                         acc = wgmma(acc, p, v_tile)
                     s = wgmma_wait(s)  # leaves the product with V in flight
                     barrier_arrive(k_consumed)
+                    s = scored(s, block(steps - rest + j))
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
@@ -223,7 +283,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 else (b, ds(first, 64), h, ds(0, form.depth))
             ] = out
             if lse is not None:
-                lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
+                lse[b, h, ds(first, 64)] = (top * unit + np.log2(weight)) * math.log(2)
 
     return attend  # type: ignore[no-any-return]
 

@@ -11,7 +11,9 @@ import numpy as np
 
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
+from ..core.functions import Function
 from ..plan.specs import ArrayType
+from .attention_functions import MOST
 
 DEPTHS = (64, 128, 256)
 """head depths that have configs; other depths use those of the next larger one"""
@@ -120,12 +122,33 @@ class Form:
     causal  whether query i sees only keys up to i + diagonal
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
     sums    whether to store the logarithms of the sums
+    score   function of (score, batch, head, query, key) and of arrays, or None
+    mask    function of (batch, head, query, key) and of arrays, or None
+    arrays  how many arrays each of them takes
     """
 
     depth: int
     causal: bool = False
     layout: str = "bhsd"
     sums: bool = False
+    score: Function | None = None
+    mask: Function | None = None
+    arrays: tuple[int, int] = (0, 0)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether tiles of queries may see different numbers of keys."""
+        return self.causal or self.mask is not None
+
+    @property
+    def absent(self) -> list[str]:
+        """Parameters of the kernel that it does without."""
+        names = [
+            f"{name}_{n}"
+            for name, count in zip(("score", "mask"), self.arrays, strict=True)
+            for n in range(count, MOST)
+        ]
+        return names + ["lse"] * (not self.sums) + ["blocks"] * (self.mask is None)
 
     @property
     def heads(self) -> int:
