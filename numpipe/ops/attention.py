@@ -20,6 +20,7 @@ import numpy as np
 from .. import launch
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
+from ..core.functions import Function
 from ..diagnostics.argument_checks import FLAG, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -46,7 +47,7 @@ from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
-from .attention_functions import caller, mask_caller
+from .attention_functions import caller, check_function, visible_blocks
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
@@ -67,7 +68,7 @@ def kernel(config: Config, form: Form) -> Kernel:
         return short_kernel(config, form)
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
     score = form.score and caller(form.score, form.arrays[0])
-    mask = form.mask and mask_caller(form.mask, form.arrays[1])
+    mask = form.mask and caller(form.mask, form.arrays[1])
     rows_of_q, keys_of_k = (
         (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
         for n in (config.rows, config.keys)
@@ -145,7 +146,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 if form.score is not None:
                     query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
                     key = np.minimum(iota(config.keys) + j * config.keys, keys - 1)[None, :]
-                    s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
+                    s = score((s * scale, b, h, query, key), score_0, score_1, score_2)
                 return s
 
             top = layout_cast(full(64, -np.inf, np.float32), "column")
@@ -249,7 +250,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     else:
                         query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
                         near = np.minimum(key, keys - 1)[None, :]
-                        visible = mask(b, h, query, near, mask_0, mask_1, mask_2)
+                        visible = mask((b, h, query, near), mask_0, mask_1, mask_2)
                         s = np.where(visible, s, -np.inf)
                         s = np.where(key < keys, s, -np.inf)
                     # keeps the compiler from storing the 32 conditions of a row in registers
@@ -300,6 +301,33 @@ def _result(q: Any, k: Any, v: Any, layout: str, causal: bool, diagonal: int) ->
     return ArrayType(q.shape, q.dtype)
 
 
+def _masked_result(
+    q: Any,
+    k: Any,
+    v: Any,
+    score: Function | None,
+    score_0: Any,
+    score_1: Any,
+    score_2: Any,
+    mask: Function | None,
+    mask_0: Any,
+    mask_1: Any,
+    mask_2: Any,
+    layout: str,
+    causal: bool,
+    diagonal: int,
+) -> ArrayType:
+    """Return the same for a call with functions. Raises SpecError if they take other arguments."""
+    if causal and mask is not None:
+        raise SpecError(
+            "attention: causal=True and a mask; fix: leave causal out, and let the mask function "
+            "return query >= key too"
+        )
+    check_function("score", score, (score_0, score_1, score_2))
+    check_function("mask", mask, (mask_0, mask_1, mask_2))
+    return _result(q, k, v, layout, causal, diagonal)
+
+
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
     if not return_lse:
         return None
@@ -313,6 +341,14 @@ def _launch(
     v: ArrayInfo,
     out: ArrayInfo,
     lse: ArrayInfo | None,
+    score: Function | None,
+    score_0: ArrayInfo | None,
+    score_1: ArrayInfo | None,
+    score_2: ArrayInfo | None,
+    mask: Function | None,
+    mask_0: ArrayInfo | None,
+    mask_1: ArrayInfo | None,
+    mask_2: ArrayInfo | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -323,7 +359,19 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    form = Form(next(width for width in WIDTHS if width >= depth), causal, layout, lse is not None)
+    of_score, of_mask = (
+        [array for array in arrays if array is not None]
+        for arrays in ((score_0, score_1, score_2), (mask_0, mask_1, mask_2))
+    )
+    form = Form(
+        next(width for width in WIDTHS if width >= depth),
+        causal,
+        layout,
+        lse is not None,
+        score,
+        mask,
+        (len(of_score), len(of_mask)),
+    )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if config is None:
@@ -336,15 +384,23 @@ def _launch(
             k.shape[form.positions],
             heads,
             device.sm_count if device else DEFAULT.sms,
+            alone=score is None and mask is None,
+            wgs=3 if mask is None else 2,
         )
+    elif config.alone and (score is not None or mask is not None):
+        raise SpecError("attention: a config with alone=True has no score or mask; fix: leave config out")
     arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
     scale = depth**-0.5 if scale is None else float(scale)
+    if mask is not None:
+        arrays.append(visible_blocks(q, k, mask, of_mask, config.rows, config.keys, layout, place))
     kernel(config, form)(
         *arrays,
+        *of_score,
+        *of_mask,
         out=out if lse is None else (out, lse),
-        scale=scale * math.log2(math.e),
+        scale=scale * math.log2(math.e) if score is None else scale,
         diagonal=diagonal,
-        group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if causal else 1,
+        group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
     )
 
@@ -513,9 +569,10 @@ def _recorded(
 
 @op(
     operands={"q": "", "k": "", "v": ""},
-    results={"out": _result, "lse": _sums},
+    results={"out": _masked_result, "lse": _sums},
     types=TYPES,
     launch=_launch,
+    functions=("score", "mask"),
     checks=CHECKS | {"exact": FLAG, "return_lse": FLAG, "config": a(Config) | NONE},
     gradients={"q k v": _gradients},
     composite=lambda return_lse: None if return_lse else _recorded,
@@ -527,6 +584,8 @@ def attention(
     k: Any,
     v: Any,
     *,
+    score: Any = None,
+    mask: Any = None,
     causal: bool = False,
     diagonal: int = 0,
     scale: float | None = None,

@@ -13,7 +13,7 @@ from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
 from ..plan.specs import ArrayType
-from .attention_functions import MOST
+from .declaration import of_function
 
 DEPTHS = (64, 128, 256)
 """head depths that have configs; other depths use those of the next larger one"""
@@ -143,11 +143,8 @@ class Form:
     @property
     def absent(self) -> list[str]:
         """Parameters of the kernel that it does without."""
-        names = [
-            f"{name}_{n}"
-            for name, count in zip(("score", "mask"), self.arrays, strict=True)
-            for n in range(count, MOST)
-        ]
+        pairs = zip(("score", "mask"), self.arrays, strict=True)
+        names = [each for name, count in pairs for each in of_function(name)[count:]]
         return names + ["lse"] * (not self.sums) + ["blocks"] * (self.mask is None)
 
     @property
@@ -172,6 +169,8 @@ def choose(
     keys: int = 1 << 20,
     heads: int = 1,
     sms: int = DEFAULT.sms,
+    alone: bool = True,
+    wgs: int = 3,
 ) -> Config:
     """Return the config for a depth and for the number of queries, keys and heads (heads of all
     batches together).
@@ -182,7 +181,7 @@ def choose(
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
     return min(
-        configs,
+        [config for config in configs if config.wgs <= wgs and (alone or not config.alone)],
         key=lambda config: _cycles(
             config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)
         ),

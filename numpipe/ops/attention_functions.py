@@ -11,24 +11,31 @@ of attention loads the blocks of its list only, and evaluates the mask again in 
 
 from __future__ import annotations
 
+import dis
 import functools
-from typing import Any
+import inspect
 
 import numpy as np
 
+from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..core.static_range import static_range
+from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
 from ..language.tiles.reduce import partial_sum
 from ..language.tiles.refs import ds
-from ..core.static_range import static_range
+from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
+from .declaration import of_function
+from .op_outputs import Place, allocated
 
-MOST = 3
-"""arrays that a function may take"""
+LEAD = {"score": ("score", "batch", "head", "query", "key")}
+LEAD["mask"] = LEAD["score"][1:]
+"""what a function is called with, before its arrays"""
 NOTHING, PART, ALL = 0, 1, 2
 CHUNK = 1024
 """flags that `collect` reads at once"""
@@ -36,47 +43,45 @@ CHUNK = 1024
 
 @functools.cache
 def caller(of: Function, count: int) -> Function:
-    """Return `of` as a kernel function with `MOST` arrays, of which it takes the first `count`."""
+    """Return the kernel function ``call(lead, x, y, z)`` that calls `of` with the values of a tuple,
+    as in `LEAD`, and the first `count` of the arrays."""
+    has_score = len(inspect.signature(of.function).parameters) - count == len(LEAD["score"])
 
     @function
-    def scored(score, b, h, query, key, x, y, z):
-        if count == 0:
-            return of(score, b, h, query, key)
-        elif count == 1:
-            return of(score, b, h, query, key, x)
-        elif count == 2:
-            return of(score, b, h, query, key, x, y)
+    def call(lead, x, y, z):
+        if has_score:
+            score, b, h, query, key = lead
+            if count == 0:
+                return of(score, b, h, query, key)
+            elif count == 1:
+                return of(score, b, h, query, key, x)
+            elif count == 2:
+                return of(score, b, h, query, key, x, y)
+            else:
+                return of(score, b, h, query, key, x, y, z)
         else:
-            return of(score, b, h, query, key, x, y, z)
+            b, h, query, key = lead
+            if count == 0:
+                return of(b, h, query, key)
+            elif count == 1:
+                return of(b, h, query, key, x)
+            elif count == 2:
+                return of(b, h, query, key, x, y)
+            else:
+                return of(b, h, query, key, x, y, z)
 
-    return scored
-
-
-@functools.cache
-def mask_caller(of: Function, count: int) -> Function:
-    @function
-    def seen(b, h, query, key, x, y, z):
-        if count == 0:
-            return of(b, h, query, key)
-        elif count == 1:
-            return of(b, h, query, key, x)
-        elif count == 2:
-            return of(b, h, query, key, x, y)
-        else:
-            return of(b, h, query, key, x, y, z)
-
-    return seen
+    return call
 
 
 @functools.cache
 def classify(mask: Function, count: int, rows: int, columns: int) -> Kernel:
     """Return the kernel of the flags of all blocks of `rows` queries and `columns` keys."""
-    seen = mask_caller(mask, count)
+    seen = caller(mask, count)
 
     @numpipe_kernel(
         grid=lambda flags: (flags.shape[3], flags.shape[2], flags.shape[0] * flags.shape[1]),
         warp_specialized=False,
-        without=[f"mask_{n}" for n in range(count, MOST)],
+        without=of_function("mask")[count:],
         compiler_params=CompilerParams(ctas_per_sm=4),
     )
     def attention_mask_flags(mask_0, mask_1, mask_2, flags, *, queries, keys):
@@ -86,7 +91,7 @@ def classify(mask: Function, count: int, rows: int, columns: int) -> Kernel:
         total = full((64, 8), 0.0, np.float32)
         for part in static_range(rows // 64):
             query = np.minimum(iota(64) + (i * rows + part * 64), queries - 1)[:, None]
-            visible = seen(b, h, query, key, mask_0, mask_1, mask_2)
+            visible = seen((b, h, query, key), mask_0, mask_1, mask_2)
             total = total + partial_sum(
                 np.where(visible, full((64, columns), 1.0, np.float32), 0.0)
             )
@@ -116,3 +121,53 @@ def attention_mask_lists(flags, lists):
         parts, wholes = parts + some.sum(), wholes + every.sum()
     lists[b, h, i, 0] = parts
     lists[b, h, i, 1] = wholes
+
+
+def reads(of: Function, name: str) -> bool:
+    """Return whether a function reads one of its first parameters, named as in `LEAD`."""
+    code = of.function.__code__
+    own = code.co_varnames[LEAD["mask"].index(name)]
+    return any(
+        own in (found.argval if isinstance(found.argval, tuple) else (found.argval,))
+        for found in dis.get_instructions(code)
+        if found.opname.startswith("LOAD")
+    )
+
+
+def visible_blocks(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    mask: Function,
+    arrays: list[ArrayInfo],
+    rows: int,
+    columns: int,
+    layout: str,
+    place: Place,
+) -> ArrayInfo:
+    """Return the lists of visible blocks of `columns` keys for each block of `rows` queries. There
+    is one list for all batches, or heads, if the mask does not read them."""
+    queries, keys = (x.shape[layout.index("s")] for x in (q, k))
+    batches = q.shape[0] if reads(mask, "batch") else 1
+    heads = q.shape[layout.index("h")] if reads(mask, "head") else 1
+    shape = batches, heads, cdiv(queries, rows), cdiv(keys, columns)
+    flags = allocated(q, shape, place, np.int32)
+    made = classify(mask, len(arrays), rows, columns)
+    made(*arrays, flags, queries=queries, keys=keys, **place)
+    lists = allocated(q, (*shape[:3], shape[3] + 2), place, np.int32)
+    attention_mask_lists(flags, lists, **place)
+    return lists
+
+
+def check_function(name: str, of: Function | None, arrays: tuple) -> None:
+    """Raise SpecError if a function does not take what it is called with."""
+    if of is None:
+        return
+    count = sum(array is not None for array in arrays)
+    takes = tuple(inspect.signature(of.function).parameters)
+    if len(takes) != len(LEAD[name]) + count:
+        given = [*LEAD[name], *(f"array {i}" for i in range(count))]
+        raise SpecError(
+            f"attention: {name} {of.__name__}({', '.join(takes)}) is called with "
+            f"({', '.join(given)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "
+            f"each parameter after {LEAD[name][-1]}"
+        )
