@@ -67,8 +67,8 @@ def kernel(config: Config, form: Form) -> Kernel:
     if config.alone:
         return short_kernel(config, form)
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
-    score = form.score and caller(form.score, form.arrays[0])
-    mask = form.mask and caller(form.mask, form.arrays[1])
+    score = form.score and caller("score", form.score, form.arrays[0])
+    mask = form.mask and caller("mask", form.mask, form.arrays[1])
     rows_of_q, keys_of_k = (
         (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
         for n in (config.rows, config.keys)
@@ -138,7 +138,9 @@ def kernel(config: Config, form: Form) -> Kernel:
                 else:
                     n = cdiv(keys, config.keys)  # beyond the last one: zeros
                     if 0 <= p < steps:
-                        n = blocks[bm, hm, i, 2 + p if p < parts else blocks.shape[3] - 1 - p + parts]
+                        n = blocks[
+                            bm, hm, i, 2 + p if p < parts else blocks.shape[3] - 1 - p + parts
+                        ]
                 return n
 
             # returns the scores of a block of keys, in units of `unit`
@@ -146,7 +148,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 if form.score is not None:
                     query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
                     key = np.minimum(iota(config.keys) + j * config.keys, keys - 1)[None, :]
-                    s = score((s * scale, b, h, query, key), score_0, score_1, score_2)
+                    s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
                 return s
 
             top = layout_cast(full(64, -np.inf, np.float32), "column")
@@ -191,9 +193,7 @@ def kernel(config: Config, form: Form) -> Kernel:
             # a step computes the scores of one block, and the product of the previous one
             def kv(p):
                 return (
-                    BlockSpec(
-                        keys_of_k, lambda j: at(hk, block(p + j)), buffer_count=config.slots
-                    ),
+                    BlockSpec(keys_of_k, lambda j: at(hk, block(p + j)), buffer_count=config.slots),
                     BlockSpec(
                         keys_of_k, lambda j: at(hk, block(p + j - 1)), buffer_count=config.slots
                     ),
@@ -250,7 +250,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     else:
                         query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
                         near = np.minimum(key, keys - 1)[None, :]
-                        visible = mask((b, h, query, near), mask_0, mask_1, mask_2)
+                        visible = mask(b, h, query, near, mask_0, mask_1, mask_2)
                         s = np.where(visible, s, -np.inf)
                         s = np.where(key < keys, s, -np.inf)
                     # keeps the compiler from storing the 32 conditions of a row in registers
@@ -388,7 +388,9 @@ def _launch(
             wgs=3 if mask is None else 2,
         )
     elif config.alone and (score is not None or mask is not None):
-        raise SpecError("attention: a config with alone=True has no score or mask; fix: leave config out")
+        raise SpecError(
+            "attention: a config with alone=True has no score or mask; fix: leave config out"
+        )
     arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
     scale = depth**-0.5 if scale is None else float(scale)
     if mask is not None:

@@ -18,7 +18,7 @@ import inspect
 import numpy as np
 
 from ..core.arith import cdiv
-from ..core.functions import Function, function
+from ..core.functions import Function, generated
 from ..core.static_range import static_range
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -42,41 +42,20 @@ CHUNK = 1024
 
 
 @functools.cache
-def caller(of: Function, count: int) -> Function:
-    """Return the kernel function ``call(lead, x, y, z)`` that calls `of` with the values of a tuple,
-    as in `LEAD`, and the first `count` of the arrays."""
-    has_score = len(inspect.signature(of.function).parameters) - count == len(LEAD["score"])
-
-    @function
-    def call(lead, x, y, z):
-        if has_score:
-            score, b, h, query, key = lead
-            if count == 0:
-                return of(score, b, h, query, key)
-            elif count == 1:
-                return of(score, b, h, query, key, x)
-            elif count == 2:
-                return of(score, b, h, query, key, x, y)
-            else:
-                return of(score, b, h, query, key, x, y, z)
-        else:
-            b, h, query, key = lead
-            if count == 0:
-                return of(b, h, query, key)
-            elif count == 1:
-                return of(b, h, query, key, x)
-            elif count == 2:
-                return of(b, h, query, key, x, y)
-            else:
-                return of(b, h, query, key, x, y, z)
-
-    return call
+def caller(name: str, of: Function, count: int) -> Function:
+    """Return the kernel function that calls `of` with the parameters of `LEAD` and the first
+    `count` of `ARRAYS` arrays, and is given all of them."""
+    arrays = of_function(name)
+    text = f"""def call({", ".join([*LEAD[name], *arrays])}):
+    return of({", ".join([*LEAD[name], *arrays[:count]])})
+"""
+    return generated(text, f"call of {name} with {count} arrays", {"of": of})
 
 
 @functools.cache
 def classify(mask: Function, count: int, rows: int, columns: int) -> Kernel:
     """Return the kernel of the flags of all blocks of `rows` queries and `columns` keys."""
-    seen = caller(mask, count)
+    seen = caller("mask", mask, count)
 
     @numpipe_kernel(
         grid=lambda flags: (flags.shape[3], flags.shape[2], flags.shape[0] * flags.shape[1]),
@@ -91,7 +70,7 @@ def classify(mask: Function, count: int, rows: int, columns: int) -> Kernel:
         total = full((64, 8), 0.0, np.float32)
         for part in static_range(rows // 64):
             query = np.minimum(iota(64) + (i * rows + part * 64), queries - 1)[:, None]
-            visible = seen((b, h, query, key), mask_0, mask_1, mask_2)
+            visible = seen(b, h, query, key, mask_0, mask_1, mask_2)
             total = total + partial_sum(
                 np.where(visible, full((64, columns), 1.0, np.float32), 0.0)
             )
