@@ -61,6 +61,12 @@ L2 = 32 << 20  # most bytes of keys and values that a group of interleaved heads
 RISE = 8.0
 
 
+WRONG_SCORE = (
+    "a score function must return a float32 tile of its first argument's shape; fix: return score "
+    "+ bias, or (…).astype(np.float32)"
+)
+
+
 @functools.cache
 def kernel(config: Config, form: Form) -> Kernel:
     """Return the kernel for a config and a form."""
@@ -149,6 +155,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
                     key = np.minimum(iota(config.keys) + j * config.keys, keys - 1)[None, :]
                     s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
+                    assert s.shape == (64, config.keys) and s.dtype == np.float32, WRONG_SCORE
                 return s
 
             top = layout_cast(full(64, -np.inf, np.float32), "column")

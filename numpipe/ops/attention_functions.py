@@ -134,6 +134,11 @@ def visible_blocks(
     made(*arrays, flags, queries=queries, keys=keys, **place)
     lists = allocated(q, (*shape[:3], shape[3] + 2), place, np.int32)
     attention_mask_lists(flags, lists, **place)
+    if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
+        raise SpecError(
+            f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "
+            "a query sees a key"
+        )
     return lists
 
 
