@@ -300,7 +300,7 @@ class Op(Generic[P]):
         texts, starred = [], by_position
         split = {} if by_position else {f: of for f, of in self.functions.items() if f in names}
         for name in names:
-            if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY and not starred:
+            if not starred and parameters[name].kind is inspect.Parameter.KEYWORD_ONLY:
                 texts.append("*")
                 starred = True
             required = defaults[name] is inspect.Parameter.empty
