@@ -47,10 +47,11 @@ from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
-from .attention_functions import caller, check_function, visible_blocks
+from .attention_functions import caller, check_function, nth, visible_blocks
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
-from .declaration import Operand, op
+from .declaration import Operand, op, packed
+from .derivatives import derivative
 from .op_outputs import Place, same, tell_copied
 from .operands import copied
 
@@ -82,7 +83,7 @@ def kernel(config: Config, form: Form) -> Kernel:
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
-        without=form.absent,
+        without=form.absent + ["lse"] * (not form.sums),
         grid=persistent(),
         num_compute_wgs=config.wgs,
         wg_axis="wg",
@@ -144,9 +145,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 else:
                     n = cdiv(keys, config.keys)  # beyond the last one: zeros
                     if 0 <= p < steps:
-                        n = blocks[
-                            bm, hm, i, 2 + p if p < parts else blocks.shape[3] - 1 - p + parts
-                        ]
+                        n = nth(blocks, bm, hm, i, p)
                 return n
 
             # returns the scores of a block of keys, in units of `unit`
@@ -366,18 +365,15 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    of_score, of_mask = (
-        [array for array in arrays if array is not None]
-        for arrays in ((score_0, score_1, score_2), (mask_0, mask_1, mask_2))
-    )
+    of_score, of_mask = given(score_0, score_1, score_2), given(mask_0, mask_1, mask_2)
     form = Form(
         next(width for width in WIDTHS if width >= depth),
         causal,
         layout,
         lse is not None,
         score,
-        mask,
-        (len(of_score), len(of_mask)),
+        mask=mask,
+        arrays=(len(of_score), len(of_mask)),
     )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
@@ -412,6 +408,11 @@ def _launch(
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
     )
+
+
+def given(*arrays: Any) -> list[Any]:
+    """Return the arrays that are not None."""
+    return [array for array in arrays if array is not None]
 
 
 def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
@@ -468,6 +469,15 @@ def _launch_backward(
     dq: ArrayInfo,
     dk: ArrayInfo,
     dv: ArrayInfo,
+    score: Function | None,
+    score_0: ArrayInfo | None,
+    score_1: ArrayInfo | None,
+    score_2: ArrayInfo | None,
+    mask: Function | None,
+    mask_0: ArrayInfo | None,
+    mask_1: ArrayInfo | None,
+    mask_2: ArrayInfo | None,
+    score_gradient: Function | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -476,12 +486,22 @@ def _launch_backward(
     place: Place,
 ) -> None:
     depth = q.shape[3]
-    form = Form(next(each for each in DEPTHS if each >= depth), causal, layout)
+    of_score, of_mask = given(score_0, score_1, score_2), given(mask_0, mask_1, mask_2)
+    form = Form(
+        next(each for each in DEPTHS if each >= depth),
+        causal,
+        layout,
+        score=score,
+        slope=score_gradient or (score and derivative(score)),
+        mask=mask,
+        arrays=(len(of_score), len(of_mask)),
+    )
     loaded = {"q": q, "k": k, "v": v, "grad": grad}
     q, k, v, grad = (_loaded(name, info, place) for name, info in loaded.items())
     scale = depth**-0.5 if scale is None else float(scale)
     arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
-    launch_gradients(*arrays, form, diagonal, scale, deterministic, place)
+    of_functions = [*of_score, *of_mask]
+    launch_gradients(*arrays, form, of_functions, diagonal, scale, deterministic, place)
 
 
 @op(
@@ -497,6 +517,7 @@ def _launch_backward(
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
+    functions=("score", "mask"),
     checks=CHECKS,
     batching="merge",
     operations=lambda q, k, layout: 10.0 * math.prod(q.shape) * k.shape[layout.index("s")],
@@ -510,6 +531,9 @@ def attention_backward(
     grad: Any,
     grad_lse: Any = None,
     *,
+    score: Any = None,
+    mask: Any = None,
+    score_gradient: str | Function | None = None,
     causal: bool = False,
     diagonal: int = 0,
     scale: float | None = None,
@@ -532,6 +556,15 @@ def _gradients(
     lse: Any,
     grad_out: Any,
     grad_lse: Any,
+    score: Function | None,
+    score_0: Any,
+    score_1: Any,
+    score_2: Any,
+    mask: Function | None,
+    mask_0: Any,
+    mask_1: Any,
+    mask_2: Any,
+    score_gradient: Function | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -541,6 +574,9 @@ def _gradients(
     return xp(
         attention_backward,
         *(q, k, v, out, lse, grad_out, grad_lse),
+        score=packed(score, score_0, score_1, score_2),
+        mask=packed(mask, mask_0, mask_1, mask_2),
+        score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
         scale=scale,
@@ -554,6 +590,15 @@ def _recorded(
     q: Any,
     k: Any,
     v: Any,
+    score: Function | None,
+    score_0: Any,
+    score_1: Any,
+    score_2: Any,
+    mask: Function | None,
+    mask_0: Any,
+    mask_1: Any,
+    mask_2: Any,
+    score_gradient: Function | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -565,6 +610,9 @@ def _recorded(
     made, _ = xp(
         attention,
         *(q, k, v),
+        score=packed(score, score_0, score_1, score_2),
+        mask=packed(mask, mask_0, mask_1, mask_2),
+        score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
         scale=scale,
@@ -595,6 +643,7 @@ def attention(
     *,
     score: Any = None,
     mask: Any = None,
+    score_gradient: str | Function | None = None,
     causal: bool = False,
     diagonal: int = 0,
     scale: float | None = None,

@@ -123,6 +123,7 @@ class Form:
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
     sums    whether to store the logarithms of the sums
     score   function of (score, batch, head, query, key) and of arrays, or None
+    slope   derivative of `score`, for gradients: a function of the same arguments, or None if it is 1
     mask    function of (batch, head, query, key) and of arrays, or None
     arrays  how many arrays each of them takes
     """
@@ -132,8 +133,14 @@ class Form:
     layout: str = "bhsd"
     sums: bool = False
     score: Function | None = None
+    slope: Function | None = None
     mask: Function | None = None
     arrays: tuple[int, int] = (0, 0)
+
+    @property
+    def functions(self) -> bool:
+        """Whether there is a score or a mask function."""
+        return self.score is not None or self.mask is not None
 
     @property
     def uneven(self) -> bool:
@@ -145,7 +152,7 @@ class Form:
         """Parameters of the kernel that it does without."""
         pairs = zip(("score", "mask"), self.arrays, strict=True)
         names = [each for name, count in pairs for each in of_function(name)[count:]]
-        return names + ["lse"] * (not self.sums) + ["blocks"] * (self.mask is None)
+        return names + ["blocks"] * (self.mask is None)
 
     @property
     def heads(self) -> int:

@@ -18,7 +18,7 @@ import inspect
 import numpy as np
 
 from ..core.arith import cdiv
-from ..core.functions import Function, generated
+from ..core.functions import Function, function, generated
 from ..core.static_range import static_range
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -30,6 +30,7 @@ from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
+from .attention_configs import Form
 from .declaration import of_function
 from .op_outputs import Place, allocated
 
@@ -52,9 +53,49 @@ def caller(name: str, of: Function, count: int) -> Function:
     return generated(text, f"call of {name} with {count} arrays", {"of": of})
 
 
+@function
+def nth(blocks, b, h, i, n):
+    """Return the n-th visible block of a row of `blocks`."""
+    parts = blocks[b, h, i, 0]
+    return blocks[b, h, i, 2 + n if n < parts else blocks.shape[3] - 1 - n + parts]
+
+
 @functools.cache
-def classify(mask: Function, count: int, rows: int, columns: int) -> Kernel:
-    """Return the kernel of the flags of all blocks of `rows` queries and `columns` keys."""
+def scores(form: Form) -> Function:
+    """Return the kernel function of (scores, slope) for products with the functions of a form: the
+    scores in natural units, -inf where no query or no key is or a mask hides the key, and their
+    derivative."""
+    of, slope_of, mask_of = (
+        each and caller(name, each, count)
+        for each, name, count in (
+            (form.score, "score", form.arrays[0]),
+            (form.slope, "score", form.arrays[0]),
+            (form.mask, "mask", form.arrays[1]),
+        )
+    )
+
+    @function
+    def scored(s, scale, masked, b, h, query, key, queries, keys, arrays):
+        score_0, score_1, score_2, mask_0, mask_1, mask_2 = arrays
+        i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
+        s, slope = s * scale, 1.0
+        if slope_of is not None:
+            slope = slope_of(s, b, h, i, j, score_0, score_1, score_2)
+        if of is not None:
+            s = of(s, b, h, i, j, score_0, score_1, score_2)
+        if masked:
+            if mask_of is not None:
+                s = np.where(mask_of(b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
+            s = np.where((query < queries) & (key < keys), s, -np.inf)
+        return s, slope
+
+    return scored
+
+
+@functools.cache
+def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool = False) -> Kernel:
+    """Return the kernel of the flags of all blocks of `rows` queries and `columns` keys, or with
+    `by_keys` of their transpose, which `sharing` heads have in common."""
     seen = caller("mask", mask, count)
 
     @numpipe_kernel(
@@ -63,20 +104,24 @@ def classify(mask: Function, count: int, rows: int, columns: int) -> Kernel:
         without=of_function("mask")[count:],
         compiler_params=CompilerParams(ctas_per_sm=4),
     )
-    def attention_mask_flags(mask_0, mask_1, mask_2, flags, *, queries, keys):
-        j, i, head = program_id(0), program_id(1), program_id(2)
-        b, h = head // flags.shape[1], head % flags.shape[1]
+    def attention_mask_flags(mask_0, mask_1, mask_2, flags, *, queries, keys, sharing):
+        column, row, head = program_id(0), program_id(1), program_id(2)
+        b, first = head // flags.shape[1], head % flags.shape[1] * sharing
+        i, j = (column, row) if by_keys else (row, column)
         key = np.minimum(iota(columns) + j * columns, keys - 1)[None, :]
+        ones = full((64, columns), 1.0, np.float32)
         total = full((64, 8), 0.0, np.float32)
-        for part in static_range(rows // 64):
-            query = np.minimum(iota(64) + (i * rows + part * 64), queries - 1)[:, None]
-            visible = seen(b, h, query, key, mask_0, mask_1, mask_2)
-            total = total + partial_sum(
-                np.where(visible, full((64, columns), 1.0, np.float32), 0.0)
-            )
+        for h in range(first, first + sharing):
+            for part in static_range(rows // 64):
+                query = np.minimum(iota(64) + (i * rows + part * 64), queries - 1)[:, None]
+                visible = seen(b, h, query, key, mask_0, mask_1, mask_2)
+                total = total + partial_sum(np.where(visible, ones, 0.0))
         found = total.sum()
-        whole = found == float(rows * columns) and (j + 1) * columns <= keys
-        flags[b, h, i, j] = ALL if whole else PART if found > 0.0 else NOTHING
+        inside = (j + 1) * columns <= keys and (not by_keys or (i + 1) * rows <= queries)
+        whole = inside and found == float(rows * columns) * sharing
+        flags[b, head % flags.shape[1], row, column] = (
+            ALL if whole else PART if found > 0.0 else NOTHING
+        )
 
     return attention_mask_flags
 
@@ -122,16 +167,21 @@ def visible_blocks(
     columns: int,
     layout: str,
     place: Place,
+    by_keys: bool = False,
 ) -> ArrayInfo:
-    """Return the lists of visible blocks of `columns` keys for each block of `rows` queries. There
-    is one list for all batches, or heads, if the mask does not read them."""
+    """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or with
+    `by_keys` of blocks of queries for each block of keys. There is one list for all batches, or
+    heads, if the mask does not read them."""
     queries, keys = (x.shape[layout.index("s")] for x in (q, k))
-    batches = q.shape[0] if reads(mask, "batch") else 1
-    heads = q.shape[layout.index("h")] if reads(mask, "head") else 1
-    shape = batches, heads, cdiv(queries, rows), cdiv(keys, columns)
+    batches, heads, sharing = q.shape[0] if reads(mask, "batch") else 1, 1, 1
+    if reads(mask, "head"):
+        heads, shared = (x.shape[layout.index("h")] for x in (q, k))
+        heads, sharing = (shared, heads // shared) if by_keys else (heads, 1)
+    blocks = cdiv(queries, rows), cdiv(keys, columns)
+    shape = batches, heads, *(blocks[::-1] if by_keys else blocks)
     flags = allocated(q, shape, place, np.int32)
-    made = classify(mask, len(arrays), rows, columns)
-    made(*arrays, flags, queries=queries, keys=keys, **place)
+    made = classify(mask, len(arrays), rows, columns, by_keys)
+    made(*arrays, flags, queries=queries, keys=keys, sharing=sharing, **place)
     lists = allocated(q, (*shape[:3], shape[3] + 2), place, np.int32)
     attention_mask_lists(flags, lists, **place)
     if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
