@@ -80,7 +80,8 @@ def scores(form: Form) -> Function:
         i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
         s, slope = s * scale, 1.0
         if slope_of is not None:
-            slope = slope_of(s, b, h, i, j, score_0, score_1, score_2)
+            # half of the registers until dP is known
+            slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)
         if of is not None:
             s = of(s, b, h, i, j, score_0, score_1, score_2)
         if masked:

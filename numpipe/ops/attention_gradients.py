@@ -193,7 +193,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         grid=lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0],
         num_compute_wgs=2,
         wg_axis="wg",
-        memory_registers=24,
+        memory_registers=40 if form.mask is not None else 24,
         without=form.absent + ["dq"] * (not with_dq),
         compiler_params=CompilerParams(
             approx_math=True,
@@ -346,12 +346,16 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if how.late:
                     dp = wgmma_wait(dp)
                     pb = p.astype(q.dtype)
-                    grad_s = (p * (dp - delta_tile[...][None, :]) * slope).astype(q.dtype)
+                    grad_s = (
+                        p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
+                    ).astype(q.dtype)
                     dv_acc = wgmma(dv_acc, pb, do_tile)
                 else:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                     dp = wgmma_wait(dp)
-                    grad_s = (p * (dp - delta_tile[...][None, :]) * slope).astype(q.dtype)
+                    grad_s = (
+                        p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
+                    ).astype(q.dtype)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 exchanged.at[now, own, :][...] = grad_s
@@ -392,7 +396,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """
     depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
     seen, scored = visible(form.causal, WIDE // 2), scores(form)
-    block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
+    shape = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
 
     @numpipe_kernel(
         grid=lambda k: cdiv(k.shape[form.positions], WIDE) * k.shape[form.heads] * k.shape[0],
@@ -464,15 +468,15 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         def matrix(h, i):
             return place(hk * sharing + h, block(i)[0], 0)
 
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(block, lambda _: place(hk, j, 0)),) * 2)
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(shape, lambda _: place(hk, j, 0)),) * 2)
         numbers = BlockSpec((None, None, WIDE), vector, buffer_count=1)
         main = pipeline(
             grid=(sharing, steps),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2),
+                BlockSpec(shape, matrix, buffer_count=2),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1),
+                BlockSpec(shape, matrix, buffer_count=1),
             ),
         )
         weights = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
@@ -508,7 +512,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 p = np.exp2(fma(s, unit, -stats_tile.at[own][...][None, :]))
                 weights.at[now, :, own][...] = p.astype(q.dtype)
                 dp = wgmma_wait(dp)
-                grad_s = p * (dp - delta_tile.at[own][...][None, :]) * slope
+                grad_s = p * (dp - delta_tile.at[own][...][None, :]) * slope.astype(np.float32)
                 slopes.at[now, :, own][...] = grad_s.astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[now])
@@ -533,12 +537,17 @@ QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
 """depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
 
 
+def queries_of(form: Form) -> tuple[int, int, tuple[int, int]]:
+    """Return the schedule of `of_queries`; functions need more registers."""
+    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
+
+
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
     queries, and dS stays in registers."""
     depth, by_head = form.depth, form.layout == "bhsd"
-    wgs, n, slots = QUERIES[depth]
+    wgs, n, slots = queries_of(form)
     rows, delay, scored = 64 * wgs, slots[0] - 2, scores(form)
     rows_of_q, keys_of_k = (
         (None, None, size, depth) if by_head else (None, size, None, depth) for size in (rows, n)
@@ -639,7 +648,9 @@ def of_queries(form: Form) -> Kernel:
                     s = np.where(key < last, s, -np.inf)
                 p = np.exp2(fma(s, unit, -offset))
                 dp = wgmma_wait(dp)
-                acc = wgmma(acc, (p * (dp - total) * slope).astype(q.dtype), k_tile)
+                acc = wgmma(
+                    acc, (p * (dp - total) * slope.astype(np.float32)).astype(q.dtype), k_tile
+                )
         dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
     return attention_gradient_of_queries  # type: ignore[no-any-return]
@@ -674,6 +685,7 @@ def launch_gradients(
             for _ in range(2)
         )
     )
+    deterministic = deterministic or form.functions  # one kernel would need too many registers
     dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
         made = allocated(q, (*q.shape[:3], round_up(depth, 4)), place, np.float32)
@@ -701,7 +713,7 @@ def launch_gradients(
         added = lists(*tile, True)
         run(*read, *added, *dq_total, dk, dv, group=group, **scalars, **place)
     if deterministic:
-        wgs, columns, _ = QUERIES[form.depth]
+        wgs, columns, _ = queries_of(form)
         of_queries(form)(*read, *lists(64 * wgs, columns, False), dq, **scalars, **place)
     else:
         launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)
