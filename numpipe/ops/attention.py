@@ -148,13 +148,23 @@ def kernel(config: Config, form: Form) -> Kernel:
                         n = nth(blocks, bm, hm, i, p)
                 return n
 
-            # returns the scores of a block of keys, in units of `unit`
-            def scored(s, j):
-                if form.score is not None:
-                    query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
-                    key = np.minimum(iota(config.keys) + j * config.keys, keys - 1)[None, :]
+            # returns the scores of block n of the keys, in units of `unit`; of the last ones with -inf
+            # beyond the keys, if there is a mask
+            def scored(s, n, guarded):
+                query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
+                key = iota(config.keys) + n * config.keys
+                last = guarded and (n + 1) * config.keys > keys
+                if last:
+                    key = np.minimum(key, keys - 1)
+                key = key[None, :]
+                if score is not None:
                     s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
                     assert s.shape == (64, config.keys) and s.dtype == np.float32, WRONG_SCORE
+                if mask is not None and guarded:
+                    visible = mask(b, h, query, key, mask_0, mask_1, mask_2)
+                    s = np.where(visible, s, -np.inf)
+                    if last:
+                        s = np.where(iota(config.keys) < keys - n * config.keys, s, -np.inf)
                 return s
 
             top = layout_cast(full(64, -np.inf, np.float32), "column")
@@ -233,6 +243,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in head(
                     k, v
                 ):
+                    n = block(j)
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -243,28 +254,23 @@ def kernel(config: Config, form: Form) -> Kernel:
                         else:
                             s = wgmma_wait(s)
                     barrier_arrive(k_consumed)
-                    n = block(j)
-                    s = scored(s, n)
-                    key = iota(config.keys) + n * config.keys
-                    if blocks is None:
+                    if form.functions:
+                        s = scored(s, n, True)
+                    if mask is None:
+                        key = iota(config.keys) + n * config.keys
                         end = (
                             np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
                             if form.causal
                             else keys
                         )
                         s = np.where(key < end, s, -np.inf)
-                    else:
-                        query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
-                        near = np.minimum(key, keys - 1)[None, :]
-                        visible = mask(b, h, query, near, mask_0, mask_1, mask_2)
-                        s = np.where(visible, s, -np.inf)
-                        s = np.where(key < keys, s, -np.inf)
                     # keeps the compiler from storing the 32 conditions of a row in registers
                     schedule_fence()
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
                     k, v, allocations=slots
                 ):
+                    n = block(steps - rest + j)
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -272,7 +278,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                         acc = wgmma(acc, p, v_tile)
                     s = wgmma_wait(s)  # leaves the product with V in flight
                     barrier_arrive(k_consumed)
-                    s = scored(s, block(steps - rest + j))
+                    if score is not None:
+                        s = scored(s, n, False)
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(

@@ -77,8 +77,9 @@ def scores(form: Form) -> Function:
     @function
     def scored(s, scale, masked, b, h, query, key, queries, keys, arrays):
         score_0, score_1, score_2, mask_0, mask_1, mask_2 = arrays
-        i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
-        s, slope = s * scale, 1.0
+        i, j, s, slope = query, key, s * scale, 1.0
+        if masked:
+            i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
         if slope_of is not None:
             # half of the registers until dP is known
             slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)

@@ -63,7 +63,7 @@ def test_blocks_that_a_mask_leaves_out_are_not_loaded() -> None:
     form = Form(64, mask=functions.window)
     q, k, v = case.arrays()
     flags, lists = np.zeros((1, 1, 4, 8), np.int32), np.full((1, 1, 4, 10), -1, np.int32)
-    classify(functions.window, 0, 128, 64)(flags, queries=512, keys=512, target="sim")
+    classify(functions.window, 0, 128, 64)(flags, queries=512, keys=512, sharing=1, target="sim")
     i, j = np.ogrid[:512, :512]
     seen = functions.window(0, 0, i, j).reshape(4, 128, 8, 64)
     assert (flags[0, 0] == seen.any((1, 3)).astype(int) + seen.all((1, 3))).all()
