@@ -44,10 +44,10 @@ from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .attention_configs import CONFIGS as CONFIGS
-from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose
+from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose, with_functions
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
-from .attention_functions import caller, check_function, nth, visible_blocks
+from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op, packed
@@ -148,8 +148,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                         n = nth(blocks, bm, hm, i, p)
                 return n
 
-            # returns the scores of block n of the keys, in units of `unit`; of the last ones with -inf
-            # beyond the keys, if there is a mask
+            # returns the scores of block n of the keys, in units of `unit`. If `guarded`, the mask is
+            # applied, which includes the end of the keys
             def scored(s, n, guarded):
                 query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
                 key = iota(config.keys) + n * config.keys
@@ -318,6 +318,7 @@ def _masked_result(
     q: Any,
     k: Any,
     v: Any,
+    blocks: Any,
     score: Function | None,
     score_0: Any,
     score_1: Any,
@@ -338,6 +339,13 @@ def _masked_result(
         )
     check_function("score", score, (score_0, score_1, score_2))
     check_function("mask", mask, (mask_0, mask_1, mask_2))
+    if blocks is not None:
+        wanted = mask and blocks_of(q, k, mask, layout).shape
+        if tuple(blocks.shape) != wanted:
+            raise SpecError(
+                f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
+                "what attention_blocks returns for q, k and the same mask, and leave config out"
+            )
     return _result(q, k, v, layout, causal, diagonal)
 
 
@@ -354,6 +362,7 @@ def _launch(
     v: ArrayInfo,
     out: ArrayInfo,
     lse: ArrayInfo | None,
+    blocks: ArrayInfo | None,
     score: Function | None,
     score_0: ArrayInfo | None,
     score_1: ArrayInfo | None,
@@ -384,7 +393,9 @@ def _launch(
     )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
-    if config is None:
+    if config is None and form.functions:
+        config = with_functions(depth, exact)
+    elif config is None:
         device = launch.gpu_state().device
         config = choose(
             form.depth,
@@ -394,17 +405,17 @@ def _launch(
             k.shape[form.positions],
             heads,
             device.sm_count if device else DEFAULT.sms,
-            alone=score is None and mask is None,
-            wgs=3 if mask is None else 2,
         )
-    elif config.alone and (score is not None or mask is not None):
+    elif config.alone and form.functions:
         raise SpecError(
             "attention: a config with alone=True has no score or mask; fix: leave config out"
         )
     arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
     scale = depth**-0.5 if scale is None else float(scale)
     if mask is not None:
-        arrays.append(visible_blocks(q, k, mask, of_mask, config.rows, config.keys, layout, place))
+        arrays.append(
+            blocks or visible_blocks(q, k, mask, of_mask, config.rows, config.keys, layout, place)
+        )
     kernel(config, form)(
         *arrays,
         *of_score,
@@ -597,6 +608,7 @@ def _recorded(
     q: Any,
     k: Any,
     v: Any,
+    blocks: Any,
     score: Function | None,
     score_0: Any,
     score_1: Any,
@@ -617,6 +629,7 @@ def _recorded(
     made, _ = xp(
         attention,
         *(q, k, v),
+        blocks=blocks,
         score=packed(score, score_0, score_1, score_2),
         mask=packed(mask, mask_0, mask_1, mask_2),
         score_gradient=score_gradient,
@@ -632,7 +645,7 @@ def _recorded(
 
 
 @op(
-    operands={"q": "", "k": "", "v": ""},
+    operands={"q": "", "k": "", "v": "", "blocks": Operand("", ("int32",))},
     results={"out": _masked_result, "lse": _sums},
     types=TYPES,
     launch=_launch,
@@ -651,6 +664,7 @@ def attention(
     score: Any = None,
     mask: Any = None,
     score_gradient: str | Function | None = None,
+    blocks: Any = None,
     causal: bool = False,
     diagonal: int = 0,
     scale: float | None = None,

@@ -123,7 +123,7 @@ class Form:
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
     sums    whether to store the logarithms of the sums
     score   function of (score, batch, head, query, key) and of arrays, or None
-    slope   derivative of `score`, for gradients: a function of the same arguments, or None if it is 1
+    slope   derivative of `score`, which gradients need: a function of the same arguments, or None
     mask    function of (batch, head, query, key) and of arrays, or None
     arrays  how many arrays each of them takes
     """
@@ -167,6 +167,13 @@ class Form:
         return (ArrayType(q.shape, q.dtype), sums)[: 1 + self.sums]
 
 
+def with_functions(depth: int, exact: bool = True) -> Config:
+    """Return the config for a depth if there is a score or a mask function, for which others do not
+    have enough registers."""
+    name = f"2 warpgroups, {128 if depth <= 128 else 64} keys"
+    return CONFIGS[name if exact else f"{name}, lazy"]
+
+
 @functools.lru_cache(maxsize=1024)
 def choose(
     depth: int,
@@ -176,8 +183,6 @@ def choose(
     keys: int = 1 << 20,
     heads: int = 1,
     sms: int = DEFAULT.sms,
-    alone: bool = True,
-    wgs: int = 3,
 ) -> Config:
     """Return the config for a depth and for the number of queries, keys and heads (heads of all
     batches together).
@@ -188,7 +193,7 @@ def choose(
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
     return min(
-        [config for config in configs if config.wgs <= wgs and (alone or not config.alone)],
+        configs,
         key=lambda config: _cycles(
             config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)
         ),

@@ -14,12 +14,14 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+from typing import Any
 
 import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function, generated
 from ..core.static_range import static_range
+from ..diagnostics.argument_checks import a, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -30,8 +32,9 @@ from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
-from .attention_configs import Form
-from .declaration import of_function
+from ..plan.specs import ArrayType
+from .attention_configs import Form, with_functions
+from .declaration import of_function, op
 from .op_outputs import Place, allocated
 
 LEAD = {"score": ("score", "batch", "head", "query", "key")}
@@ -170,6 +173,7 @@ def visible_blocks(
     layout: str,
     place: Place,
     by_keys: bool = False,
+    lists: ArrayInfo | None = None,
 ) -> ArrayInfo:
     """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or with
     `by_keys` of blocks of queries for each block of keys. There is one list for all batches, or
@@ -184,7 +188,7 @@ def visible_blocks(
     flags = allocated(q, shape, place, np.int32)
     made = classify(mask, len(arrays), rows, columns, by_keys)
     made(*arrays, flags, queries=queries, keys=keys, sharing=sharing, **place)
-    lists = allocated(q, (*shape[:3], shape[3] + 2), place, np.int32)
+    lists = lists or allocated(q, (*shape[:3], shape[3] + 2), place, np.int32)
     attention_mask_lists(flags, lists, **place)
     if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
         raise SpecError(
@@ -192,6 +196,68 @@ def visible_blocks(
             "a query sees a key"
         )
     return lists
+
+
+def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:
+    """Return the shape and type of the result of `attention_blocks`."""
+    config, s = with_functions(q.shape[3]), layout.index("s")
+    batches = q.shape[0] if reads(mask, "batch") else 1
+    heads = q.shape[layout.index("h")] if reads(mask, "head") else 1
+    size = cdiv(q.shape[s], config.rows), cdiv(k.shape[s], config.keys) + 2
+    return ArrayType((batches, heads, *size), np.int32)
+
+
+def _launch_blocks(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    mask: Function,
+    mask_0: ArrayInfo | None,
+    mask_1: ArrayInfo | None,
+    mask_2: ArrayInfo | None,
+    layout: str,
+    blocks: ArrayInfo,
+    place: Place,
+) -> None:
+    arrays = [array for array in (mask_0, mask_1, mask_2) if array is not None]
+    config = with_functions(q.shape[3])
+    visible_blocks(q, k, mask, arrays, config.rows, config.keys, layout, place, lists=blocks)
+
+
+@op(
+    operands={"q": "", "k": ""},
+    results={"blocks": blocks_of},
+    types=("float16", "bfloat16"),
+    launch=_launch_blocks,
+    functions=("mask",),
+    checks={"mask": a(Function), "layout": word("bhsd", "bshd")},
+)
+def attention_blocks(
+    q: Any,
+    k: Any,
+    *,
+    mask: Any,
+    layout: str = "bhsd",
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the blocks of keys that a mask leaves in for each block of queries: an int32 array for
+    ``attention(…, mask=mask, blocks=blocks)``, which otherwise computes them in each call.
+
+    q, k, mask, layout  as for `attention`; only the shapes of q and k matter
+    out                 array for the result; allocated by default
+    target, stream      as for any kernel
+
+    The result may be used for all q and k of these shapes, while the arrays of the mask do not
+    change. Raises SpecError for other masks and types.
+
+    >>> @numpipe.function
+    ... def window(batch, head, query, key):
+    ...     return (query >= key) & (query - key < 64)
+    >>> q = np.ones((2, 8, 300, 64), np.float16)
+    >>> attention_blocks(q, q, mask=window, target="sim")[0, 0].tolist()
+    [[1, 0, 0, 0, 0], [2, 0, 0, 1, 0], [2, 0, 1, 2, 0]]
+    """
 
 
 def check_function(name: str, of: Function | None, arrays: tuple) -> None:

@@ -401,6 +401,8 @@ modules = {
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
+from tests.kernels.attention_function_cases import documents, soft_cap
+kernel(Config(), Form(64, score=soft_cap, mask=documents, arrays=(0, 1)))
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
 prepare(Form(64)), of_queries(Form(64)), of_keys(Form(64), True), of_keys(Form(256), False)
 from tests.kernels.op_calls import run_ops_over_rows

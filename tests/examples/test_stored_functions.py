@@ -33,7 +33,9 @@ from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
+from numpipe.ops.attention_functions import attention_mask_lists, classify
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
+from tests.kernels.attention_function_cases import alibi, documents
 from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import FORMS
 
@@ -72,6 +74,14 @@ ATTENTION = [
     (attention(cfg, Form(64, causal, layout, sums)), {})
     for cfg, causal, layout, sums in itertools.product(
         (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True)
+    )
+]
+ATTENTION += [
+    (kernel, {})
+    for kernel in (
+        attention(Config(), Form(64, score=alibi, mask=documents, arrays=(1, 1))),
+        classify(documents, 1, 128, 128),
+        attention_mask_lists,
     )
 ]
 GRADIENTS = [
@@ -184,6 +194,7 @@ def test_all_kernels_are_among_them() -> None:
         "jax_calls.py",
         "matmul.py",
         "attention.py",
+        "attention_functions.py",
         "attention_gradients.py",
         "attention_short.py",
         "copy.py",

@@ -27,6 +27,7 @@ from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
 from numpipe.ops.reduce_axis import narrow_reducer, reducer
 from numpipe.ops.softmax import backward, forward
+from tests.kernels.attention_function_cases import documents, soft_cap
 from tests.kernels import (
     barrier_loop_kernels,
     barrier_plans,
@@ -223,25 +224,32 @@ run(
     cfg=batched_gemm.Config(tn=64, slots=2),
 )
 # two tiles of one CTA, with two masked blocks
-attend = attention_of(Config(64, dynamic=False), Form(64, causal=True))
-run(
-    "numpipe.ops.attention",
-    numpipe.kernel(
-        attend.function,
-        out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype),
-        without="lse",
-        grid=numpipe.persistent(1),
-        num_compute_wgs=2,
-        wg_axis="wg",
-        memory_registers=40,
+BLOCKS = np.array([[1, 1, 0, 2, 0, 1], [2, 2, 2, 3, 1, 0]], np.int32)[None, None]
+for form, arrays in (
+    (Form(64, causal=True), []),
+    (
+        Form(64, score=soft_cap, mask=documents, arrays=(0, 1)),
+        [BLOCKS, np.arange(256, dtype=np.int32)[None] // 90],
     ),
-    ints(1, 1, 256, 64),
-    ints(1, 1, 256, 64),
-    ints(1, 1, 256, 64),
-    scale=np.float32(0.125),
-    diagonal=0,
-    group=1,
-)
+):
+    attend = attention_of(Config(64, dynamic=False), form)
+    run(
+        f"numpipe.ops.attention{', with functions' * form.functions}",
+        numpipe.kernel(
+            attend.function,
+            out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype),
+            without=[*form.absent, "lse"],
+            grid=numpipe.persistent(1),
+            num_compute_wgs=2,
+            wg_axis="wg",
+            memory_registers=40,
+        ),
+        *[ints(1, 1, 256, 64)] * 3,
+        *arrays,
+        scale=np.float32(0.125),
+        diagonal=0,
+        group=1,
+    )
 run(
     "numpipe.ops.attention, short",
     attention_of(Config(64, 1, alone=True), Form(64, causal=True)),

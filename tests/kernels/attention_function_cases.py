@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 
 import numpipe
+from numpipe.ops import attention
+from numpipe.ops.attention import attention_backward
 from tests.kernels.attention_cases import BOUND
 from tests.kernels.attention_cases import Case as Shapes
 
@@ -115,6 +117,43 @@ class Case(Shapes):
             return "rows that see nothing"
         off = np.abs(sums[there] - logs[there]).max()
         return "" if off <= 1e-4 else f"sums are off by {off:.2e}"
+
+    def wrong_gradients(self, target: str, deterministic: bool = False) -> str:
+        """Return how gradients differ from those in float64, or ""."""
+        q, k, v = map(self.laid, self.arrays())
+        grad = np.random.default_rng(1).standard_normal(q.shape).astype(q.dtype)
+        named = {"scale": self.scale, "layout": self.layout, **self.functions(), "target": target}
+        o, sums = attention(q, k, v, return_lse=True, **named)
+        given = q, k, v, o, sums, grad
+        found = attention_backward(*given, deterministic=deterministic, **named)
+        q, k, v, grad = (self.laid(x).astype(np.float64) for x in (q, k, v, grad))
+        shared = self.heads // self.shared
+        k, v = (np.repeat(x, shared, axis=1) for x in (k, v))
+        scale, slope = self.scale or self.depth**-0.5, 1.0
+        s = q @ k.swapaxes(2, 3) * scale
+        places = np.ogrid[tuple(map(slice, s.shape))]
+        if self.score is not None:
+            arrays = [x.astype(np.float64) for x in self.arrays_of(self.score)]
+            ahead, behind = (self.score(s + step, *places, *arrays) for step in (1e-4, -1e-4))
+            s, slope = (ahead + behind) / 2, (ahead - behind) / 2e-4
+        seen = np.ones(s.shape, bool)
+        if self.mask is not None:
+            seen &= self.mask(*places, *self.arrays_of(self.mask))
+        p = np.where(seen, np.exp(s - s.max(where=seen, initial=-1e3, axis=3, keepdims=True)), 0)
+        p /= np.maximum(p.sum(axis=3, keepdims=True), 1e-300)
+        grad_p = grad @ v.swapaxes(2, 3)
+        grad_s = p * (grad_p - (p * grad_p).sum(axis=3, keepdims=True)) * slope * scale
+        expected = grad_s @ k, grad_s.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ grad
+        for name, mine, exact in zip("qkv", found, expected, strict=True):
+            if name != "q":
+                exact = exact.reshape(self.batches, self.shared, shared, *exact.shape[2:]).sum(2)
+            mine = self.laid(mine).astype(np.float64)
+            error = np.linalg.norm(mine - exact) / np.linalg.norm(exact)
+            if not error <= BOUND[self.dtype]:
+                return f"relative error of d{name} {error:.2e}"
+            if name == "q" and mine[~seen.any(axis=3)].any():
+                return "rows that see nothing"
+        return ""
 
 
 CASES = {

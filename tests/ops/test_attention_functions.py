@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe.ops import attention
+from numpipe.ops import attention, attention_blocks
 from numpipe.ops.attention import Config, kernel
 from numpipe.ops.attention_configs import Form
 from numpipe.ops.attention_functions import attention_mask_lists, classify
@@ -39,6 +39,30 @@ def test_the_chosen_config_and_lazy_rescaling_give_the_same() -> None:
     assert case.wrong(*run(case, None)) == ""
     case = replace(CASES["both, with arrays"], batches=1)
     assert case.wrong(*run(case, None, exact=False), more=1.3) == ""
+
+
+def test_blocks_can_be_computed_once() -> None:
+    case = CASES["documents"]
+    q, k, v = case.arrays()
+    options = case.functions()
+    blocks = attention_blocks(q, k, **options, target="sim")
+    found = attention(q, k, v, **options, blocks=blocks, target="sim")
+    assert (found == attention(q, k, v, **options, target="sim")).all()
+    hidden = np.where(np.arange(blocks.shape[3]) < 2, 0, blocks)
+    assert not attention(q, k, v, **options, blocks=hidden, target="sim").any()
+    with pytest.raises(
+        numpipe.SpecError, match=r"blocks \(2, 1, 2, 2\) must have the shape \(2, 1"
+    ):
+        attention(q, k, v, **options, blocks=np.ones((2, 1, 2, 2), np.int32), target="sim")
+
+
+@pytest.mark.variants(3)
+@pytest.mark.parametrize("depth", [64, 128, 256])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_match_float64(name: str, depth: int) -> None:
+    case = replace(CASES[name], depth=depth)
+    for deterministic in (False, True)[: 1 + (depth == 64)]:
+        assert case.wrong_gradients("sim", deterministic) == ""
 
 
 def test_each_function_matters() -> None:
@@ -160,7 +184,10 @@ def never(batch, head, query, key):
     [
         ({"score": a_mask}, "a score function must return a float32 tile of its first .*; fix:"),
         ({"score": lambda s: s}, "score must be a numpipe.function, or a tuple of one and its"),
-        ({"mask": functions.documents}, r"mask documents\(batch, head, query, key, ids\) is called"),
+        (
+            {"mask": functions.documents},
+            r"mask documents\(batch, head, query, key, ids\) is called",
+        ),
         ({"mask": (functions.documents, np.zeros((1, 50), np.int32))}, "index 50 along dimension"),
         ({"mask": never}, "mask never leaves no key for any query; fix: return True where"),
         ({"mask": functions.causal, "causal": True}, "causal=True and a mask; fix: leave causal"),

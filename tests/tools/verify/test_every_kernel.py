@@ -15,7 +15,7 @@ import pytest
 
 import numpipe
 from numpipe import ops
-from tests.kernels import attention_gradient_cases
+from tests.kernels import attention_function_cases, attention_gradient_cases
 from tests.kernels.attention_cases import CASES
 from tests.kernels.op_calls import run_ops_over_rows
 from tests.kernels.product_configs import KINDS
@@ -105,6 +105,9 @@ def attention() -> None:
         ("causal", Config(80, 3, turns=False, dynamic=False)),
     ):
         CASES[name].run("sim", config)
+    q, k, v = attention_function_cases.CASES["both, with arrays"].arrays()
+    options = attention_function_cases.CASES["both, with arrays"].functions()
+    ops.attention(q, k, v, **options, target="sim")
 
 
 def attention_gradients() -> None:
@@ -169,7 +172,10 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "w4a16": (weights, {"w4a16"}),
     "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
-    "ops.attention": (attention, {"attend", "attend_short"}),
+    "ops.attention": (
+        attention,
+        {"attend", "attend_short", "attention_mask_flags", "attention_mask_lists"},
+    ),
     "gradients of ops.attention": (
         attention_gradients,
         {
