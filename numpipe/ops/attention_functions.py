@@ -175,9 +175,9 @@ def visible_blocks(
     by_keys: bool = False,
     lists: ArrayInfo | None = None,
 ) -> ArrayInfo:
-    """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or with
-    `by_keys` of blocks of queries for each block of keys. There is one list for all batches, or
-    heads, if the mask does not read them."""
+    """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or
+    with `by_keys` of blocks of queries for each block of keys. There is one list for all batches,
+    or heads, if the mask does not read them."""
     queries, keys = (x.shape[layout.index("s")] for x in (q, k))
     batches, heads, sharing = q.shape[0] if reads(mask, "batch") else 1, 1, 1
     if reads(mask, "head"):

@@ -139,7 +139,8 @@ class Case(Shapes):
         seen = np.ones(s.shape, bool)
         if self.mask is not None:
             seen &= self.mask(*places, *self.arrays_of(self.mask))
-        p = np.where(seen, np.exp(s - s.max(where=seen, initial=-1e3, axis=3, keepdims=True)), 0)
+        s = np.where(seen, s, -np.inf)
+        p = np.exp(s - np.maximum(s.max(axis=3, keepdims=True), -1e3))
         p /= np.maximum(p.sum(axis=3, keepdims=True), 1e-300)
         grad_p = grad @ v.swapaxes(2, 3)
         grad_s = p * (grad_p - (p * grad_p).sum(axis=3, keepdims=True)) * slope * scale
