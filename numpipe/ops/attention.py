@@ -148,8 +148,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                         n = nth(blocks, bm, hm, i, p)
                 return n
 
-            # returns the scores of block n of the keys, in units of `unit`; if `guarded`, -inf where
-            # the mask, or the end of the keys, hides a key
+            # returns the scores of block n of the keys, in units of `unit`. If `guarded`, they are
+            # -inf where the mask, or the end of the keys, hides a key
             def scored(s, n, guarded):
                 query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
                 key = iota(config.keys) + n * config.keys

@@ -33,7 +33,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
-from .attention_configs import Form, with_functions
+from .attention_configs import with_functions
 from .declaration import of_function, op
 from .op_outputs import Place, allocated
 
@@ -61,40 +61,6 @@ def nth(blocks, b, h, i, n):
     """Return the n-th visible block of a row of `blocks`."""
     parts = blocks[b, h, i, 0]
     return blocks[b, h, i, 2 + n if n < parts else blocks.shape[3] - 1 - n + parts]
-
-
-@functools.cache
-def scores(form: Form) -> Function:
-    """Return the kernel function of (scores, slope) for products with the functions of a form: the
-    scores in natural units, -inf where no query or no key is or a mask hides the key, and their
-    derivative."""
-    of, slope_of, mask_of = (
-        each and caller(name, each, count)
-        for each, name, count in (
-            (form.score, "score", form.arrays[0]),
-            (form.slope, "score", form.arrays[0]),
-            (form.mask, "mask", form.arrays[1]),
-        )
-    )
-
-    @function
-    def scored(s, scale, masked, b, h, query, key, queries, keys, arrays):
-        score_0, score_1, score_2, mask_0, mask_1, mask_2 = arrays
-        i, j, s, slope = query, key, s * scale, 1.0
-        if masked:
-            i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
-        if slope_of is not None:
-            # half of the registers until dP is known
-            slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)
-        if of is not None:
-            s = of(s, b, h, i, j, score_0, score_1, score_2)
-        if masked:
-            if mask_of is not None:
-                s = np.where(mask_of(b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
-            s = np.where((query < queries) & (key < keys), s, -np.inf)
-        return s, slope
-
-    return scored
 
 
 @functools.cache

@@ -47,7 +47,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec
 from ..plan.transforms import SwizzleTransform, TilingTransform
 from .attention_configs import Form
-from .attention_functions import nth, scores, visible_blocks
+from .attention_function_gradients import launch_function_gradients
 from .op_outputs import Place, allocated
 from .tiled import Tile, launch_over_tiles
 
@@ -133,16 +133,6 @@ KEYS = 128
 """keys of a CTA of `of_keys`"""
 
 
-def schedule_of(form: Form, with_dq: bool) -> Schedule:
-    """Return the schedule of `of_keys`."""
-    return SCHEDULES[form.depth if with_dq else 128]
-
-
-def tile_of(form: Form, with_dq: bool) -> tuple[int, int]:
-    """Return the queries of a step, and the keys of a CTA, of `of_keys`."""
-    return (WIDE, WIDE) if form.depth > 128 else (schedule_of(form, with_dq).rows, KEYS)
-
-
 @functools.cache
 def visible(causal: bool, n: int) -> Function:
     """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
@@ -179,11 +169,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     if form.depth > max(SCHEDULES):
         return of_keys_wide(form, with_dq)
     depth, by_head = form.depth, form.layout == "bhsd"
-    how = schedule_of(form, with_dq)
+    how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
     out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
-    seen, scored = visible(form.causal, n), scores(form)
+    seen = visible(form.causal, n)
     own_row, own_col = (out_rows, 0) if by_rows else (0, out_cols)
     rows_of_q, keys_of_k = (
         (None, None, size, depth) if by_head else (None, size, None, depth) for size in (n, KEYS)
@@ -193,8 +183,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         grid=lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0],
         num_compute_wgs=2,
         wg_axis="wg",
-        memory_registers=40 if form.mask is not None else 24,
-        without=form.absent + ["dq"] * (not with_dq),
+        memory_registers=24,
+        without=() if with_dq else "dq",
         compiler_params=CompilerParams(
             approx_math=True,
             store_role=True,
@@ -203,27 +193,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         ),
     )
     def attention_gradients(
-        q,
-        k,
-        v,
-        grad,
-        stats,
-        delta,
-        blocks,
-        score_0,
-        score_1,
-        score_2,
-        mask_0,
-        mask_1,
-        mask_2,
-        dq,
-        dk,
-        dv,
-        *,
-        scale,
-        scale_log2,
-        diagonal,
-        group,
+        q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
     ):
         wg, queries, keys = axis_index("wg"), q.shape[form.positions], k.shape[form.positions]
         head, j = program_id(0) // cdiv(keys, KEYS), program_id(0) % cdiv(keys, KEYS)
@@ -231,28 +201,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             head, j = interleaved(cdiv(keys, KEYS), k.shape[0] * k.shape[form.heads], group)
         b, hk = head // k.shape[form.heads], head % k.shape[form.heads]
         sharing = q.shape[form.heads] // k.shape[form.heads]
-        unit = math.log2(math.e) if form.functions else scale_log2
         end, first = max(1, cdiv(queries, n)), j * KEYS
         # blocks of queries before `start` see none of the keys, and those from `whole` on all
         start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
         whole = cdiv(max(0, first + KEYS - 1 - diagonal), n) if form.causal else 0
         whole = whole if first + KEYS <= keys else end
-        steps = end - start
-        if blocks is not None:
-            bm, hm = b % blocks.shape[0], hk % blocks.shape[1]
-            parts = blocks[bm, hm, j, 0]
-            count = parts + blocks[bm, hm, j, 1]
-            steps = max(1, count)
-
-        # returns the block of queries of a step, and whether keys are masked there
-        def block(i):
-            if blocks is not None:
-                at, masked = end, True  # beyond the last one: zeros
-                if i < count:
-                    at, masked = nth(blocks, bm, hm, j, i), i < parts
-            else:
-                at, masked = start + i, start + i < whole
-            return at, masked
 
         def place(h, s, d):
             return (b, h, s, d) if by_head else (b, s, h, d)
@@ -263,12 +216,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 atomic_add(dq.at[place(hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
 
         def vector(h, i):
-            return b, hk * sharing + h, block(i)[0]
+            return b, hk * sharing + h, start + i
 
         def matrix(count):
             return BlockSpec(
                 rows_of_q,
-                lambda h, i: place(hk * sharing + h, block(i)[0], 0),
+                lambda h, i: place(hk * sharing + h, start + i, 0),
                 buffer_count=count,
                 delay_release=1,
             )
@@ -279,7 +232,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, n), vector, buffer_count=2)
         main = pipeline(
-            grid=(sharing, steps),
+            grid=(sharing, end - start),
             in_specs=(matrix(3), numbers, numbers, matrix(2)),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -303,7 +256,6 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             ) in main(q, stats, delta, grad):
                 if h + i == 0:
                     q_before = q_tile
-                (at, masked), slope = block(i), 1.0
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
                 dv_acc = wgmma_wait(dv_acc)
@@ -316,24 +268,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_before)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                if form.functions:
-                    query, key = iota(n) + at * n, iota(64) + (first + wg * 64)
-                    s, slope = scored(
-                        s,
-                        scale,
-                        masked or (at + 1) * n > queries,
-                        b,
-                        hk * sharing + h,
-                        query[None, :],
-                        key[:, None],
-                        queries,
-                        keys,
-                        (score_0, score_1, score_2, mask_0, mask_1, mask_2),
-                    )
-                if masked and (form.causal or not form.functions):
-                    least = first - diagonal - at * n
+                if start + i < whole:
+                    least = first - diagonal - (start + i) * n
                     s = seen(s, iota(64) + wg * 64, keys - first, least)
-                p = np.exp2(fma(s, unit, -stats_tile[...][None, :]))
+                p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if dq is not None:
                     part = wgmma_wait(part)
@@ -346,23 +284,19 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if how.late:
                     dp = wgmma_wait(dp)
                     pb = p.astype(q.dtype)
-                    grad_s = (
-                        p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
-                    ).astype(q.dtype)
+                    grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
                     dv_acc = wgmma(dv_acc, pb, do_tile)
                 else:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                     dp = wgmma_wait(dp)
-                    grad_s = (
-                        p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
-                    ).astype(q.dtype)
+                    grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 exchanged.at[now, own, :][...] = grad_s
                 commit_smem(meet=False)
                 barrier_arrive(written.at[now])
-                q_before, h_before, i_before, before, now = q_tile, h, at, now, before
-                if h == sharing - 1 and i == steps - 1:
+                q_before, h_before, i_before, before, now = q_tile, h, start + i, now, before
+                if h == sharing - 1 and start + i == end - 1:
                     dv_acc = wgmma_wait(dv_acc)
                     barrier_wait(written.at[before])
                     if dq is not None:
@@ -395,41 +329,21 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     computes P and dS for half of the queries of a step, which they exchange in shared memory.
     """
     depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
-    seen, scored = visible(form.causal, WIDE // 2), scores(form)
-    shape = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
+    seen = visible(form.causal, WIDE // 2)
+    block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
 
     @numpipe_kernel(
         grid=lambda k: cdiv(k.shape[form.positions], WIDE) * k.shape[form.heads] * k.shape[0],
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
-        without=form.absent + ["dq"] * (not with_dq),
+        without=() if with_dq else "dq",
         compiler_params=CompilerParams(
             approx_math=True, store_role=True, store_slots=2, unsafe_no_auto_barriers=True
         ),
     )
     def wide_attention_gradients(
-        q,
-        k,
-        v,
-        grad,
-        stats,
-        delta,
-        blocks,
-        score_0,
-        score_1,
-        score_2,
-        mask_0,
-        mask_1,
-        mask_2,
-        dq,
-        dk,
-        dv,
-        *,
-        scale,
-        scale_log2,
-        diagonal,
-        group,
+        q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
     ):
         wg, queries, keys = axis_index("wg"), q.shape[form.positions], k.shape[form.positions]
         head, j = program_id(0) // cdiv(keys, WIDE), program_id(0) % cdiv(keys, WIDE)
@@ -437,46 +351,29 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             head, j = interleaved(cdiv(keys, WIDE), k.shape[0] * k.shape[form.heads], group)
         b, hk = head // k.shape[form.heads], head % k.shape[form.heads]
         sharing = q.shape[form.heads] // k.shape[form.heads]
-        unit = math.log2(math.e) if form.functions else scale_log2
         end, first = max(1, cdiv(queries, WIDE)), j * WIDE
         start = min(end - 1, max(0, first - diagonal) // WIDE) if form.causal else 0
         whole = cdiv(max(0, first + WIDE - 1 - diagonal), WIDE) if form.causal else 0
         whole = whole if first + WIDE <= keys else end
-        steps = end - start
-        if blocks is not None:
-            bm, hm = b % blocks.shape[0], hk % blocks.shape[1]
-            parts = blocks[bm, hm, j, 0]
-            count = parts + blocks[bm, hm, j, 1]
-            steps = max(1, count)
-
-        # returns the block of queries of a step, and whether keys are masked there
-        def block(i):
-            if blocks is not None:
-                at, masked = end, True  # beyond the last one: zeros
-                if i < count:
-                    at, masked = nth(blocks, bm, hm, j, i), i < parts
-            else:
-                at, masked = start + i, start + i < whole
-            return at, masked
 
         def place(h, s, d):
             return (b, h, s, d) if by_head else (b, s, h, d)
 
         def vector(h, i):
-            return b, hk * sharing + h, block(i)[0]
+            return b, hk * sharing + h, start + i
 
         def matrix(h, i):
-            return place(hk * sharing + h, block(i)[0], 0)
+            return place(hk * sharing + h, start + i, 0)
 
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(shape, lambda _: place(hk, j, 0)),) * 2)
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(block, lambda _: place(hk, j, 0)),) * 2)
         numbers = BlockSpec((None, None, WIDE), vector, buffer_count=1)
         main = pipeline(
-            grid=(sharing, steps),
+            grid=(sharing, end - start),
             in_specs=(
-                BlockSpec(shape, matrix, buffer_count=2),
+                BlockSpec(block, matrix, buffer_count=2),
                 numbers,
                 numbers,
-                BlockSpec(shape, matrix, buffer_count=1),
+                BlockSpec(block, matrix, buffer_count=1),
             ),
         )
         weights = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
@@ -491,29 +388,14 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_tile, q_tile.at[own, :].T)
                 dp = wgmma(None, v_tile, do_tile.at[own, :].T)
                 s = wgmma_wait(s)
-                (at, masked), slope = block(i), 1.0
-                own_first = at * WIDE + wg * (WIDE // 2)
-                if form.functions:
-                    query, key = iota(WIDE // 2) + own_first, iota(WIDE) + first
-                    s, slope = scored(
-                        s,
-                        scale,
-                        masked or (at + 1) * WIDE > queries,
-                        b,
-                        hk * sharing + h,
-                        query[None, :],
-                        key[:, None],
-                        queries,
-                        keys,
-                        (score_0, score_1, score_2, mask_0, mask_1, mask_2),
-                    )
-                if masked and (form.causal or not form.functions):
-                    s = seen(s, iota(WIDE), keys - first, first - diagonal - own_first)
-                p = np.exp2(fma(s, unit, -stats_tile.at[own][...][None, :]))
+                if start + i < whole:
+                    least = first - diagonal - (start + i) * WIDE - wg * (WIDE // 2)
+                    s = seen(s, iota(WIDE), keys - first, least)
+                p = np.exp2(fma(s, scale_log2, -stats_tile.at[own][...][None, :]))
                 weights.at[now, :, own][...] = p.astype(q.dtype)
                 dp = wgmma_wait(dp)
-                grad_s = p * (dp - delta_tile.at[own][...][None, :]) * slope.astype(np.float32)
-                slopes.at[now, :, own][...] = grad_s.astype(q.dtype)
+                slope = p * (dp - delta_tile.at[own][...][None, :])
+                slopes.at[now, :, own][...] = slope.astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[now])
                 barrier_wait(written.at[now])
@@ -523,7 +405,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma(dk_acc, slopes.at[now], q_tile.at[:, columns])
                 if dq is not None:
                     part = wgmma_wait(part)
-                    s_of = ds(at * WIDE, WIDE)
+                    s_of = ds((start + i) * WIDE, WIDE)
                     atomic_add(dq.at[place(hk * sharing + h, s_of, columns)], part)
                 now = 1 - now
             i = ds(first, WIDE)
@@ -537,18 +419,13 @@ QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
 """depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
 
 
-def queries_of(form: Form) -> tuple[int, int, tuple[int, int]]:
-    """Return the schedule of `of_queries`; functions need more registers."""
-    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
-
-
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
     queries, and dS stays in registers."""
     depth, by_head = form.depth, form.layout == "bhsd"
-    wgs, n, slots = queries_of(form)
-    rows, delay, scored = 64 * wgs, slots[0] - 2, scores(form)
+    wgs, n, slots = QUERIES[depth]
+    rows, delay = 64 * wgs, slots[0] - 2
     rows_of_q, keys_of_k = (
         (None, None, size, depth) if by_head else (None, size, None, depth) for size in (rows, n)
     )
@@ -558,55 +435,29 @@ def of_queries(form: Form) -> Kernel:
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
-        without=form.absent,
         compiler_params=CompilerParams(approx_math=True),
     )
     def attention_gradient_of_queries(
-        q,
-        k,
-        v,
-        grad,
-        stats,
-        delta,
-        blocks,
-        score_0,
-        score_1,
-        score_2,
-        mask_0,
-        mask_1,
-        mask_2,
-        dq,
-        *,
-        scale,
-        scale_log2,
-        diagonal,
+        q, k, v, grad, stats, delta, dq, *, scale, scale_log2, diagonal
     ):
         keys, heads = k.shape[form.positions], q.shape[form.heads]
-        height = cdiv(q.shape[form.positions], rows)
-        head, i = program_id(0) // height, program_id(0) % height
+        blocks = cdiv(q.shape[form.positions], rows)
+        head, i = program_id(0) // blocks, program_id(0) % blocks
         if form.causal:  # the longest first
-            i = height - 1 - i
+            i = blocks - 1 - i
         b, h = head // heads, head % heads
         hk = h * k.shape[form.heads] // heads
         first = i * rows + axis_index("wg") * 64
         steps = cdiv(min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys, n)
         # keys that all queries see
         whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
-        unit = math.log2(math.e) if form.functions else scale_log2
-        if blocks is not None:
-            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
-            parts = blocks[bm, hm, i, 0]
-            steps = parts + blocks[bm, hm, i, 1]
 
         def place(h, s, d):
             return (b, h, s, d) if by_head else (b, s, h, d)
 
-        def at(j):
-            return j if blocks is None else nth(blocks, bm, hm, i, j)
-
         def block(count, delay):
             return BlockSpec(
-                keys_of_k, lambda j: place(hk, at(j), 0), buffer_count=count, delay_release=delay
+                keys_of_k, lambda j: place(hk, j, 0), buffer_count=count, delay_release=delay
             )
 
         own = ds(axis_index("wg") * 64, 64)
@@ -623,34 +474,17 @@ def of_queries(form: Form) -> Kernel:
                 s = wgmma(None, q_tile.at[own, :], k_tile.T)
                 dp = wgmma(None, do_tile.at[own, :], v_tile.T)
                 s = wgmma_wait(s)
-                slope, first_key = 1.0, at(j) * n
-                if form.functions:
-                    query, key = iota(64) + first, iota(n) + first_key
-                    s, slope = scored(
-                        s,
-                        scale,
-                        first_key + n > keys or (blocks is not None and j < parts),
-                        b,
-                        h,
-                        query[:, None],
-                        key[None, :],
-                        q.shape[form.positions],
-                        keys,
-                        (score_0, score_1, score_2, mask_0, mask_1, mask_2),
-                    )
-                if first_key + n > whole and (form.causal or not form.functions):
-                    key = iota(n) + first_key
+                if (j + 1) * n > whole:
+                    key = iota(n) + j * n
                     last = (
                         np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
                         if form.causal
                         else keys
                     )
                     s = np.where(key < last, s, -np.inf)
-                p = np.exp2(fma(s, unit, -offset))
+                p = np.exp2(fma(s, scale_log2, -offset))
                 dp = wgmma_wait(dp)
-                acc = wgmma(
-                    acc, (p * (dp - total) * slope.astype(np.float32)).astype(q.dtype), k_tile
-                )
+                acc = wgmma(acc, (p * (dp - total)).astype(q.dtype), k_tile)
         dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
     return attention_gradient_of_queries  # type: ignore[no-any-return]
@@ -685,7 +519,7 @@ def launch_gradients(
             for _ in range(2)
         )
     )
-    deterministic = deterministic or form.functions  # one kernel would need too many registers
+    deterministic = deterministic or form.functions
     dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
         made = allocated(q, (*q.shape[:3], round_up(depth, 4)), place, np.float32)
@@ -699,21 +533,14 @@ def launch_gradients(
     bytes_of_head = max(1, 8 * heads // k.shape[form.heads] * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
-
-    def lists(rows: int, columns: int, by_keys: bool) -> list[ArrayInfo]:
-        """Return the lists of blocks, if there is a mask, and the arrays of functions."""
-        if form.mask is None:
-            return arrays
-        own = arrays[form.arrays[0] :]
-        how = form.layout, place, by_keys
-        return [visible_blocks(q, k, form.mask, own, rows, columns, *how), *arrays]
-
+    if form.functions:
+        numbers = scalars["diagonal"], scale
+        launch_function_gradients(read, dq, dk, dv, form, arrays, *numbers, place)
+        return
     if keys:
-        run, tile = of_keys(form, not deterministic), tile_of(form, not deterministic)
-        added = lists(*tile, True)
-        run(*read, *added, *dq_total, dk, dv, group=group, **scalars, **place)
+        run = of_keys(form, not deterministic)
+        run(*read, *dq_total, dk, dv, group=group, **scalars, **place)
     if deterministic:
-        wgs, columns, _ = queries_of(form)
-        of_queries(form)(*read, *lists(64 * wgs, columns, False), dq, **scalars, **place)
+        of_queries(form)(*read, dq, **scalars, **place)
     else:
         launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)
