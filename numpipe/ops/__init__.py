@@ -50,6 +50,7 @@ from .all_gather import all_gather
 from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
+from .attention_varlen import attention_varlen
 from .copy import copy
 from .cross_entropy import cross_entropy
 from .cumsum import cumsum
@@ -73,6 +74,7 @@ __all__ = [
     "all_to_all",
     "argmax",
     "attention",
+    "attention_varlen",
     "copy",
     "cross_entropy",
     "cumsum",

@@ -41,7 +41,7 @@ from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.windows import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, BlockSpec, persistent
+from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose
 from .attention_configs import FITTING as FITTING
@@ -66,40 +66,48 @@ def kernel(config: Config, form: Form) -> Kernel:
         return short_kernel(config, form)
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
     rows_of_q, keys_of_k = (
-        (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
+        (None, None, Element(n), form.depth) if by_head else (None, Element(n), None, form.depth)
         for n in (config.rows, config.keys)
     )
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
-        without=() if form.sums else "lse",
+        without=[
+            *([] if form.ranges else ["table", "count"]),
+            *([] if form.sums else ["lse"]),
+        ],
         grid=persistent(),
         num_compute_wgs=config.wgs,
         wg_axis="wg",
         memory_registers=config.registers,
         compiler_params=CompilerParams(approx_math=True),
     )
-    def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
+    def attend(q, k, v, table, count, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
         """Compute o = softmax2(scale q k^T) v, with powers of two, and lse, the logarithms of the
         sums. `group` is the number of heads whose tiles are interleaved."""
         wg, group = axis_index("wg"), group if form.causal else 1
         heads = q.shape[form.heads]
         keys = k.shape[form.positions]
-        blocks = cdiv(q.shape[form.positions], config.rows)
+        blocks = count[0] if form.ranges else cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(  # type: ignore[var-annotated]
             q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several query heads share one head of keys and values
             hk = h * k.shape[form.heads] // heads
-            i = blocks - 1 - n if form.causal else n  # the longest tiles first
-            first = i * config.rows + wg * 64
+            # the first query, the first key, the number of keys, and how many the first query sees
+            if form.ranges:
+                row, first_key, keys, seen = table[n, 0], table[n, 2], table[n, 3], table[n, 4]
+                own = ds(row + wg * 64, 64, stop=table[n, 1])
+            else:
+                # the longest tiles first
+                row, first_key = (blocks - 1 - n if form.causal else n) * config.rows, 0
+                own, seen = ds(row + wg * 64, 64), row + diagonal + 1
             steps = cdiv(
-                min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys,
-                config.keys,
+                min(keys, max(0, seen + config.rows - 1)) if form.causal else keys, config.keys
             )
             # keys visible to every row of the tile
-            whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
+            whole = min(keys, max(0, seen)) if form.causal else keys
             rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
             top = layout_cast(full(64, -np.inf, np.float32), "column")
             total = full((64, 8), 0.0, np.float32)
@@ -142,13 +150,27 @@ def kernel(config: Config, form: Form) -> Kernel:
 
             # steps go from key block end - 1 down to 0: scores of one block, product of the
             # previous
+            outside = k.shape[form.positions]
+
             def kv(end):
+                def block(i):
+                    # a block that no step needs is outside of the array, so nothing is read
+                    inside = i >= 0 and i < steps
+                    return at(hk, first_key + i * config.keys if inside else outside)
+
                 return (
-                    BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
-                    BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=config.slots),
+                    BlockSpec(
+                        keys_of_k,
+                        lambda j: block(end - 1 - j),
+                        buffer_count=config.slots,
+                        mode="zero",
+                    ),
+                    BlockSpec(
+                        keys_of_k, lambda j: block(end - j), buffer_count=config.slots, mode="zero"
+                    ),
                 )
 
-            q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
+            q_spec = BlockSpec(rows_of_q, lambda _: at(h, row), buffer_count=config.q_slots)
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # Three pipelines on the same slots: blocks with a mask, blocks without, the last
             # product. V of the first step and K of the last are out of range
@@ -188,7 +210,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(k_consumed)
                     key = iota(config.keys) + (steps - 1 - j) * config.keys
                     end = (
-                        np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
+                        np.minimum(iota(64) + (seen + wg * 64), keys)[:, None]
                         if form.causal
                         else keys
                     )
@@ -218,12 +240,12 @@ def kernel(config: Config, form: Form) -> Kernel:
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
             o[
-                (b, h, ds(first, 64), ds(0, form.depth))
+                (b, h, own, ds(0, form.depth))
                 if by_head
-                else (b, ds(first, 64), h, ds(0, form.depth))
+                else (b, own, h, ds(0, form.depth))
             ] = out
             if lse is not None:
-                lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
+                lse[b, h, own] = (top * scale + np.log2(weight)) * math.log(2)
 
     return attend  # type: ignore[no-any-return]
 

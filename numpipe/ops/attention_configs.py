@@ -120,12 +120,14 @@ class Form:
     causal  whether query i sees only keys up to i + diagonal
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
     sums    whether to store the logarithms of the sums
+    ranges  whether a table gives the queries and keys of each tile (`attention_varlen`)
     """
 
     depth: int
     causal: bool = False
     layout: str = "bhsd"
     sums: bool = False
+    ranges: bool = False
 
     @property
     def heads(self) -> int:
@@ -149,6 +151,7 @@ def choose(
     keys: int = 1 << 20,
     heads: int = 1,
     sms: int = DEFAULT.sms,
+    alone: bool = True,
 ) -> Config:
     """Return the config for a depth and for the number of queries, keys and heads (heads of all
     batches together).
@@ -159,7 +162,7 @@ def choose(
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
     return min(
-        configs,
+        [config for config in configs if alone or not config.alone],
         key=lambda config: _cycles(
             config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)
         ),
