@@ -27,6 +27,7 @@ from ..language.tiles.indices import index
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.context import program_id
+from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .attention import TYPES, _loaded, _shared_heads, _turns, check_shapes, kernel
 from .attention_configs import WIDTHS, Form, choose
@@ -40,65 +41,68 @@ LENGTHS = Operand("", ("int32",))
 
 
 @functools.cache
-def plan(rows: int, block: int, causal: bool, from_end: bool) -> Kernel:
+def plan(rows: int, block: int, causal: bool, from_end: bool, debug: bool = False) -> Kernel:
     """Return the kernel of the list of tiles of `rows` queries, which attend to blocks of `block`
     keys.
 
-    Row n of the list is (first query, end of the queries, first key, number of keys, number of keys
-    that the first query sees). A lane has a tile, and its row is the number of tiles that come
-    before: those with more steps, and those with as many of sequences before.
+    A row of the list is (first query, end of the queries, first key, number of keys, number of keys
+    that the first query sees). Each lane has one tile, and stores it after all tiles that have more
+    steps, and those of earlier sequences that have as many. Lengths that decrease or overrun are 0
+    or end with the array; with `debug`, an assertion fails.
     """
 
     @function
-    def lengths(starts, s):
-        begin, end = starts[s], starts[s + 1]
-        return begin, end - begin
+    def between(position, least, most):
+        """Return the position where a sequence begins or ends."""
+        assert least <= position <= most, "lengths decrease, or exceed the array"
+        return min(max(position, least), most)
+
+    @function
+    def sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k):
+        """Return the lengths of sequence s, whose queries begin at q and whose keys begin at k."""
+        end, end_k = between(cu_seqlens_q[s + 1], q, total_q), between(cu_seqlens_k[s + 1], k, total_k)
+        return end - q, end_k - k
 
     @function
     def tiles_above(steps, queries, keys, offset):
         """Return how many tiles of a sequence have more than `steps` steps."""
         tiles = cdiv(queries, rows)
-        first = steps * 0
-        if causal:
-            first = np.clip((steps * block - offset) // rows, 0, tiles)
-        found = np.where(keys > steps * block, tiles - first, 0)
+        hidden = np.clip((steps * block - offset) // rows, 0, tiles) if causal else 0
+        found = np.where(keys > steps * block, tiles - hidden, 0)
         return np.where(steps < 0, tiles, found)
 
     @numpipe_kernel(
         warp_specialized=False,
-        num_compute_wgs=1,
         grid=lambda table: cdiv(table.shape[0], LANES),
+        compiler_params=CompilerParams(asserts=debug),
     )
     def attention_tiles(cu_seqlens_q, cu_seqlens_k, table, count, *, diagonal, total_q, total_k):
-        n = program_id(0) * LANES + iota(LANES)
+        n, sequences = program_id(0) * LANES + iota(LANES), cu_seqlens_q.shape[0] - 1
         zero = full(LANES, 0, np.int32)
         number, tile, first, queries, first_key, keys = zero, zero, zero, zero, zero, zero
-        total = 0
-        for s in range(cu_seqlens_q.shape[0] - 1):
-            start, size = lengths(cu_seqlens_q, s)
-            start_k, size_k = lengths(cu_seqlens_k, s)
-            assert size >= 0 and start >= 0 and start + size <= total_q, "cu_seqlens_q"
-            assert size_k >= 0 and start_k >= 0 and start_k + size_k <= total_k, "cu_seqlens_k"
+        begin, begin_k = between(cu_seqlens_q[0], 0, total_q), between(cu_seqlens_k[0], 0, total_k)
+        q, k, total = begin, begin_k, 0
+        for s in range(sequences):
+            size, size_k = sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k)
             here = n >= total
             number, tile = np.where(here, s, number), np.where(here, n - total, tile)
-            first, queries = np.where(here, start, first), np.where(here, size, queries)
-            first_key, keys = np.where(here, start_k, first_key), np.where(here, size_k, keys)
-            total = total + cdiv(size, rows)
+            first, queries = np.where(here, q, first), np.where(here, size, queries)
+            first_key, keys = np.where(here, k, first_key), np.where(here, size_k, keys)
+            q, k, total = q + size, k + size_k, total + cdiv(size, rows)
         offset = diagonal + (keys - queries if from_end else 0)
         seen = tile * rows + offset + 1
         visible = np.minimum(keys, np.maximum(0, seen + rows - 1)) if causal else keys
         steps = (visible + (block - 1)) // block
-        place = zero
-        for s in range(cu_seqlens_q.shape[0] - 1):
-            _, size = lengths(cu_seqlens_q, s)
-            _, size_k = lengths(cu_seqlens_k, s)
+        place, q, k = zero, begin, begin_k
+        for s in range(sequences):
+            size, size_k = sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k)
             of_s = diagonal + (size_k - size if from_end else 0)
             more = tiles_above(steps, size, size_k, of_s)
             as_many = tiles_above(steps - 1, size, size_k, of_s) - more
             # the tiles of its own sequence that have as many steps come in order
-            own = tile - (cdiv(size, rows) - more - as_many)
-            equal = np.where(number > s, as_many, np.where(number == s, own, 0))
-            place = place + more + equal
+            before = np.where(number == s, tile - (cdiv(size, rows) - more - as_many), 0)
+            place = place + more + np.where(number > s, as_many, before)
+            q, k = q + size, k + size_k
         at = index(np.where(n < total, place, -1), "zero")
         table[at, 0] = first + tile * rows
         table[at, 1] = first + queries
@@ -197,6 +201,7 @@ def _launch(
         "exact": FLAG,
         "return_lse": FLAG,
     },
+    batching="each",
 )
 def attention_varlen(
     q: Any,
