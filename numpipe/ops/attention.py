@@ -90,7 +90,7 @@ def kernel(config: Config, form: Form) -> Kernel:
         keys = k.shape[form.positions]
         blocks = count[0] if form.ranges else cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(  # type: ignore[var-annotated]
-            q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
+            q.shape[0] * heads // group, blocks, group, dynamic=(form.causal or form.ranges) and config.dynamic
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several query heads share one head of keys and values
