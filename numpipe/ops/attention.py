@@ -72,10 +72,7 @@ def kernel(config: Config, form: Form) -> Kernel:
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
-        without=[
-            *([] if form.ranges else ["table", "count"]),
-            *([] if form.sums else ["lse"]),
-        ],
+        without=[*form.unlisted, *([] if form.sums else ["lse"])],
         grid=persistent(),
         num_compute_wgs=config.wgs,
         wg_axis="wg",

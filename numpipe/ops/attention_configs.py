@@ -130,6 +130,11 @@ class Form:
     ranges: bool = False
 
     @property
+    def unlisted(self) -> list[str]:
+        """Parameters that a kernel without a list of tiles does not have."""
+        return [] if self.ranges else ["table", "count"]
+
+    @property
     def heads(self) -> int:
         return self.layout.index("h")
 
