@@ -87,7 +87,10 @@ def kernel(config: Config, form: Form) -> Kernel:
         keys = k.shape[form.positions]
         blocks = count[0] if form.ranges else cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(  # type: ignore[var-annotated]
-            q.shape[0] * heads // group, blocks, group, dynamic=(form.causal or form.ranges) and config.dynamic
+            q.shape[0] * heads // group,
+            blocks,
+            group,
+            dynamic=(form.causal or form.ranges) and config.dynamic,
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several query heads share one head of keys and values
@@ -236,11 +239,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-            o[
-                (b, h, own, ds(0, form.depth))
-                if by_head
-                else (b, own, h, ds(0, form.depth))
-            ] = out
+            o[(b, h, own, ds(0, form.depth)) if by_head else (b, own, h, ds(0, form.depth))] = out
             if lse is not None:
                 lse[b, h, own] = (top * scale + np.log2(weight)) * math.log(2)
 
@@ -340,15 +339,23 @@ def _gradient_of_q(
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
     result, sums = _result(q, k, v, layout, causal, diagonal), _sums(q, layout, True)
+    check_results("attention_backward", o, lse, grad, grad_lse, result, sums)
+    return result
+
+
+def check_results(
+    op: str, o: Any, lse: Any, grad: Any, grad_lse: Any, result: Any, sums: Any
+) -> None:
+    """Raise SpecError if the results of attention and their gradients do not have the shapes of
+    `result` and of `sums`."""
     wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad", grad, result))
     for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
         if tuple(info.shape) != tuple(like.shape):
             raise SpecError(
-                f"attention_backward: '{name}' must have the shape {tuple(like.shape)}, got "
-                f"{tuple(info.shape)}; fix: pass what attention(…, return_lse=True) returns, and "
-                "gradients of the same shapes"
+                f"{op}: '{name}' must have the shape {tuple(like.shape)}, got "
+                f"{tuple(info.shape)}; fix: pass what {op.removesuffix('_backward')}(…, "
+                "return_lse=True) returns, and gradients of the same shapes"
             )
-    return result
 
 
 def _launch_backward(

@@ -132,6 +132,13 @@ KEYS = 128
 """keys of a CTA of `of_keys`"""
 
 
+def keys_and_queries(form: Form, with_dq: bool) -> tuple[int, int]:
+    """Return how many keys a CTA of `of_keys` has, and how many queries a step."""
+    if form.depth > max(SCHEDULES):
+        return WIDE, WIDE
+    return KEYS, SCHEDULES[form.depth if with_dq else 128].rows
+
+
 @functools.cache
 def visible(form: Form, n: int) -> Function:
     """Return the kernel function ``seen(s, key, left, least, low, high)`` that makes scores -inf
@@ -143,7 +150,9 @@ def visible(form: Form, n: int) -> Function:
         # a first query for each key: a last key for each query takes more registers
         begin = np.where(key < left, key + least if form.causal else 0, n)
         if form.ranges:
-            begin = np.where(iota(n) < high, 0, n)[None, :] + np.maximum(begin, low)[:, None]
+            begin = (
+                np.where(iota(n) < high, 0, n)[None, :] + np.maximum(begin, max(0, low))[:, None]
+            )
             return np.where(iota(n)[None, :] >= begin, s, -np.inf)
         return np.where(iota(n) >= begin[:, None], s, -np.inf)
 
@@ -189,7 +198,22 @@ def of_tile(form: Form, size: int, n: int) -> Function:
         start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
         whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
         whole = whole if first + size <= keys else end
-        return there, b, hk, row, end_row, first, keys, query, skipped, queries, diagonal, start, end, whole
+        return (
+            there,
+            b,
+            hk,
+            row,
+            end_row,
+            first,
+            keys,
+            query,
+            skipped,
+            queries,
+            diagonal,
+            start,
+            end,
+            whole,
+        )
 
     return place
 
@@ -272,9 +296,22 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        there, b, hk, row, end_row, first, keys, query, skipped, queries, diagonal, start, end, whole = tile(
-            q, k, table, count, diagonal, group
-        )
+        (
+            there,
+            b,
+            hk,
+            row,
+            end_row,
+            first,
+            keys,
+            query,
+            skipped,
+            queries,
+            diagonal,
+            start,
+            end,
+            whole,
+        ) = tile(q, k, table, count, diagonal, group)
         if not there:
             return
 
@@ -434,9 +471,22 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        there, b, hk, row, end_row, first, keys, query, skipped, queries, diagonal, start, end, whole = tile(
-            q, k, table, count, diagonal, group
-        )
+        (
+            there,
+            b,
+            hk,
+            row,
+            end_row,
+            first,
+            keys,
+            query,
+            skipped,
+            queries,
+            diagonal,
+            start,
+            end,
+            whole,
+        ) = tile(q, k, table, count, diagonal, group)
         if not there:
             return
 
@@ -610,8 +660,11 @@ def launch_gradients(
     scale: float,
     deterministic: bool,
     place: Place,
+    of_k: tuple = (),
+    of_q: tuple = (),
 ) -> None:
-    """Compute dq, dk and dv. TMA can load q, k, v and grad."""
+    """Compute dq, dk and dv. TMA can load q, k, v and grad. `of_k` and `of_q` are the lists of the
+    tiles of keys and queries, and their numbers, if there is a list."""
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     queries, keys = q.shape[form.positions], k.shape[form.positions]
     stats, delta = (
@@ -636,8 +689,8 @@ def launch_gradients(
     read = q, k, v, grad, stats, delta
     if keys:
         run = of_keys(form, not deterministic)
-        run(*read, *dq_total, dk, dv, group=group, **scalars, **place)
+        run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
     if deterministic:
-        of_queries(form)(*read, dq, **scalars, **place)
+        of_queries(form)(*read, *of_q, dq, **scalars, **place)
     else:
         launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)

@@ -29,10 +29,20 @@ from ..launch.windows import strided
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
-from .attention import TYPES, _loaded, _shared_heads, _turns, check_shapes, kernel
-from .attention_configs import WIDTHS, Form, choose
+from .attention import (
+    NUMBERS,
+    TYPES,
+    _loaded,
+    _shared_heads,
+    _turns,
+    check_results,
+    check_shapes,
+    kernel,
+)
+from .attention_configs import DEPTHS, WIDTHS, Form, choose
+from .attention_gradients import QUERIES, keys_and_queries, launch_gradients
 from .declaration import Operand, op
-from .op_outputs import Place, allocated
+from .op_outputs import Place, allocated, same
 
 __all__ = ["attention_varlen"]
 
@@ -41,14 +51,27 @@ LENGTHS = Operand("", ("int32",))
 
 
 @functools.cache
-def plan(rows: int, block: int, causal: bool, from_end: bool, debug: bool = False) -> Kernel:
+def plan(
+    rows: int,
+    block: int,
+    causal: bool,
+    from_end: bool,
+    of_keys: bool = False,
+    debug: bool = False,
+) -> Kernel:
     """Return the kernel of the list of tiles of `rows` queries, which attend to blocks of `block`
     keys.
 
-    A row of the list is (first query, end of the queries, first key, number of keys, number of keys
-    that the first query sees). Each lane has one tile, and stores it after all tiles that have more
-    steps, and those of earlier sequences that have as many. Lengths that decrease or overrun are 0
-    or end with the array; with `debug`, an assertion fails.
+    A row of the list is (first query in the array, end of the queries there, first key there,
+    number of keys, number of keys that the first query sees, number of the first query in its
+    sequence). Each lane has one tile, and stores it after all tiles that have more steps, and those
+    of earlier sequences that have as many. Lengths that decrease or overrun are 0 or end with the
+    array; with `debug`, an assertion fails.
+
+    of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
+             query that sees the first key. Counted from the ends of the sequence, a key is seen by
+             the first queries, as a query sees the first keys, so the mask is aligned to the other
+             end
     """
 
     @function
@@ -60,7 +83,10 @@ def plan(rows: int, block: int, causal: bool, from_end: bool, debug: bool = Fals
     @function
     def sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k):
         """Return the lengths of sequence s, whose queries begin at q and whose keys begin at k."""
-        end, end_k = between(cu_seqlens_q[s + 1], q, total_q), between(cu_seqlens_k[s + 1], k, total_k)
+        end, end_k = (
+            between(cu_seqlens_q[s + 1], q, total_q),
+            between(cu_seqlens_k[s + 1], k, total_k),
+        )
         return end - q, end_k - k
 
     @function
@@ -104,11 +130,15 @@ def plan(rows: int, block: int, causal: bool, from_end: bool, debug: bool = Fals
             place = place + more + np.where(number > s, as_many, before)
             q, k = q + size, k + size_k
         at = index(np.where(n < total, place, -1), "zero")
+        if of_keys:
+            tile = (queries + (rows - 1)) // rows - 1 - tile
+            seen = tile * rows - (offset - keys + queries)
         table[at, 0] = first + tile * rows
         table[at, 1] = first + queries
         table[at, 2] = first_key
         table[at, 3] = keys
         table[at, 4] = seen
+        table[at, 5] = tile * rows
         if program_id(0) == 0:
             count[0] = total
 
@@ -133,6 +163,35 @@ def _result(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> Arr
     return ArrayType(q.shape, q.dtype)
 
 
+def _batch(info: Any) -> Any:
+    """Return an array as the only element of a batch."""
+    first = info.shape[0] * info.strides[0]
+    return strided(info, (1, *info.shape), (first, *info.strides))
+
+
+def _tiles(
+    rows: int,
+    block: int,
+    causal: bool,
+    diagonal: int,
+    from_end: bool,
+    own: tuple[ArrayInfo, int],
+    other: tuple[ArrayInfo, int],
+    of_keys: bool,
+    debug: bool,
+    place: Place,
+) -> tuple[ArrayInfo, ArrayInfo]:
+    """Return the list of tiles and their number. `own` and `other` are the starts of sequences and
+    the positions of the array, of the tiles' side and of the other side."""
+    (starts, total), (starts_k, total_k) = own, other
+    shape = total // rows + starts.shape[0] - 1, 6
+    table, count = (allocated(starts, each, place, np.int32) for each in (shape, (1,)))
+    make = plan(rows, block, causal, from_end, of_keys, debug)
+    totals = {"diagonal": diagonal, "total_q": total, "total_k": total_k}
+    make(starts, starts_k, table, count, **totals, **place)
+    return table, count
+
+
 def _launch(
     q: ArrayInfo,
     k: ArrayInfo,
@@ -143,41 +202,39 @@ def _launch(
     lse: ArrayInfo | None,
     causal: bool,
     diagonal: int,
+    align: str,
     scale: float | None,
     exact: bool,
-    align: str,
+    debug: bool,
     place: Place,
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
-    form = Form(next(each for each in WIDTHS if each >= depth), causal, "bshd", lse is not None, True)
-    q, k, v, out = (strided(x, (1, *x.shape), (x.shape[0] * x.strides[0], *x.strides)) for x in (q, k, v, out))
-    if lse is not None:
-        lse = strided(lse, (1, *lse.shape), (lse.shape[0] * lse.strides[0], *lse.strides))
+    width = next(each for each in WIDTHS if each >= depth)
+    form = Form(width, causal, "bshd", lse is not None, ranges=True)
+    outs = [_batch(x) for x in (out, lse) if x is not None]
+    q, k, v = (_loaded(name, _batch(x), place) for name, x in zip("qkv", (q, k, v), strict=True))
     k, v = _shared_heads(k, v, form)
-    sequences = cu_seqlens_q.shape[0] - 1
+    sequences = max(1, cu_seqlens_q.shape[0] - 1)
     device = launch.gpu_state().device
     config = choose(
         form.depth,
         causal,
         exact,
-        cdiv(total_q, max(1, sequences)),
-        cdiv(total_k, max(1, sequences)),
+        cdiv(total_q, sequences),
+        cdiv(total_k, sequences),
         heads * sequences,
         device.sm_count if device else DEFAULT.sms,
-        False,
+        alone=False,
     )
-    tiles = total_q // config.rows + sequences
-    table, count = (allocated(q, shape, place, np.int32) for shape in ((tiles, 5), (1,)))
-    totals = {"diagonal": diagonal, "total_q": total_q, "total_k": total_k}
-    make = plan(config.rows, config.keys, causal, align == "end")
-    make(cu_seqlens_q, cu_seqlens_k, table, count, **totals, **place)
-    arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
+    sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
+    tiles = _tiles(
+        config.rows, config.keys, causal, diagonal, align == "end", *sides, False, debug, place
+    )
     scale = depth**-0.5 if scale is None else float(scale)
     kernel(config, form)(
-        *arrays,
-        table,
-        count,
-        out=out if lse is None else (out, lse),
+        *(q, k, v),
+        *tiles,
+        out=outs[0] if lse is None else tuple(outs),
         scale=scale * math.log2(math.e),
         diagonal=0,
         group=_turns(heads, heads // k.shape[2], 4 * total_k * depth),
@@ -185,22 +242,181 @@ def _launch(
     )
 
 
+OPTIONS = {
+    "causal": FLAG,
+    "diagonal": whole(),
+    "align": word("start", "end"),
+    "scale": finite(above=0) | NONE,
+    "debug": FLAG,
+}
+STARTS = {"cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS}
+
+
+def _launch_backward(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    v: ArrayInfo,
+    cu_seqlens_q: ArrayInfo,
+    cu_seqlens_k: ArrayInfo,
+    o: ArrayInfo,
+    lse: ArrayInfo,
+    grad: ArrayInfo,
+    grad_lse: ArrayInfo | None,
+    dq: ArrayInfo,
+    dk: ArrayInfo,
+    dv: ArrayInfo,
+    causal: bool,
+    diagonal: int,
+    align: str,
+    scale: float | None,
+    deterministic: bool,
+    debug: bool,
+    place: Place,
+) -> None:
+    depth = q.shape[2]
+    form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
+    sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
+    at_end = align == "end"
+    size, n = keys_and_queries(form, not deterministic)
+    lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
+    of_q: tuple = ()
+    if deterministic:
+        wgs, n, _ = QUERIES[form.depth]
+        of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
+    loaded = {"q": q, "k": k, "v": v, "grad": grad}
+    q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
+    o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
+    scale = depth**-0.5 if scale is None else float(scale)
+    arrays = q, k, v, o, lse, grad, grad_lse and _batch(grad_lse), dq, dk, dv
+    launch_gradients(*arrays, form, 0, scale, deterministic, place, lists, of_q)
+
+
+def _gradient_of_q(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    o: Any,
+    lse: Any,
+    grad: Any,
+    grad_lse: Any,
+) -> ArrayType:
+    result, sums = _result(q, k, v, cu_seqlens_q, cu_seqlens_k), _sums(q, True)
+    check_results("attention_varlen_backward", o, lse, grad, grad_lse, result, sums)
+    return result
+
+
+def _sums(q: Any, return_lse: bool) -> ArrayType | None:
+    return ArrayType(q.shape[1::-1], np.float32) if return_lse else None
+
+
 @op(
-    operands={"q": "", "k": "", "v": "", "cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS},
-    results={
-        "out": _result,
-        "lse": lambda q, return_lse: ArrayType(q.shape[1::-1], np.float32) if return_lse else None,
+    operands={
+        **{"q": "", "k": "", "v": ""},
+        **STARTS,
+        **{"o": "", "lse": NUMBERS, "grad": "", "grad_lse": NUMBERS},
     },
+    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    types=TYPES,
+    launch=_launch_backward,
+    checks=OPTIONS | {"deterministic": FLAG},
+    batching="each",
+)
+def attention_varlen_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    o: Any,
+    lse: Any,
+    grad: Any,
+    grad_lse: Any = None,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    align: str = "end",
+    scale: float | None = None,
+    deterministic: bool = False,
+    debug: bool = False,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the gradients of q, k and v, given the results (o, lse) of attention_varlen with
+    return_lse, and their gradients."""
+
+
+def _gradients(
+    xp: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    out: Any,
+    lse: Any,
+    grad_out: Any,
+    grad_lse: Any,
+    causal: bool,
+    diagonal: int,
+    align: str,
+    scale: float | None,
+    deterministic: bool,
+    debug: bool,
+) -> Any:
+    return xp(
+        attention_varlen_backward,
+        *(q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, grad_out, grad_lse),
+        causal=causal,
+        diagonal=diagonal,
+        align=align,
+        scale=scale,
+        deterministic=deterministic,
+        debug=debug,
+    )
+
+
+def _recorded(
+    xp: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    causal: bool,
+    diagonal: int,
+    align: str,
+    scale: float | None,
+    exact: bool,
+    deterministic: bool,
+    debug: bool,
+) -> Any:
+    """Compute attention with the sums, which its gradients need."""
+    made, _ = xp(
+        attention_varlen,
+        *(q, k, v, cu_seqlens_q, cu_seqlens_k),
+        causal=causal,
+        diagonal=diagonal,
+        align=align,
+        scale=scale,
+        exact=exact,
+        return_lse=True,
+        deterministic=deterministic,
+        debug=debug,
+    )
+    return made
+
+
+@op(
+    operands={"q": "", "k": "", "v": "", **STARTS},
+    results={"out": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
-    checks={
-        "causal": FLAG,
-        "diagonal": whole(),
-        "align": word("start", "end"),
-        "scale": finite(above=0) | NONE,
-        "exact": FLAG,
-        "return_lse": FLAG,
-    },
+    checks=OPTIONS | {"exact": FLAG, "return_lse": FLAG, "deterministic": FLAG},
+    gradients={"q k v": _gradients},
+    composite=lambda return_lse: None if return_lse else _recorded,
     batching="each",
 )
 def attention_varlen(
@@ -216,6 +432,8 @@ def attention_varlen(
     scale: float | None = None,
     exact: bool = True,
     return_lse: bool = False,
+    deterministic: bool = False,
+    debug: bool = False,
     out: Any = None,
     target: str | None = None,
     stream: Any = None,

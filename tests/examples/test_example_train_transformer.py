@@ -14,7 +14,15 @@ def test_losses_of_both_fall_alike(
     monkeypatch.setattr(train_transformer, "DEVICE", "cuda" if target == "gpu" else "cpu")
     monkeypatch.setenv("NUMPIPE_TARGET", target)
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    sizes = {"layers": 1, "width": 64, "depth": 32, "batch": 4, "tokens": 40, "steps": 3, "seeds": 1}
+    sizes = {
+        "layers": 1,
+        "width": 64,
+        "depth": 32,
+        "batch": 4,
+        "tokens": 40,
+        "steps": 3,
+        "seeds": 1,
+    }
     given = [part for name, size in sizes.items() for part in (f"--{name}", str(size))]
     curves = train_transformer.compare(train_transformer.parsed(*given))
     ours, theirs = (curves[name][0] for name in ("Ours", "SDPA"))

@@ -1,76 +1,100 @@
-"""numpipe.ops.attention_varlen: every sequence against float64, the list of tiles, and lengths that
-are not possible."""
+"""numpipe.ops.attention_varlen and its gradients: every sequence against float64, the list of tiles,
+and lengths that are not possible."""
 
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
-import flash_attention
 import numpipe
 from numpipe.ops import attention_varlen
-from numpipe.ops.attention_varlen import plan
-from tests.kernels.attention_cases import BOUND, DTYPES
+from numpipe.ops.attention_varlen import attention_varlen_backward, plan
+from tests.kernels import attention_gradient_cases as gradients
+from tests.kernels.attention_cases import Case
 
-QUERIES, KEYS = (70, 0, 200, 5, 129, 8), (40, 30, 210, 0, 129, 260)
-CASES: dict[str, dict[str, Any]] = {
-    "full": {},
-    "the last query sees the last key": {"causal": True},
-    "the first query sees the first key": {"causal": True, "align": "start"},
-    "fewer keys": {"causal": True, "diagonal": -60},
+LENGTHS = [(70, 40), (0, 30), (200, 210), (5, 0), (129, 129), (8, 260)]
+"""queries and keys of sequences"""
+SMALL = Case(heads=2, depth=40, layout="bshd")
+CASES: dict[str, tuple[Case, str, int]] = {
+    "full": (SMALL, "end", 0),
+    "the last query sees the last key": (replace(SMALL, shared=2, causal=True), "end", 0),
+    "the first query sees the first key": (replace(SMALL, causal=True), "start", 0),
+    "fewer keys": (replace(SMALL, dtype="bfloat16", causal=True), "end", -60),
+    "depth 128": (replace(SMALL, depth=128, causal=True), "end", 3),
+    "depth 256": (replace(SMALL, heads=1, depth=256, causal=True), "end", 0),
 }
+"""name -> a sequence, the end to which masks are aligned, and the diagonal"""
+
+
+def sequences(name: str, lengths: Any = LENGTHS) -> tuple[list[Case], list[np.ndarray], dict]:
+    """Return the sequences as cases of their own, and the operands and options of one call."""
+    case, align, diagonal = CASES[name]
+    cases = [
+        replace(case, queries=queries, keys=keys)
+        if not case.causal
+        else replace(
+            case,
+            queries=queries,
+            keys=keys,
+            diagonal=diagonal + (keys - queries if align == "end" else 0),
+        )
+        for queries, keys in lengths
+    ]
+    parts = zip(*map(gradients.operands, cases), strict=True)
+    q, k, v, o, lse, grad, grad_lse = (
+        np.concatenate([x[0] for x in each], axis=int(each[0].ndim == 3)) for each in parts
+    )
+    at = [starts(side) for side in zip(*lengths, strict=True)]
+    options = {"causal": case.causal, "align": align, "diagonal": diagonal}
+    return cases, [q, k, v, *at, o, lse, grad, grad_lse], options
 
 
 def starts(lengths: Any) -> np.ndarray:
     return np.cumsum([0, *lengths]).astype(np.int32)
 
 
-def check(
-    target: str,
-    heads: tuple[int, int],
-    depth: int,
-    dtype: str,
-    lengths: tuple[Any, Any] = (QUERIES, KEYS),
-    **options: Any,
-) -> None:
+def check(name: str, target: str) -> None:
     """Compare the result and the sums of each sequence with float64."""
-    rng, at = np.random.default_rng(0), tuple(map(starts, lengths))
-    q, k, v = (
-        rng.standard_normal((at[side][-1], heads[side], depth)).astype(DTYPES[dtype])
-        for side in (0, 1, 1)
-    )
-    out = np.full_like(q, np.nan), np.full((heads[0], len(q)), np.nan, np.float32)
-    attention_varlen(q, k, v, *at, return_lse=True, out=out, target=target, **options)
-    named = {"causal": options.get("causal", False), "diagonal": options.get("diagonal", 0)}
-    for n in range(len(lengths[0])):
-        own, other = (slice(*each[n : n + 2]) for each in at)
-        if options.get("align") != "start" and named["causal"]:
-            named["diagonal"] = options.get("diagonal", 0) + lengths[1][n] - lengths[0][n]
-        exact, logs = flash_attention.exactly(
-            *(x[of].swapaxes(0, 1)[None] for x, of in ((q, own), (k, other), (v, other))), **named
-        )
-        found, sums = out[0][own].swapaxes(0, 1)[None].astype(np.float64), out[1][None, :, own]
-        assert np.linalg.norm(found - exact) <= BOUND[dtype] * np.linalg.norm(exact)
-        np.testing.assert_allclose(sums, logs, rtol=2e-5, atol=2e-5)
-        assert not found[np.isneginf(logs)].any()
+    cases, (q, k, v, *at, o, lse, _, _), options = sequences(name)
+    out = np.full_like(o, np.nan), np.full_like(lse, np.nan)
+    attention_varlen(q, k, v, *at[:2], return_lse=True, out=out, target=target, **options)
+    for case, first in zip(cases, at[0], strict=False):
+        own = slice(first, first + case.queries)
+        assert case.wrong(out[0][own].swapaxes(0, 1)[None], out[1][None, :, own]) == ""
 
 
+def check_gradients(name: str, target: str, deterministic: bool) -> None:
+    cases, operands, options = sequences(name)
+    out = tuple(np.full_like(x, np.nan) for x in operands[:3])
+    how = {"deterministic": deterministic, "target": target, "out": out}
+    attention_varlen_backward(*operands, **options, **how)
+    for n, case in enumerate(cases):
+        own, other = (slice(*side[n : n + 2]) for side in operands[3:5])
+        found = [x[of].swapaxes(0, 1)[None] for x, of in zip(out, (own, other, other), strict=True)]
+        assert gradients.wrong(case, found) == ""
+
+
+@pytest.mark.variants(3)
 @pytest.mark.parametrize("name", CASES)
 def test_every_sequence_matches_float64(name: str) -> None:
-    check("sim", (2, 1), 40, "float16", **CASES[name])
+    check(name, "sim")
 
 
-def test_one_sequence_is_attention() -> None:
-    check("sim", (1, 1), 128, "bfloat16", ((72,), (136,)))
+@pytest.mark.variants(4)
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("name", CASES)
+def test_gradients_of_every_sequence_match_float64(name: str, deterministic: bool) -> None:
+    check_gradients(name, "sim", deterministic)
 
 
 def listed(queries: Any, keys: Any, causal: bool, align: str, diagonal: int) -> np.ndarray:
     """Return the list of tiles of 64 queries and blocks of 64 keys."""
     at = starts(queries), starts(keys)
-    table = np.zeros((at[0][-1] // 64 + len(queries), 5), np.int32)
+    table = np.zeros((at[0][-1] // 64 + len(queries), 6), np.int32)
     count = np.zeros(1, np.int32)
     made = plan(64, 64, causal, align == "end")
     totals = {"total_q": int(at[0][-1]), "total_k": int(at[1][-1])}
@@ -90,7 +114,7 @@ def test_the_tiles_with_the_most_steps_are_first(align: str) -> None:
             offset = diagonal + (size_k - size if align == "end" else 0)
             for i in range(0, size, 64):
                 seen = min(size_k, max(0, i + 64 + offset)) if causal else size_k
-                row = first + i, first + size, first_key, size_k, i + offset + 1
+                row = first + i, first + size, first_key, size_k, i + offset + 1, i
                 wanted.append((-(-seen // 64), row))
         ordered = [row for _, row in sorted(wanted, key=lambda each: -each[0])]
         assert (listed(queries, keys, causal, align, diagonal) == ordered).all()
@@ -115,4 +139,6 @@ def test_shapes_that_do_not_match_are_refused() -> None:
     with pytest.raises(numpipe.SpecError, match="'cu_seqlens_q' is int64, expected int32"):
         attention_varlen(x, x, x, at.astype(np.int64), at)
     with pytest.raises(numpipe.SpecError, match="the 2 heads of 'q' must be a multiple of the 3"):
-        attention_varlen(x, np.ones((100, 3, 64), np.float16), np.ones((100, 3, 64), np.float16), at, at)
+        attention_varlen(
+            x, np.ones((100, 3, 64), np.float16), np.ones((100, 3, 64), np.float16), at, at
+        )
