@@ -75,7 +75,7 @@ CASES = {
         dtype=np.float16,
     ),
     "attention_varlen": Case(
-        per_sequence, ((64, 2, 64),) * 3 + (STARTS, STARTS), graded=0, dtype=np.float16
+        per_sequence, ((64, 2, 64),) * 3 + (STARTS, STARTS), graded=3, dtype=np.float16
     ),
     "copy": Case(lambda x: x),
     "cross_entropy": Case(functional.cross_entropy, ((6, CLASSES), 6)),
