@@ -345,12 +345,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
+        dk_acc = zeros((64, depth), np.float32)
+        dv_acc = zeros((64, depth), np.float32)
         for _, (k_tile, v_tile) in kv(k, v):
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             if dq is not None:
                 k_part = k_tile.at[:, ds(wg * own_col, out_cols)]
-            dk_acc = zeros((64, depth), np.float32)
-            dv_acc = zeros((64, depth), np.float32)
             exchanged.at[1, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
             barrier_arrive(written.at[1])
@@ -418,9 +418,15 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                         part = wgmma_wait(part)
                         add(part, h, i_before)
                     dk_acc = wgmma_wait(dk_acc)
-            i = ds(row + wg * 64, 64, stop=end_row) if form.ranges else ds(row + wg * 64, 64)
-            dk[place(hk, i, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, i, ds(0, depth))] = dv_acc.astype(dv.dtype)
+        # after the loop, in which the compiler would compute all addresses before it
+        if not form.ranges or row + KEYS <= end_row:
+            mine = ds(row + wg * 64, 64)
+            dk[place(hk, mine, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(hk, mine, ds(0, depth))] = dv_acc.astype(dv.dtype)
+        else:
+            inside = ds(row + wg * 64, 64, stop=end_row)
+            dk[place(hk, inside, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(hk, inside, ds(0, depth))] = dv_acc.astype(dv.dtype)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -514,18 +520,17 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
         written = scratch(Barrier(num_arrivals=2, num_barriers=2))
         own, columns = ds(wg * (WIDE // 2), WIDE // 2), ds(wg * half, half)
+        dk_acc = zeros((WIDE, half), np.float32)
+        dv_acc = zeros((WIDE, half), np.float32)
         for _, (k_tile, v_tile) in kv(k, v):
-            dk_acc = zeros((WIDE, half), np.float32)
-            dv_acc = zeros((WIDE, half), np.float32)
             now = 0
             for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
                 s = wgmma(None, k_tile, q_tile.at[own, :].T)
                 dp = wgmma(None, v_tile, do_tile.at[own, :].T)
                 s = wgmma_wait(s)
-                i_first = (start + i) * WIDE + wg * (WIDE // 2)
-                if start + i < whole or (
-                    form.ranges and outside(i_first, WIDE // 2, skipped, queries)
-                ):
+                i_first = (start + i) * WIDE
+                if start + i < whole or (form.ranges and outside(i_first, WIDE, skipped, queries)):
+                    i_first = i_first + wg * (WIDE // 2)
                     least = first - diagonal - i_first
                     low, high = skipped - i_first, queries - i_first
                     s = seen(s, iota(WIDE), keys - first, least, low, high)
@@ -546,9 +551,13 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     s_of = ds(query + (start + i) * WIDE, WIDE)
                     atomic_add(dq.at[place(hk * sharing + h, s_of, columns)], part)
                 now = 1 - now
-            i = ds(row, WIDE, stop=end_row) if form.ranges else ds(row, WIDE)
-            dk[place(hk, i, columns)] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, i, columns)] = dv_acc.astype(dv.dtype)
+        if not form.ranges or row + WIDE <= end_row:
+            dk[place(hk, ds(row, WIDE), columns)] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(hk, ds(row, WIDE), columns)] = dv_acc.astype(dv.dtype)
+        else:
+            inside = ds(row, WIDE, stop=end_row)
+            dk[place(hk, inside, columns)] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(hk, inside, columns)] = dv_acc.astype(dv.dtype)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
