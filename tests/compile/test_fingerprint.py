@@ -403,6 +403,8 @@ from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
+from numpipe.ops.attention_varlen import plan
+plan(128, 128, True, True), kernel(Config(), Form(128, ranges=True))
 prepare(Form(64)), of_queries(Form(64)), of_keys(Form(64), True), of_keys(Form(256), False)
 from tests.kernels.op_calls import run_ops_over_rows
 run_ops_over_rows()

@@ -55,12 +55,9 @@ def scaled(x: Any) -> Any:
 
 
 def per_sequence(q: Any, k: Any, v: Any, at: Any, at_k: Any) -> Any:
-    parts = zip(
-        *(x.swapaxes(0, 1).tensor_split(i[1:-1], 1) for x, i in ((q, at), (k, at_k), (v, at_k)))
-    )
-    return torch.cat(
-        [functional.scaled_dot_product_attention(*each) for each in parts], 1
-    ).swapaxes(0, 1)
+    split = [x.swapaxes(0, 1).tensor_split(i[1:-1], 1) for x, i in ((q, at), (k, at_k), (v, at_k))]
+    parts = map(functional.scaled_dot_product_attention, *split)
+    return torch.cat([*parts], 1).swapaxes(0, 1)
 
 
 STARTS = np.array([0, 30, 64], np.int32)

@@ -123,7 +123,10 @@ def test_a_layer_trains(how: str, target: str, monkeypatch: pytest.MonkeyPatch) 
     dtype = torch.float32 if "autocast" in how else torch.bfloat16
     wanted = run(theirs, torch.float64, "")
     errors = [
-        [(a.double() - b).norm() / b.norm() for a, b in zip(run(attend, dtype, use), wanted)]
+        [
+            (a.double() - b).norm() / b.norm()
+            for a, b in zip(run(attend, dtype, use), wanted, strict=True)
+        ]
         for attend, use in ((sdpa, how), (theirs, how.replace("compile", "")))
     ]
     assert all(ours < 1.05 * other for ours, other in zip(*errors, strict=True)), errors

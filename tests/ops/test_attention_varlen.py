@@ -1,5 +1,5 @@
-"""numpipe.ops.attention_varlen and its gradients: every sequence against float64, the list of tiles,
-and lengths that are not possible."""
+"""numpipe.ops.attention_varlen and its gradients: every sequence against float64, the list of
+tiles, and lengths that are not possible."""
 
 from __future__ import annotations
 
