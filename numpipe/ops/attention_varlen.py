@@ -442,13 +442,37 @@ def attention_varlen(
     different lengths follow one another in the same arrays.
 
     q           (positions, heads, depth) of float16 or bfloat16, depth up to 256
-    k, v        (positions of keys, key heads, depth); the number of heads of q must be a multiple
-                of the number of key heads
+    k, v        (positions, key heads, depth); the number of heads of q must be a multiple of the
+                number of key heads
     cu_seqlens_q, cu_seqlens_k
-                int32 (sequences + 1): queries of sequence s are at positions cu_seqlens_q[s] to
-                cu_seqlens_q[s + 1], and so are its keys. The lengths stay on the GPU
-    causal      query i of a sequence sees its keys 0…i + diagonal; with align="end", the last query
-                sees the last key + diagonal
-    align       "end" or "start": which end of the queries and keys of a sequence the causal mask
-                aligns
+                int32 (sequences + 1): sequence s has the queries from cu_seqlens_q[s] to
+                cu_seqlens_q[s + 1], and its keys likewise. Only the GPU reads them. Positions
+                before the first and after the last sequence are not written
+    causal      query i of a sequence sees its keys 0…j, where j is i + diagonal with align="start",
+                and i + keys - queries + diagonal with align="end"
+    diagonal    offset of the causal mask
+    align       which end of the queries sees which end of the keys of its sequence: "start" or
+                "end", as in FlashAttention
+    scale       positive; None means depth ** -0.5
+    exact       as for `attention`
+    return_lse  return (result, lse) with the logarithms of the sums of exponentials, float32
+                (heads, positions of queries); -inf where a query sees no key
+    deterministic
+                add up the gradient of q in a fixed order, as for `attention`
+    debug       let lengths that decrease, or exceed the arrays, fail the launch on the GPU; without
+                it, such a sequence has no position, or ends with the array. The simulator reports
+                them always
+    out         array for the result, or with return_lse a pair of arrays; allocated by default
+    target, stream
+                as for any kernel
+
+    The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
+    on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also reach
+    the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute the
+    scores again, and have no gradients themselves. Raises SpecError if shapes do not match, for
+    other element types, and for arrays of different types or on different devices.
+
+    >>> q, at = np.ones((100, 8, 64), np.float16), np.array([0, 30, 100], np.int32)
+    >>> attention_varlen(q, q[:, :2], q[:, :2], at, at, causal=True, target="sim").shape
+    (100, 8, 64)
     """
