@@ -246,9 +246,19 @@ def kernel(config: Config, form: Form) -> Kernel:
     return attend  # type: ignore[no-any-return]
 
 
-def _result(q: Any, k: Any, v: Any, layout: str, causal: bool, diagonal: int) -> ArrayType:
+def _result(
+    q: Any,
+    k: Any,
+    v: Any,
+    layout: str,
+    causal: bool,
+    diagonal: int,
+    exact: bool = True,
+    batch_invariant: bool = False,
+) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
-    for an offset of a mask that is not used."""
+    for options that contradict each other."""
+    check_invariant("attention", exact, batch_invariant)
     if diagonal and not causal:
         raise SpecError(
             f"attention: diagonal={diagonal} moves the causal mask, but causal is False; fix: pass "
@@ -256,6 +266,15 @@ def _result(q: Any, k: Any, v: Any, layout: str, causal: bool, diagonal: int) ->
         )
     check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
     return ArrayType(q.shape, q.dtype)
+
+
+def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
+    """Raise SpecError if rows may depend on each other but must not."""
+    if batch_invariant and not exact:
+        raise SpecError(
+            f"{op}: with exact=False, the sums of a row are rescaled when another row needs it, so "
+            "batch_invariant=True is not possible; fix: leave out exact=False"
+        )
 
 
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
@@ -276,6 +295,7 @@ def _launch(
     scale: float | None,
     layout: str,
     exact: bool,
+    batch_invariant: bool,
     config: Config | None,
     place: Place,
 ) -> None:
@@ -284,6 +304,8 @@ def _launch(
     form = Form(next(width for width in WIDTHS if width >= depth), causal, layout, lse is not None)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
+    if batch_invariant:
+        config = choose(form.depth)
     if config is None:
         device = launch.gpu_state().device
         config = choose(
@@ -461,6 +483,7 @@ def _recorded(
     layout: str,
     exact: bool,
     deterministic: bool,
+    batch_invariant: bool,
 ) -> Any:
     """Compute attention with the sums, which its gradients need."""
     made, _ = xp(
@@ -473,6 +496,7 @@ def _recorded(
         exact=exact,
         return_lse=True,
         deterministic=deterministic,
+        batch_invariant=batch_invariant,
     )
     return made
 
@@ -482,7 +506,8 @@ def _recorded(
     results={"out": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
-    checks=CHECKS | {"exact": FLAG, "return_lse": FLAG, "config": a(Config) | NONE},
+    checks=CHECKS
+    | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG, "config": a(Config) | NONE},
     gradients={"q k v": _gradients},
     composite=lambda return_lse: None if return_lse else _recorded,
     batching="merge",
@@ -500,6 +525,7 @@ def attention(
     exact: bool = True,
     return_lse: bool = False,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     out: Any = None,
     config: Config | None = None,
     target: str | None = None,
@@ -522,6 +548,11 @@ def attention(
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
                 differ from run to run; all other results are always reproducible
+    batch_invariant
+                let the bits of a row of the result and its sum depend only on its query, and on the
+                keys and values that it sees: not on the number of queries, heads and batches, nor on
+                a mask that hides nothing from it. The config is then the same for all shapes of a
+                depth. The gradients of k and v add up queries, so they have no such option
     out         array for the result, or with return_lse a pair of arrays; allocated by default
     config      by default what `choose` returns; ignored if gradients are needed
     target, stream

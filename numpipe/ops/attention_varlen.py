@@ -35,6 +35,7 @@ from .attention import (
     _loaded,
     _shared_heads,
     _turns,
+    check_invariant,
     check_results,
     check_shapes,
     kernel,
@@ -145,8 +146,18 @@ def plan(
     return attention_tiles  # type: ignore[no-any-return]
 
 
-def _result(q: Any, k: Any, v: Any, cu_seqlens_q: Any, cu_seqlens_k: Any) -> ArrayType:
-    """Return the shape and type of the result. Raises SpecError if the operands do not match."""
+def _result(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    exact: bool = True,
+    batch_invariant: bool = False,
+) -> ArrayType:
+    """Return the shape and type of the result. Raises SpecError if the operands do not match, and
+    for options that contradict each other."""
+    check_invariant("attention_varlen", exact, batch_invariant)
     for name, info in (("q", q), ("k", k), ("v", v)):
         if len(info.shape) != 3:
             raise SpecError(
@@ -205,6 +216,7 @@ def _launch(
     align: str,
     scale: float | None,
     exact: bool,
+    batch_invariant: bool,
     debug: bool,
     place: Place,
 ) -> None:
@@ -216,15 +228,19 @@ def _launch(
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     device = launch.gpu_state().device
-    config = choose(
-        form.depth,
-        causal,
-        exact,
-        cdiv(total_q, sequences),
-        cdiv(total_k, sequences),
-        heads * sequences,
-        device.sm_count if device else DEFAULT.sms,
-        alone=False,
+    config = (
+        choose(form.depth)
+        if batch_invariant
+        else choose(
+            form.depth,
+            causal,
+            exact,
+            cdiv(total_q, sequences),
+            cdiv(total_k, sequences),
+            heads * sequences,
+            device.sm_count if device else DEFAULT.sms,
+            alone=False,
+        )
     )
     sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
     tiles = _tiles(
@@ -391,6 +407,7 @@ def _recorded(
     scale: float | None,
     exact: bool,
     deterministic: bool,
+    batch_invariant: bool,
     debug: bool,
 ) -> Any:
     """Compute attention with the sums, which its gradients need."""
@@ -404,6 +421,7 @@ def _recorded(
         exact=exact,
         return_lse=True,
         deterministic=deterministic,
+        batch_invariant=batch_invariant,
         debug=debug,
     )
     return made
@@ -414,7 +432,8 @@ def _recorded(
     results={"out": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
-    checks=OPTIONS | {"exact": FLAG, "return_lse": FLAG, "deterministic": FLAG},
+    checks=OPTIONS
+    | {"exact": FLAG, "return_lse": FLAG, "deterministic": FLAG, "batch_invariant": FLAG},
     gradients={"q k v": _gradients},
     composite=lambda return_lse: None if return_lse else _recorded,
     batching="each",
@@ -433,6 +452,7 @@ def attention_varlen(
     exact: bool = True,
     return_lse: bool = False,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     debug: bool = False,
     out: Any = None,
     target: str | None = None,
@@ -459,6 +479,9 @@ def attention_varlen(
                 (heads, positions of queries); -inf where a query sees no key
     deterministic
                 add up the gradient of q in a fixed order, as for `attention`
+    batch_invariant
+                let the bits of a row depend on nothing but its query, keys and values, as for
+                `attention`, whose rows then have the same bits
     debug       let lengths that decrease, or exceed the arrays, fail the launch on the GPU; without
                 it, such a sequence has no position, or ends with the array. The simulator reports
                 them always

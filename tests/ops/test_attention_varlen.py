@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe.ops import attention_varlen
+from numpipe.ops import attention, attention_varlen
 from numpipe.ops.attention_varlen import attention_varlen_backward, plan
 from tests.kernels import attention_gradient_cases as gradients
 from tests.kernels.attention_cases import Case
@@ -89,6 +89,29 @@ def test_every_sequence_matches_float64(name: str) -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_of_every_sequence_match_float64(name: str, deterministic: bool) -> None:
     check_gradients(name, "sim", deterministic)
+
+
+def check_bits(target: str) -> None:
+    """Compare the bits of rows among other queries, heads, batches and sequences with those of each
+    row alone."""
+    case = Case(2, 2, 1, 130, 200, causal=True, diagonal=70)
+    q, k, v = case.arrays()
+    how = {"batch_invariant": True, "target": target}
+    whole = attention(q, k, v, causal=True, diagonal=70, **how)
+    for i in (0, 63, 129):
+        part = slice(0, i + 71)
+        one = attention(q[1:, 1:, i : i + 1], k[1:, :, part], v[1:, :, part], **how)
+        assert (one[0, 0, 0] == whole[1, 1, i]).all()
+    packed = (np.concatenate([*x.swapaxes(1, 2)]) for x in (q, k, v))
+    found = attention_varlen(*packed, starts([130, 130]), starts([200, 200]), causal=True, **how)
+    assert (found == np.concatenate([*whole.swapaxes(1, 2)])).all()
+
+
+def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
+    check_bits("sim")
+    x = np.ones((1, 1, 8, 64), np.float16)
+    with pytest.raises(numpipe.SpecError, match="batch_invariant=True is not possible; fix: leave"):
+        attention(x, x, x, exact=False, batch_invariant=True)
 
 
 def listed(queries: Any, keys: Any, causal: bool, align: str, diagonal: int) -> np.ndarray:
