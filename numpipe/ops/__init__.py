@@ -52,6 +52,7 @@ from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
 from .attention import attention
 from .attention_functions import attention_blocks
+from .attention_varlen import attention_varlen
 from .copy import copy
 from .cross_entropy import cross_entropy
 from .cumsum import cumsum
@@ -76,6 +77,7 @@ __all__ = [
     "argmax",
     "attention",
     "attention_blocks",
+    "attention_varlen",
     "copy",
     "cross_entropy",
     "cumsum",

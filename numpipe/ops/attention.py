@@ -42,7 +42,7 @@ from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.windows import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, BlockSpec, persistent
+from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose, with_functions
 from .attention_configs import FITTING as FITTING
@@ -77,13 +77,13 @@ def kernel(config: Config, form: Form) -> Kernel:
     score = form.score and caller("score", form.score, form.arrays[0])
     mask = form.mask and caller("mask", form.mask, form.arrays[1])
     rows_of_q, keys_of_k = (
-        (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
+        (None, None, Element(n), form.depth) if by_head else (None, Element(n), None, form.depth)
         for n in (config.rows, config.keys)
     )
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
-        without=form.absent + ["lse"] * (not form.sums),
+        without=[*form.absent, *form.unlisted, *([] if form.sums else ["lse"])],
         grid=persistent(),
         num_compute_wgs=config.wgs,
         wg_axis="wg",
@@ -94,6 +94,8 @@ def kernel(config: Config, form: Form) -> Kernel:
         q,
         k,
         v,
+        table,
+        count,
         blocks,
         score_0,
         score_1,
@@ -115,15 +117,24 @@ def kernel(config: Config, form: Form) -> Kernel:
         unit = math.log2(math.e) if form.score is not None else scale
         heads = q.shape[form.heads]
         keys = k.shape[form.positions]
-        height = cdiv(q.shape[form.positions], config.rows)
+        height = count[0] if form.ranges else cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(  # type: ignore[var-annotated]
-            q.shape[0] * heads // group, height, group, dynamic=form.uneven and config.dynamic
+            q.shape[0] * heads // group,
+            height,
+            group,
+            dynamic=(form.uneven or form.ranges) and config.dynamic,
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several query heads share one head of keys and values
             hk = h * k.shape[form.heads] // heads
-            i = height - 1 - n if form.uneven else n  # the longest tiles first
-            first = i * config.rows + wg * 64
+            # the first query, the first key, the number of keys, and how many the first query sees
+            if form.ranges:
+                row, first_key, keys, seen = table[n, 0], table[n, 2], table[n, 3], table[n, 4]
+                own = ds(row + wg * 64, 64, stop=table[n, 1])
+            else:
+                i = height - 1 - n if form.uneven else n  # the longest tiles first
+                row, first_key = i * config.rows, 0
+                own, seen = ds(row + wg * 64, 64), row + diagonal + 1
             if blocks is not None:
                 bm, hm = b % blocks.shape[0], h % blocks.shape[1]
                 parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
@@ -131,27 +142,20 @@ def kernel(config: Config, form: Form) -> Kernel:
                 rest = min(wholes, max(0, steps - 1))
             else:
                 steps = cdiv(
-                    min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys,
-                    config.keys,
+                    min(keys, max(0, seen + config.rows - 1)) if form.causal else keys, config.keys
                 )
                 # keys visible to every row of the tile
-                whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
+                whole = min(keys, max(0, seen)) if form.causal else keys
                 rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
 
-            # returns the block of keys of a step
+            # returns the block of keys of step p
             def block(p):
-                if blocks is None:
-                    n = steps - 1 - p
-                else:
-                    n = cdiv(keys, config.keys)  # beyond the last one: zeros
-                    if 0 <= p < steps:
-                        n = nth(blocks, bm, hm, i, p)
-                return n
+                return steps - 1 - p if blocks is None else nth(blocks, bm, hm, i, p)
 
             # returns the scores of block n of the keys, in units of `unit`. If `guarded`, they are
             # -inf where the mask, or the end of the keys, hides a key
             def scored(s, n, guarded):
-                query = np.minimum(iota(64) + first, q.shape[form.positions] - 1)[:, None]
+                query = np.minimum(iota(64) + (row + wg * 64), q.shape[form.positions] - 1)[:, None]
                 key = iota(config.keys) + n * config.keys
                 last = guarded and (n + 1) * config.keys > keys
                 if last:
@@ -207,15 +211,32 @@ def kernel(config: Config, form: Form) -> Kernel:
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
 
             # a step computes the scores of one block, and the product of the previous one
-            def kv(p):
+            outside = k.shape[form.positions]
+
+            def kv(first):
+                def place(p):
+                    # a block that no step needs is outside of the array, so nothing is read
+                    return at(
+                        hk,
+                        first_key + block(p) * config.keys if p >= 0 and p < steps else outside,
+                    )
+
                 return (
-                    BlockSpec(keys_of_k, lambda j: at(hk, block(p + j)), buffer_count=config.slots),
                     BlockSpec(
-                        keys_of_k, lambda j: at(hk, block(p + j - 1)), buffer_count=config.slots
+                        keys_of_k,
+                        lambda j: place(first + j),
+                        buffer_count=config.slots,
+                        mode="zero",
+                    ),
+                    BlockSpec(
+                        keys_of_k,
+                        lambda j: place(first + j - 1),
+                        buffer_count=config.slots,
+                        mode="zero",
                     ),
                 )
 
-            q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
+            q_spec = BlockSpec(rows_of_q, lambda _: at(h, row), buffer_count=config.q_slots)
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # Three pipelines on the same slots: blocks with a mask, blocks without, the last
             # product. V of the first step and K of the last are out of range
@@ -259,7 +280,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     if mask is None:
                         key = iota(config.keys) + n * config.keys
                         end = (
-                            np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
+                            np.minimum(iota(64) + (seen + wg * 64), keys)[:, None]
                             if form.causal
                             else keys
                         )
@@ -291,20 +312,26 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-            o[
-                (b, h, ds(first, 64), ds(0, form.depth))
-                if by_head
-                else (b, ds(first, 64), h, ds(0, form.depth))
-            ] = out
+            o[(b, h, own, ds(0, form.depth)) if by_head else (b, own, h, ds(0, form.depth))] = out
             if lse is not None:
-                lse[b, h, ds(first, 64)] = (top * unit + np.log2(weight)) * math.log(2)
+                lse[b, h, own] = (top * unit + np.log2(weight)) * math.log(2)
 
     return attend  # type: ignore[no-any-return]
 
 
-def _result(q: Any, k: Any, v: Any, layout: str, causal: bool, diagonal: int) -> ArrayType:
+def _result(
+    q: Any,
+    k: Any,
+    v: Any,
+    layout: str,
+    causal: bool,
+    diagonal: int,
+    exact: bool = True,
+    batch_invariant: bool = False,
+) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
-    for an offset of a mask that is not used."""
+    for options that contradict each other."""
+    check_invariant("attention", exact, batch_invariant)
     if diagonal and not causal:
         raise SpecError(
             f"attention: diagonal={diagonal} moves the causal mask, but causal is False; fix: pass "
@@ -330,12 +357,19 @@ def _masked_result(
     layout: str,
     causal: bool,
     diagonal: int,
+    exact: bool,
+    batch_invariant: bool,
 ) -> ArrayType:
     """Return the same for a call with functions. Raises SpecError if they take other arguments."""
     if causal and mask is not None:
         raise SpecError(
             "attention: causal=True and a mask; fix: leave causal out, and let the mask function "
             "return query >= key too"
+        )
+    if batch_invariant and mask is not None:
+        raise SpecError(
+            "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
+            "batch_invariant out"
         )
     check_function("score", score, (score_0, score_1, score_2))
     check_function("mask", mask, (mask_0, mask_1, mask_2))
@@ -346,7 +380,16 @@ def _masked_result(
                 f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
                 "what attention_blocks returns for q, k and the same mask, and leave config out"
             )
-    return _result(q, k, v, layout, causal, diagonal)
+    return _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
+
+
+def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
+    """Raise SpecError if rows may depend on each other but must not."""
+    if batch_invariant and not exact:
+        raise SpecError(
+            f"{op}: with exact=False, the sums of a row are rescaled when another row needs it, so "
+            "batch_invariant=True is not possible; fix: leave out exact=False"
+        )
 
 
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
@@ -376,6 +419,7 @@ def _launch(
     scale: float | None,
     layout: str,
     exact: bool,
+    batch_invariant: bool,
     config: Config | None,
     place: Place,
 ) -> None:
@@ -387,15 +431,17 @@ def _launch(
         causal,
         layout,
         lse is not None,
-        score,
+        score=score,
         mask=mask,
         arrays=(len(of_score), len(of_mask)),
     )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
-    if config is None and form.functions:
+    if form.functions and (config is None or batch_invariant):
         config = with_functions(depth, exact)
-    elif config is None:
+    elif batch_invariant:
+        config = choose(form.depth)
+    if config is None:
         device = launch.gpu_state().device
         config = choose(
             form.depth,
@@ -465,15 +511,23 @@ def _gradient_of_q(
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
     result, sums = _result(q, k, v, layout, causal, diagonal), _sums(q, layout, True)
+    check_results("attention_backward", o, lse, grad, grad_lse, result, sums)
+    return result
+
+
+def check_results(
+    op: str, o: Any, lse: Any, grad: Any, grad_lse: Any, result: Any, sums: Any
+) -> None:
+    """Raise SpecError if the results of attention and their gradients do not have the shapes of
+    `result` and of `sums`."""
     wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad", grad, result))
     for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
         if tuple(info.shape) != tuple(like.shape):
             raise SpecError(
-                f"attention_backward: '{name}' must have the shape {tuple(like.shape)}, got "
-                f"{tuple(info.shape)}; fix: pass what attention(…, return_lse=True) returns, and "
-                "gradients of the same shapes"
+                f"{op}: '{name}' must have the shape {tuple(like.shape)}, got "
+                f"{tuple(info.shape)}; fix: pass what {op.removesuffix('_backward')}(…, "
+                "return_lse=True) returns, and gradients of the same shapes"
             )
-    return result
 
 
 def _launch_backward(
@@ -519,7 +573,9 @@ def _launch_backward(
     scale = depth**-0.5 if scale is None else float(scale)
     arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
     of_functions = [*of_score, *of_mask]
-    launch_gradients(*arrays, form, of_functions, diagonal, scale, deterministic, place)
+    launch_gradients(
+        *arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions
+    )
 
 
 @op(
@@ -624,6 +680,7 @@ def _recorded(
     layout: str,
     exact: bool,
     deterministic: bool,
+    batch_invariant: bool,
 ) -> Any:
     """Compute attention with the sums, which its gradients need."""
     made, _ = xp(
@@ -640,6 +697,7 @@ def _recorded(
         exact=exact,
         return_lse=True,
         deterministic=deterministic,
+        batch_invariant=batch_invariant,
     )
     return made
 
@@ -650,7 +708,8 @@ def _recorded(
     types=TYPES,
     launch=_launch,
     functions=("score", "mask"),
-    checks=CHECKS | {"exact": FLAG, "return_lse": FLAG, "config": a(Config) | NONE},
+    checks=CHECKS
+    | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG, "config": a(Config) | NONE},
     gradients={"q k v": _gradients},
     composite=lambda return_lse: None if return_lse else _recorded,
     batching="merge",
@@ -672,6 +731,7 @@ def attention(
     exact: bool = True,
     return_lse: bool = False,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     out: Any = None,
     config: Config | None = None,
     target: str | None = None,
@@ -694,6 +754,11 @@ def attention(
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
                 differ from run to run; all other results are always reproducible
+    batch_invariant
+                let the bits of a row of the result and its sum depend only on its query, and on the
+                keys and values that it sees: not on the number of queries, heads and batches, nor on
+                a mask that hides nothing from it. The config is then the same for all shapes of a
+                depth. The gradients of k and v add up queries, so they have no such option
     out         array for the result, or with return_lse a pair of arrays; allocated by default
     config      by default what `choose` returns; ignored if gradients are needed
     target, stream

@@ -122,6 +122,7 @@ class Form:
     causal  whether query i sees only keys up to i + diagonal
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
     sums    whether to store the logarithms of the sums
+    ranges  whether a table gives the queries and keys of each tile (`attention_varlen`)
     score   function of (score, batch, head, query, key) and of arrays, or None
     slope   derivative of `score`, which gradients need: a function of the same arguments, or None
     mask    function of (batch, head, query, key) and of arrays, or None
@@ -132,6 +133,7 @@ class Form:
     causal: bool = False
     layout: str = "bhsd"
     sums: bool = False
+    ranges: bool = False
     score: Function | None = None
     slope: Function | None = None
     mask: Function | None = None
@@ -153,6 +155,11 @@ class Form:
         pairs = zip(("score", "mask"), self.arrays, strict=True)
         names = [each for name, count in pairs for each in of_function(name)[count:]]
         return names + ["blocks"] * (self.mask is None)
+
+    @property
+    def unlisted(self) -> list[str]:
+        """Parameters that a kernel without a list of tiles does not have."""
+        return [] if self.ranges else ["table", "count"]
 
     @property
     def heads(self) -> int:
@@ -183,6 +190,7 @@ def choose(
     keys: int = 1 << 20,
     heads: int = 1,
     sms: int = DEFAULT.sms,
+    alone: bool = True,
 ) -> Config:
     """Return the config for a depth and for the number of queries, keys and heads (heads of all
     batches together).
@@ -193,7 +201,7 @@ def choose(
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
     return min(
-        configs,
+        [config for config in configs if alone or not config.alone],
         key=lambda config: _cycles(
             config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)
         ),

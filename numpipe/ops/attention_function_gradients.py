@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
@@ -271,7 +272,7 @@ def launch_function_gradients(
     dk: ArrayInfo,
     dv: ArrayInfo,
     form: Form,
-    arrays: list[ArrayInfo],
+    arrays: Sequence[ArrayInfo],
     diagonal: int,
     scale: float,
     place: Place,
@@ -279,7 +280,7 @@ def launch_function_gradients(
     """Compute dq, dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
     `arrays` are those of the form's functions."""
 
-    def with_lists(rows: int, columns: int, by_keys: bool) -> list[ArrayInfo]:
+    def with_lists(rows: int, columns: int, by_keys: bool) -> Sequence[ArrayInfo]:
         if form.mask is None:
             return arrays
         own, how = arrays[form.arrays[0] :], (form.layout, place, by_keys)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import dis
 import functools
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -133,7 +134,7 @@ def visible_blocks(
     q: ArrayInfo,
     k: ArrayInfo,
     mask: Function,
-    arrays: list[ArrayInfo],
+    arrays: Sequence[ArrayInfo],
     rows: int,
     columns: int,
     layout: str,

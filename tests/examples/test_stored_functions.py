@@ -35,6 +35,7 @@ from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
 from numpipe.ops.attention_functions import attention_mask_lists, classify
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
+from numpipe.ops.attention_varlen import plan as tiles
 from tests.kernels.attention_function_cases import alibi, documents
 from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import FORMS
@@ -75,6 +76,9 @@ ATTENTION = [
     for cfg, causal, layout, sums in itertools.product(
         (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True)
     )
+] + [
+    (attention(Config(), Form(64, layout="bshd", ranges=True)), {}),
+    (tiles(128, 128, True, True), {}),
 ]
 ATTENTION += [
     (kernel, {})
@@ -86,7 +90,7 @@ ATTENTION += [
 ]
 GRADIENTS = [
     (kernel, {})
-    for form in (Form(64, True, "bshd"), Form(256))
+    for form in (Form(64, True, "bshd"), Form(256), Form(128, layout="bshd", ranges=True))
     for kernel in (
         prepare(form),
         of_keys(form, True),
@@ -197,6 +201,7 @@ def test_all_kernels_are_among_them() -> None:
         "attention_functions.py",
         "attention_gradients.py",
         "attention_short.py",
+        "attention_varlen.py",
         "copy.py",
         "by_rows.py",
         "w4a16.py",

@@ -27,7 +27,6 @@ from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
 from numpipe.ops.reduce_axis import narrow_reducer, reducer
 from numpipe.ops.softmax import backward, forward
-from tests.kernels.attention_function_cases import documents, soft_cap
 from tests.kernels import (
     barrier_loop_kernels,
     barrier_plans,
@@ -49,6 +48,7 @@ from tests.kernels import (
     wish_kernels,
 )
 from tests.kernels import kernels_for_tests as pipelines
+from tests.kernels.attention_function_cases import documents, soft_cap
 from tests.kernels.rows_of_kernels import in_steps, scaled, swapped
 from tests.language.pipeline import test_drain
 
@@ -225,7 +225,7 @@ run(
 )
 # two tiles of one CTA, with two masked blocks
 BLOCKS = np.array([[1, 1, 0, 2, 0, 1], [2, 2, 2, 3, 1, 0]], np.int32)[None, None]
-for form, arrays in (
+for form, given in (
     (Form(64, causal=True), []),
     (
         Form(64, score=soft_cap, mask=documents, arrays=(0, 1)),
@@ -245,7 +245,7 @@ for form, arrays in (
             memory_registers=40,
         ),
         *[ints(1, 1, 256, 64)] * 3,
-        *arrays,
+        *given,
         scale=np.float32(0.125),
         diagonal=0,
         group=1,

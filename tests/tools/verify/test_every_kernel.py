@@ -20,6 +20,7 @@ from tests.kernels.attention_cases import CASES
 from tests.kernels.op_calls import run_ops_over_rows
 from tests.kernels.product_configs import KINDS
 from tests.kernels.recorded_calls import recorded
+from tests.ops import test_attention_varlen
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples" / "benchmarks")]
@@ -116,6 +117,13 @@ def attention_gradients() -> None:
             attention_gradient_cases.run(case, "sim", deterministic)
 
 
+def attention_varlen() -> None:
+    test_attention_varlen.check("fewer keys", "sim")
+    for deterministic in (False, True):
+        test_attention_varlen.check_gradients("depth 128", "sim", deterministic)
+    test_attention_varlen.check_gradients("depth 256", "sim", False)
+
+
 def products() -> None:
     for config in KINDS:
         ops.matmul(halves(130, 328), halves(328, 200), config=config, target="sim")
@@ -185,6 +193,10 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "attention_gradients",
             "wide_attention_gradients",
         },
+    ),
+    "ops.attention_varlen": (
+        attention_varlen,
+        {"attend", "attention_tiles", "attention_gradients", "wide_attention_gradients"},
     ),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_line"}),
