@@ -202,7 +202,7 @@ def attention_blocks(
     q: Any,
     k: Any,
     *,
-    mask: Any,
+    mask: Any = None,
     layout: str = "bhsd",
     out: Any = None,
     target: str | None = None,
