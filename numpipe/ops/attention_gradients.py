@@ -152,10 +152,8 @@ def visible(form: Form, n: int) -> Function:
         # a first query for each key: a last key for each query takes more registers
         begin = np.where(key < left, key + least if form.causal else 0, n)
         if form.ranges:
-            begin = (
-                np.where(iota(n) < high, 0, n)[None, :] + np.maximum(begin, max(0, low))[:, None]
-            )
-            return np.where(iota(n)[None, :] >= begin, s, -np.inf)
+            begin = np.maximum(begin, low)
+            s = np.where(iota(n) < high, s, -np.inf)
         return np.where(iota(n) >= begin[:, None], s, -np.inf)
 
     return seen
