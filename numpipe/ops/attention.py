@@ -55,7 +55,7 @@ from .derivatives import derivative
 from .op_outputs import Place, same, tell_copied
 from .operands import copied
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_blocks"]
 
 L2 = 32 << 20  # most bytes of keys and values that a group of interleaved heads may have
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
@@ -371,16 +371,19 @@ def _masked_result(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
         )
+    made = _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
     check_function("score", score, (score_0, score_1, score_2))
     check_function("mask", mask, (mask_0, mask_1, mask_2))
     if blocks is not None:
-        wanted = mask and blocks_of(q, k, mask, layout).shape
+        if mask is None:
+            raise SpecError("attention: blocks without their mask; fix: pass mask= too")
+        wanted = blocks_of(q, k, mask, layout).shape
         if tuple(blocks.shape) != wanted:
             raise SpecError(
                 f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
                 "what attention_blocks returns for q, k and the same mask, and leave config out"
             )
-    return _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
+    return made
 
 
 def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
@@ -488,6 +491,7 @@ def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, Ar
 
 
 CHECKS = {
+    **dict.fromkeys(("score", "mask", "score_gradient"), a(Function) | NONE),
     "causal": FLAG,
     "diagonal": whole(),
     "scale": finite(above=0) | NONE,
@@ -773,6 +777,67 @@ def attention(
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
+    """
+
+
+def _blocks(
+    q: Any, k: Any, mask: Function, mask_0: Any, mask_1: Any, mask_2: Any, layout: str
+) -> ArrayType:
+    check_shapes(tuple(q.shape), tuple(k.shape), tuple(k.shape), layout)
+    check_function("mask", mask, (mask_0, mask_1, mask_2))
+    return blocks_of(q, k, mask, layout)
+
+
+def _launch_blocks(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    mask: Function,
+    mask_0: ArrayInfo | None,
+    mask_1: ArrayInfo | None,
+    mask_2: ArrayInfo | None,
+    layout: str,
+    blocks: ArrayInfo,
+    place: Place,
+) -> None:
+    config, arrays = with_functions(q.shape[3]), given(mask_0, mask_1, mask_2)
+    visible_blocks(q, k, mask, arrays, config.rows, config.keys, layout, place, lists=blocks)
+
+
+@op(
+    operands={"q": "", "k": ""},
+    results={"blocks": _blocks},
+    types=TYPES,
+    launch=_launch_blocks,
+    functions=("mask",),
+    checks={"mask": a(Function), "layout": CHECKS["layout"]},
+    batching="each",
+)
+def attention_blocks(
+    q: Any,
+    k: Any,
+    *,
+    mask: Any = None,
+    layout: str = "bhsd",
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the blocks of keys that a mask leaves in for each block of queries: an int32 array for
+    ``attention(…, mask=mask, blocks=blocks)``, which otherwise computes them in each call.
+
+    q, k, mask, layout  as for `attention`; only the shapes of q and k matter
+    out                 array for the result; allocated by default
+    target, stream      as for any kernel
+
+    The result may be used for all q and k of these shapes, while the arrays of the mask do not
+    change. Raises SpecError for other masks and types.
+
+    >>> @numpipe.function
+    ... def window(batch, head, query, key):
+    ...     return (query >= key) & (query - key < 64)
+    >>> q = np.ones((2, 8, 300, 64), np.float16)
+    >>> attention_blocks(q, q, mask=window, target="sim")[0, 0].tolist()
+    [[1, 0, 0, 0, 0], [2, 0, 0, 1, 0], [2, 0, 1, 2, 0]]
     """
 
 

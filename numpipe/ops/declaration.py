@@ -75,8 +75,8 @@ def of_function(name: str) -> list[str]:
 def parts(name: str, value: Any) -> tuple:
     """Return a function and its arrays, padded with None, of an option that is a function or a
     tuple ``(function, *arrays)``. Raises SpecError for other values."""
-    function, *arrays = value if isinstance(value, tuple) else (value,)
-    if not (isinstance(function, (Function, str)) or (function is None and not arrays)):
+    function, *arrays = value if isinstance(value, tuple) and value else (value,)
+    if not (isinstance(function, Function) or (function is None and not arrays)):
         raise SpecError(
             f"{name} must be a numpipe.function, or a tuple of one and its arrays, got "
             f"{told(value)}; fix: write @numpipe.function above the function's def"
