@@ -240,7 +240,7 @@ for form, given in (
         numpipe.kernel(
             attend.function,
             out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype),
-            without=[*form.absent, "lse"],
+            without=[*form.absent, *form.unlisted, "lse"],
             grid=numpipe.persistent(1),
             num_compute_wgs=2,
             wg_axis="wg",
