@@ -747,6 +747,14 @@ def attention(
     q           (batches, heads, queries, depth), depth up to 256
     k, v        (batches, key heads, keys, depth); the number of heads of q must be a multiple of
                 the number of key heads
+    score       function of (score, batch, head, query, key) that returns another score: a
+                `numpipe.function`, or a tuple of it and up to three arrays, which it takes too
+    mask        function of (batch, head, query, key) that returns whether the query sees the key,
+                alone or in a tuple with arrays
+    score_gradient
+                derivative of `score`, a function of the same arguments; by default derived from its
+                source
+    blocks      what `attention_blocks` returns for the mask; by default computed in each call
     causal      query i sees keys 0…i + diagonal; a query that sees no key gives 0
     diagonal    offset of the causal mask; keys - queries lets the last query see all keys
     scale       positive; None means depth ** -0.5
@@ -767,6 +775,11 @@ def attention(
     config      by default what `choose` returns; ignored if gradients are needed
     target, stream
                 as for any kernel
+
+    Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
+    column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
+    key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
+    blocks of which it hides a part. There are no gradients of the functions' arrays.
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
