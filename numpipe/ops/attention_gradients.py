@@ -19,7 +19,7 @@ import functools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -152,10 +152,8 @@ def visible(form: Form, n: int) -> Function:
         # a first query for each key: a last key for each query takes more registers
         begin = np.where(key < left, key + least if form.causal else 0, n)
         if form.ranges:
-            begin = (
-                np.where(iota(n) < high, 0, n)[None, :] + np.maximum(begin, max(0, low))[:, None]
-            )
-            return np.where(iota(n)[None, :] >= begin, s, -np.inf)
+            begin = np.maximum(begin, low)
+            s = np.where(iota(n) < high, s, -np.inf)
         return np.where(iota(n) >= begin[:, None], s, -np.inf)
 
     return seen
@@ -165,42 +163,62 @@ ALIGNED = 4
 """queries; TMA can load the numbers of queries from a multiple of it on"""
 
 
-@functools.cache
-def of_tile(form: Form, size: int, n: int) -> Function:
-    """Return the kernel function of the place of a CTA with `size` keys, and of the blocks of `n`
-    queries that it loops over: ``(there, b, hk, row, end_row, first, keys, query, skipped, queries,
-    diagonal, start, end, whole)``.
+class Work(NamedTuple):
+    """The keys of a CTA, and the blocks of queries that it loops over.
 
-    there     whether there is a tile
-    row       its first key in the array; it is key number `first` of `keys` of its sequence, which
-              ends at `end_row`
-    query     the place of query 0, before which `skipped` queries of another sequence are loaded;
-              these and the diagonal count in `queries`
-    start     blocks before it see none of the keys, and those from `whole` on all
+    there     whether there is anything to do
+    b, hk     batch and head of the keys
+    row       the first key in the array, and `end_row` the end of its sequence there
+    first     its number in its sequence, which has `keys` keys
+    query     where block 0 of the queries begins in the array. Its first `skipped` queries are of
+              another sequence; `queries` and `diagonal` count them
+    start     blocks before it see none of the keys, and those from `whole` on all. `end` is the
+              number of blocks, at least 1
     """
 
+    there: Any
+    b: Any
+    hk: Any
+    row: Any
+    end_row: Any
+    first: Any
+    keys: Any
+    query: Any
+    skipped: Any
+    queries: Any
+    diagonal: Any
+    start: Any
+    end: Any
+    whole: Any
+
+
+@functools.cache
+def work(form: Form, size: int, n: int) -> Function:
+    """Return the kernel function of the `Work` of a CTA of `size` keys, in blocks of `n` queries."""
+
     @function
-    def place(q, k, table, count, diagonal, group):
+    def of_cta(q, k, table, count, diagonal, group):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
-        blocks = count[0] if form.ranges else cdiv(keys, size)
-        head, j = program_id(0) // max(1, blocks), program_id(0) % max(1, blocks)
+        blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
+        head, j = program_id(0) // blocks, program_id(0) % blocks
         if form.causal or form.ranges:
-            head, j = interleaved(max(1, blocks), k.shape[0] * heads, group)
-        b, hk, there = head // heads, head % heads, blocks > 0 and head < k.shape[0] * heads
-        first = row = j * size
-        query, skipped, end_row = 0, 0, keys
-        if form.ranges and there:
-            row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
-            keys = end_row - row + first
-            skipped = table[j, 2] % ALIGNED
-            query, queries = table[j, 2] - skipped, table[j, 3] + skipped
-            # the first query that sees the first key
-            diagonal = first - table[j, 4] - skipped
+            head, j = interleaved(blocks, k.shape[0] * heads, group)
+        there, first = head < k.shape[0] * heads, j * size
+        row, end_row, query, skipped = first, keys, 0, 0
+        if form.ranges:
+            there = there and count[0] > 0
+            if there:
+                row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
+                keys, skipped = end_row - row + first, table[j, 2] % ALIGNED
+                query, queries = table[j, 2] - skipped, table[j, 3] + skipped
+                # the first query that sees the first key
+                diagonal = first - table[j, 4] - skipped
         end = max(1, cdiv(queries, n))
         start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
         whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
         whole = whole if first + size <= keys else end
-        return (
+        b, hk = head // heads, head % heads
+        return Work(
             there,
             b,
             hk,
@@ -217,7 +235,7 @@ def of_tile(form: Form, size: int, n: int) -> Function:
             whole,
         )
 
-    return place
+    return of_cta
 
 
 @function
@@ -259,7 +277,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
     out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
-    seen, tile = visible(form, n), of_tile(form, KEYS, n)
+    seen, work_of = visible(form, n), work(form, KEYS, n)
     own_row, own_col = (out_rows, 0) if by_rows else (0, out_cols)
     rows_of_q, keys_of_k = (
         (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
@@ -298,51 +316,38 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        (
-            there,
-            b,
-            hk,
-            row,
-            end_row,
-            first,
-            keys,
-            query,
-            skipped,
-            queries,
-            diagonal,
-            start,
-            end,
-            whole,
-        ) = tile(q, k, table, count, diagonal, group)
-        if not there:
+        cta = work_of(q, k, table, count, diagonal, group)
+        if not cta.there:
             return
 
         def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
+            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
 
         def add(part, h, i):
             if dq is not None:
-                s = ds(query + i * n + wg * own_row, out_rows)
-                atomic_add(dq.at[place(hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
+                s = ds(cta.query + i * n + wg * own_row, out_rows)
+                atomic_add(dq.at[place(cta.hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
 
         def vector(h, i):
-            return b, hk * sharing + h, query + (start + i) * n
+            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n
 
         def matrix(count):
             return BlockSpec(
                 rows_of_q,
-                lambda h, i: place(hk * sharing + h, query + (start + i) * n, 0),
+                lambda h, i: place(cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
                 buffer_count=count,
                 delay_release=1,
             )
 
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, row, 0)),) * 2)
+        kv = pipeline(
+            grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.hk, cta.row, 0)),) * 2
+        )
         exchanged = scratch(SMEM((2, KEYS, n), q.dtype))
         written = scratch(Barrier(num_arrivals=2, num_barriers=2))
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
         main = pipeline(
-            grid=(sharing, end - start),
+            grid=(sharing, cta.end - cta.start),
             in_specs=(matrix(3), numbers, numbers, matrix(2)),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -357,7 +362,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             commit_smem(meet=False)
             barrier_arrive(written.at[1])
             # the first step adds nothing, outside of dq
-            before, now, h_before, i_before = 1, 0, 0, end
+            before, now, h_before, i_before = 1, 0, 0, cta.end
             for (
                 (h, i),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -378,11 +383,13 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_before)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                i_first = (start + i) * n
-                if start + i < whole or (form.ranges and outside(i_first, n, skipped, queries)):
-                    least = first - diagonal - i_first
-                    low, high = skipped - i_first, queries - i_first
-                    s = seen(s, iota(64) + wg * 64, keys - first, least, low, high)
+                i_first = (cta.start + i) * n
+                if cta.start + i < cta.whole or (
+                    form.ranges and outside(i_first, n, cta.skipped, cta.queries)
+                ):
+                    least = cta.first - cta.diagonal - i_first
+                    low, high = cta.skipped - i_first, cta.queries - i_first
+                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least, low, high)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if dq is not None:
@@ -407,8 +414,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 exchanged.at[now, own, :][...] = grad_s
                 commit_smem(meet=False)
                 barrier_arrive(written.at[now])
-                q_before, h_before, i_before, before, now = q_tile, h, start + i, now, before
-                if h == sharing - 1 and start + i == end - 1:
+                q_before, h_before, i_before, before, now = q_tile, h, cta.start + i, now, before
+                if h == sharing - 1 and cta.start + i == cta.end - 1:
                     dv_acc = wgmma_wait(dv_acc)
                     barrier_wait(written.at[before])
                     if dq is not None:
@@ -421,14 +428,14 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                         add(part, h, i_before)
                     dk_acc = wgmma_wait(dk_acc)
         # after the loop, in which the compiler would compute all addresses before it
-        if not form.ranges or row + KEYS <= end_row:
-            mine = ds(row + wg * 64, 64)
-            dk[place(hk, mine, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, mine, ds(0, depth))] = dv_acc.astype(dv.dtype)
+        if not form.ranges or cta.row + KEYS <= cta.end_row:
+            mine = ds(cta.row + wg * 64, 64)
+            dk[place(cta.hk, mine, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, mine, ds(0, depth))] = dv_acc.astype(dv.dtype)
         else:
-            inside = ds(row + wg * 64, 64, stop=end_row)
-            dk[place(hk, inside, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, inside, ds(0, depth))] = dv_acc.astype(dv.dtype)
+            inside = ds(cta.row + wg * 64, 64, stop=cta.end_row)
+            dk[place(cta.hk, inside, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, inside, ds(0, depth))] = dv_acc.astype(dv.dtype)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -447,7 +454,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     computes P and dS for half of the queries of a step, which they exchange in shared memory.
     """
     depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
-    seen, tile, side = visible(form, WIDE // 2), of_tile(form, WIDE, WIDE), Element(WIDE)
+    seen, work_of, side = visible(form, WIDE // 2), work(form, WIDE, WIDE), Element(WIDE)
     block = (None, None, side, depth) if by_head else (None, side, None, depth)
 
     @numpipe_kernel(
@@ -479,38 +486,25 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        (
-            there,
-            b,
-            hk,
-            row,
-            end_row,
-            first,
-            keys,
-            query,
-            skipped,
-            queries,
-            diagonal,
-            start,
-            end,
-            whole,
-        ) = tile(q, k, table, count, diagonal, group)
-        if not there:
+        cta = work_of(q, k, table, count, diagonal, group)
+        if not cta.there:
             return
 
         def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
+            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
 
         def vector(h, i):
-            return b, hk * sharing + h, query + (start + i) * WIDE
+            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE
 
         def matrix(h, i):
-            return place(hk * sharing + h, query + (start + i) * WIDE, 0)
+            return place(cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
 
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(block, lambda _: place(hk, row, 0)),) * 2)
+        kv = pipeline(
+            grid=(1,), in_specs=(BlockSpec(block, lambda _: place(cta.hk, cta.row, 0)),) * 2
+        )
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(sharing, end - start),
+            grid=(sharing, cta.end - cta.start),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2),
                 numbers,
@@ -530,12 +524,14 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_tile, q_tile.at[own, :].T)
                 dp = wgmma(None, v_tile, do_tile.at[own, :].T)
                 s = wgmma_wait(s)
-                i_first = (start + i) * WIDE
-                if start + i < whole or (form.ranges and outside(i_first, WIDE, skipped, queries)):
+                i_first = (cta.start + i) * WIDE
+                if cta.start + i < cta.whole or (
+                    form.ranges and outside(i_first, WIDE, cta.skipped, cta.queries)
+                ):
                     i_first = i_first + wg * (WIDE // 2)
-                    least = first - diagonal - i_first
-                    low, high = skipped - i_first, queries - i_first
-                    s = seen(s, iota(WIDE), keys - first, least, low, high)
+                    least = cta.first - cta.diagonal - i_first
+                    low, high = cta.skipped - i_first, cta.queries - i_first
+                    s = seen(s, iota(WIDE), cta.keys - cta.first, least, low, high)
                 p = np.exp2(fma(s, scale_log2, -stats_tile.at[own][...][None, :]))
                 weights.at[now, :, own][...] = p.astype(q.dtype)
                 dp = wgmma_wait(dp)
@@ -550,16 +546,16 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma(dk_acc, slopes.at[now], q_tile.at[:, columns])
                 if dq is not None:
                     part = wgmma_wait(part)
-                    s_of = ds(query + (start + i) * WIDE, WIDE)
-                    atomic_add(dq.at[place(hk * sharing + h, s_of, columns)], part)
+                    s_of = ds(cta.query + (cta.start + i) * WIDE, WIDE)
+                    atomic_add(dq.at[place(cta.hk * sharing + h, s_of, columns)], part)
                 now = 1 - now
-        if not form.ranges or row + WIDE <= end_row:
-            dk[place(hk, ds(row, WIDE), columns)] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, ds(row, WIDE), columns)] = dv_acc.astype(dv.dtype)
+        if not form.ranges or cta.row + WIDE <= cta.end_row:
+            dk[place(cta.hk, ds(cta.row, WIDE), columns)] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, ds(cta.row, WIDE), columns)] = dv_acc.astype(dv.dtype)
         else:
-            inside = ds(row, WIDE, stop=end_row)
-            dk[place(hk, inside, columns)] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, inside, columns)] = dv_acc.astype(dv.dtype)
+            inside = ds(cta.row, WIDE, stop=cta.end_row)
+            dk[place(cta.hk, inside, columns)] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, inside, columns)] = dv_acc.astype(dv.dtype)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
