@@ -50,7 +50,7 @@ from .attention_configs import SMALLER as SMALLER
 from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
-from .declaration import Operand, op, packed
+from .declaration import Operand, op
 from .derivatives import derivative
 from .op_outputs import Place, same, tell_copied
 from .operands import copied
@@ -346,14 +346,8 @@ def _masked_result(
     k: Any,
     v: Any,
     blocks: Any,
-    score: Function | None,
-    score_0: Any,
-    score_1: Any,
-    score_2: Any,
-    mask: Function | None,
-    mask_0: Any,
-    mask_1: Any,
-    mask_2: Any,
+    score: tuple | None,
+    mask: tuple | None,
     layout: str,
     causal: bool,
     diagonal: int,
@@ -372,12 +366,12 @@ def _masked_result(
             "batch_invariant out"
         )
     made = _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
-    check_function("score", score, (score_0, score_1, score_2))
-    check_function("mask", mask, (mask_0, mask_1, mask_2))
+    check_function("score", score)
+    check_function("mask", mask)
     if blocks is not None:
         if mask is None:
             raise SpecError("attention: blocks without their mask; fix: pass mask= too")
-        wanted = blocks_of(q, k, mask, layout).shape
+        wanted = blocks_of(q, k, mask[0], layout).shape
         if tuple(blocks.shape) != wanted:
             raise SpecError(
                 f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
@@ -409,14 +403,8 @@ def _launch(
     out: ArrayInfo,
     lse: ArrayInfo | None,
     blocks: ArrayInfo | None,
-    score: Function | None,
-    score_0: ArrayInfo | None,
-    score_1: ArrayInfo | None,
-    score_2: ArrayInfo | None,
-    mask: Function | None,
-    mask_0: ArrayInfo | None,
-    mask_1: ArrayInfo | None,
-    mask_2: ArrayInfo | None,
+    score: tuple | None,
+    mask: tuple | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -428,7 +416,7 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    of_score, of_mask = given(score_0, score_1, score_2), given(mask_0, mask_1, mask_2)
+    (score, *of_score), (mask, *of_mask) = score or (None,), mask or (None,)
     form = Form(
         next(width for width in WIDTHS if width >= depth),
         causal,
@@ -475,11 +463,6 @@ def _launch(
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
     )
-
-
-def given(*arrays: Any) -> list[Any]:
-    """Return the arrays that are not None."""
-    return [array for array in arrays if array is not None]
 
 
 def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
@@ -545,14 +528,8 @@ def _launch_backward(
     dq: ArrayInfo,
     dk: ArrayInfo,
     dv: ArrayInfo,
-    score: Function | None,
-    score_0: ArrayInfo | None,
-    score_1: ArrayInfo | None,
-    score_2: ArrayInfo | None,
-    mask: Function | None,
-    mask_0: ArrayInfo | None,
-    mask_1: ArrayInfo | None,
-    mask_2: ArrayInfo | None,
+    score: tuple | None,
+    mask: tuple | None,
     score_gradient: Function | None,
     causal: bool,
     diagonal: int,
@@ -562,7 +539,7 @@ def _launch_backward(
     place: Place,
 ) -> None:
     depth = q.shape[3]
-    of_score, of_mask = given(score_0, score_1, score_2), given(mask_0, mask_1, mask_2)
+    (score, *of_score), (mask, *of_mask) = score or (None,), mask or (None,)
     form = Form(
         next(each for each in DEPTHS if each >= depth),
         causal,
@@ -634,14 +611,8 @@ def _gradients(
     lse: Any,
     grad_out: Any,
     grad_lse: Any,
-    score: Function | None,
-    score_0: Any,
-    score_1: Any,
-    score_2: Any,
-    mask: Function | None,
-    mask_0: Any,
-    mask_1: Any,
-    mask_2: Any,
+    score: tuple | None,
+    mask: tuple | None,
     score_gradient: Function | None,
     causal: bool,
     diagonal: int,
@@ -652,8 +623,8 @@ def _gradients(
     return xp(
         attention_backward,
         *(q, k, v, out, lse, grad_out, grad_lse),
-        score=packed(score, score_0, score_1, score_2),
-        mask=packed(mask, mask_0, mask_1, mask_2),
+        score=score,
+        mask=mask,
         score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
@@ -669,14 +640,8 @@ def _recorded(
     k: Any,
     v: Any,
     blocks: Any,
-    score: Function | None,
-    score_0: Any,
-    score_1: Any,
-    score_2: Any,
-    mask: Function | None,
-    mask_0: Any,
-    mask_1: Any,
-    mask_2: Any,
+    score: tuple | None,
+    mask: tuple | None,
     score_gradient: Function | None,
     causal: bool,
     diagonal: int,
@@ -691,8 +656,8 @@ def _recorded(
         attention,
         *(q, k, v),
         blocks=blocks,
-        score=packed(score, score_0, score_1, score_2),
-        mask=packed(mask, mask_0, mask_1, mask_2),
+        score=score,
+        mask=mask,
         score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
@@ -793,27 +758,22 @@ def attention(
     """
 
 
-def _blocks(
-    q: Any, k: Any, mask: Function, mask_0: Any, mask_1: Any, mask_2: Any, layout: str
-) -> ArrayType:
+def _blocks(q: Any, k: Any, mask: tuple, layout: str) -> ArrayType:
     check_shapes(tuple(q.shape), tuple(k.shape), tuple(k.shape), layout)
-    check_function("mask", mask, (mask_0, mask_1, mask_2))
-    return blocks_of(q, k, mask, layout)
+    check_function("mask", mask)
+    return blocks_of(q, k, mask[0], layout)
 
 
 def _launch_blocks(
     q: ArrayInfo,
     k: ArrayInfo,
-    mask: Function,
-    mask_0: ArrayInfo | None,
-    mask_1: ArrayInfo | None,
-    mask_2: ArrayInfo | None,
+    mask: tuple | None,
     layout: str,
     blocks: ArrayInfo,
     place: Place,
 ) -> None:
-    config, arrays = with_functions(q.shape[3]), given(mask_0, mask_1, mask_2)
-    visible_blocks(q, k, mask, arrays, config.rows, config.keys, layout, place, lists=blocks)
+    config, (of, *arrays) = with_functions(q.shape[3]), mask
+    visible_blocks(q, k, of, arrays, config.rows, config.keys, layout, place, lists=blocks)
 
 
 @op(

@@ -173,16 +173,17 @@ def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:
     return ArrayType((batches, heads, *size), np.int32)
 
 
-def check_function(name: str, of: Function | None, arrays: tuple) -> None:
-    """Raise SpecError if a function does not take what it is called with."""
-    if of is None:
+def check_function(name: str, given: tuple | None) -> None:
+    """Raise SpecError if a function does not take what it is called with: see `LEAD`, and then the
+    arrays that follow it in a tuple."""
+    if given is None:
         return
-    count = sum(array is not None for array in arrays)
+    of, count = given[0], len(given) - 1
     takes = tuple(inspect.signature(of.function).parameters)
     if len(takes) != len(LEAD[name]) + count:
-        given = [*LEAD[name], *(f"array {i}" for i in range(count))]
+        values = [*LEAD[name], *(f"array {i}" for i in range(count))]
         raise SpecError(
             f"{name} {of.__name__}({', '.join(takes)}) is called with "
-            f"({', '.join(given)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "
+            f"({', '.join(values)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "
             f"each parameter after {LEAD[name][-1]}"
         )
