@@ -416,15 +416,15 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    (score, *of_score), (mask, *of_mask) = score or (None,), mask or (None,)
+    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
     form = Form(
         next(width for width in WIDTHS if width >= depth),
         causal,
         layout,
         lse is not None,
-        score=score,
-        mask=mask,
-        arrays=(len(of_score), len(of_mask)),
+        score=of_score,
+        mask=of_mask,
+        arrays=(len(for_score), len(for_mask)),
     )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
@@ -449,16 +449,17 @@ def _launch(
         )
     arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
     scale = depth**-0.5 if scale is None else float(scale)
-    if mask is not None:
+    if of_mask is not None:
         arrays.append(
-            blocks or visible_blocks(q, k, mask, of_mask, config.rows, config.keys, layout, place)
+            blocks
+            or visible_blocks(q, k, of_mask, for_mask, config.rows, config.keys, layout, place)
         )
     kernel(config, form)(
         *arrays,
-        *of_score,
-        *of_mask,
+        *for_score,
+        *for_mask,
         out=out if lse is None else (out, lse),
-        scale=scale * math.log2(math.e) if score is None else scale,
+        scale=scale * math.log2(math.e) if of_score is None else scale,
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
@@ -539,21 +540,21 @@ def _launch_backward(
     place: Place,
 ) -> None:
     depth = q.shape[3]
-    (score, *of_score), (mask, *of_mask) = score or (None,), mask or (None,)
+    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
     form = Form(
         next(each for each in DEPTHS if each >= depth),
         causal,
         layout,
-        score=score,
-        slope=score_gradient or (score and derivative(score)),
-        mask=mask,
-        arrays=(len(of_score), len(of_mask)),
+        score=of_score,
+        slope=score_gradient or (of_score and derivative(of_score)),
+        mask=of_mask,
+        arrays=(len(for_score), len(for_mask)),
     )
     loaded = {"q": q, "k": k, "v": v, "grad": grad}
     q, k, v, grad = (_loaded(name, info, place) for name, info in loaded.items())
     scale = depth**-0.5 if scale is None else float(scale)
     arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
-    of_functions = [*of_score, *of_mask]
+    of_functions = [*for_score, *for_mask]
     launch_gradients(
         *arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions
     )
@@ -767,7 +768,7 @@ def _blocks(q: Any, k: Any, mask: tuple, layout: str) -> ArrayType:
 def _launch_blocks(
     q: ArrayInfo,
     k: ArrayInfo,
-    mask: tuple | None,
+    mask: tuple,
     layout: str,
     blocks: ArrayInfo,
     place: Place,

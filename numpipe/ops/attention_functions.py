@@ -7,7 +7,7 @@ of attention loads the blocks of its list only, and evaluates the mask again in 
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, index, var-annotated"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
 
 from __future__ import annotations
 
@@ -37,8 +37,10 @@ from .attention_configs import with_functions
 from .declaration import of_function
 from .op_outputs import Place, allocated
 
-LEAD = {"score": ("score", "batch", "head", "query", "key")}
-LEAD["mask"] = LEAD["score"][1:]
+LEAD = {
+    "score": ("score", "batch", "head", "query", "key"),
+    "mask": ("batch", "head", "query", "key"),
+}
 """what a function is called with, before its arrays"""
 NOTHING, PART, ALL = 0, 1, 2
 CHUNK = 1024
@@ -94,7 +96,7 @@ def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool 
             ALL if whole else PART if found > 0.0 else NOTHING
         )
 
-    return attention_mask_flags
+    return attention_mask_flags  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(

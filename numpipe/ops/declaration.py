@@ -172,13 +172,13 @@ class Op(Generic[P]):
         results: Mapping[str, Any],
         types: Sequence[str],
         launch: Kernel | Callable,
-        functions: Sequence[str] = (),
         checks: Mapping[str, Rule] | None = None,
         gradients: Mapping[str, Callable] | None = None,
         composite: Callable | None = None,
         batching: str | Callable = "",
         operations: Callable[..., float] | None = None,
         signature: inspect.Signature | None = None,
+        functions: Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(self, stub, updated=())
         self.name = stub.__name__
