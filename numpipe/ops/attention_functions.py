@@ -127,7 +127,7 @@ def reads(of: Function, name: str) -> bool:
     return any(
         own in (found.argval if isinstance(found.argval, tuple) else (found.argval,))
         for found in dis.get_instructions(code)
-        if found.opname.startswith("LOAD")
+        if "LOAD" in found.opname
     )
 
 
