@@ -50,8 +50,7 @@ declaration.
 from .all_gather import all_gather
 from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
-from .attention import attention
-from .attention_functions import attention_blocks
+from .attention import attention, attention_blocks
 from .attention_varlen import attention_varlen
 from .copy import copy
 from .cross_entropy import cross_entropy

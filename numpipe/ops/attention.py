@@ -50,12 +50,12 @@ from .attention_configs import SMALLER as SMALLER
 from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
-from .declaration import Operand, op, packed
+from .declaration import Operand, op
 from .derivatives import derivative
 from .op_outputs import Place, same, tell_copied
 from .operands import copied
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_blocks"]
 
 L2 = 32 << 20  # most bytes of keys and values that a group of interleaved heads may have
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
@@ -359,14 +359,8 @@ def _masked_result(
     k: Any,
     v: Any,
     blocks: Any,
-    score: Function | None,
-    score_0: Any,
-    score_1: Any,
-    score_2: Any,
-    mask: Function | None,
-    mask_0: Any,
-    mask_1: Any,
-    mask_2: Any,
+    score: tuple | None,
+    mask: tuple | None,
     layout: str,
     causal: bool,
     diagonal: int,
@@ -384,16 +378,19 @@ def _masked_result(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
         )
-    check_function("score", score, (score_0, score_1, score_2))
-    check_function("mask", mask, (mask_0, mask_1, mask_2))
+    made = _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
+    check_function("score", score)
+    check_function("mask", mask)
     if blocks is not None:
-        wanted = mask and blocks_of(q, k, mask, layout).shape
+        if mask is None:
+            raise SpecError("attention: blocks without their mask; fix: pass mask= too")
+        wanted = blocks_of(q, k, mask[0], layout).shape
         if tuple(blocks.shape) != wanted:
             raise SpecError(
                 f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
                 "what attention_blocks returns for q, k and the same mask, and leave config out"
             )
-    return _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
+    return made
 
 
 def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
@@ -419,14 +416,8 @@ def _launch(
     out: ArrayInfo,
     lse: ArrayInfo | None,
     blocks: ArrayInfo | None,
-    score: Function | None,
-    score_0: ArrayInfo | None,
-    score_1: ArrayInfo | None,
-    score_2: ArrayInfo | None,
-    mask: Function | None,
-    mask_0: ArrayInfo | None,
-    mask_1: ArrayInfo | None,
-    mask_2: ArrayInfo | None,
+    score: tuple | None,
+    mask: tuple | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -438,15 +429,15 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    of_score, of_mask = given(score_0, score_1, score_2), given(mask_0, mask_1, mask_2)
+    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
     form = Form(
         next(width for width in WIDTHS if width >= depth),
         causal,
         layout,
         lse is not None,
-        score=score,
-        mask=mask,
-        arrays=(len(of_score), len(of_mask)),
+        score=of_score,
+        mask=of_mask,
+        arrays=(len(for_score), len(for_mask)),
     )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
@@ -471,25 +462,21 @@ def _launch(
         )
     arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
     scale = depth**-0.5 if scale is None else float(scale)
-    if mask is not None:
+    if of_mask is not None:
         arrays.append(
-            blocks or visible_blocks(q, k, mask, of_mask, config.rows, config.keys, layout, place)
+            blocks
+            or visible_blocks(q, k, of_mask, for_mask, config.rows, config.keys, layout, place)
         )
     kernel(config, form)(
         *arrays,
-        *of_score,
-        *of_mask,
+        *for_score,
+        *for_mask,
         out=out if lse is None else (out, lse),
-        scale=scale * math.log2(math.e) if score is None else scale,
+        scale=scale * math.log2(math.e) if of_score is None else scale,
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
     )
-
-
-def given(*arrays: Any) -> list[Any]:
-    """Return the arrays that are not None."""
-    return [array for array in arrays if array is not None]
 
 
 def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
@@ -501,6 +488,7 @@ def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, Ar
 
 
 CHECKS = {
+    **dict.fromkeys(("score", "mask", "score_gradient"), a(Function) | NONE),
     "causal": FLAG,
     "diagonal": whole(),
     "scale": finite(above=0) | NONE,
@@ -554,14 +542,8 @@ def _launch_backward(
     dq: ArrayInfo,
     dk: ArrayInfo,
     dv: ArrayInfo,
-    score: Function | None,
-    score_0: ArrayInfo | None,
-    score_1: ArrayInfo | None,
-    score_2: ArrayInfo | None,
-    mask: Function | None,
-    mask_0: ArrayInfo | None,
-    mask_1: ArrayInfo | None,
-    mask_2: ArrayInfo | None,
+    score: tuple | None,
+    mask: tuple | None,
     score_gradient: Function | None,
     causal: bool,
     diagonal: int,
@@ -571,21 +553,21 @@ def _launch_backward(
     place: Place,
 ) -> None:
     depth = q.shape[3]
-    of_score, of_mask = given(score_0, score_1, score_2), given(mask_0, mask_1, mask_2)
+    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
     form = Form(
         next(each for each in DEPTHS if each >= depth),
         causal,
         layout,
-        score=score,
-        slope=score_gradient or (score and derivative(score)),
-        mask=mask,
-        arrays=(len(of_score), len(of_mask)),
+        score=of_score,
+        slope=score_gradient or (of_score and derivative(of_score)),
+        mask=of_mask,
+        arrays=(len(for_score), len(for_mask)),
     )
     loaded = {"q": q, "k": k, "v": v, "grad": grad}
     q, k, v, grad = (_loaded(name, info, place) for name, info in loaded.items())
     scale = depth**-0.5 if scale is None else float(scale)
     arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
-    of_functions = [*of_score, *of_mask]
+    of_functions = [*for_score, *for_mask]
     launch_gradients(
         *arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions
     )
@@ -643,14 +625,8 @@ def _gradients(
     lse: Any,
     grad_out: Any,
     grad_lse: Any,
-    score: Function | None,
-    score_0: Any,
-    score_1: Any,
-    score_2: Any,
-    mask: Function | None,
-    mask_0: Any,
-    mask_1: Any,
-    mask_2: Any,
+    score: tuple | None,
+    mask: tuple | None,
     score_gradient: Function | None,
     causal: bool,
     diagonal: int,
@@ -661,8 +637,8 @@ def _gradients(
     return xp(
         attention_backward,
         *(q, k, v, out, lse, grad_out, grad_lse),
-        score=packed(score, score_0, score_1, score_2),
-        mask=packed(mask, mask_0, mask_1, mask_2),
+        score=score,
+        mask=mask,
         score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
@@ -678,14 +654,8 @@ def _recorded(
     k: Any,
     v: Any,
     blocks: Any,
-    score: Function | None,
-    score_0: Any,
-    score_1: Any,
-    score_2: Any,
-    mask: Function | None,
-    mask_0: Any,
-    mask_1: Any,
-    mask_2: Any,
+    score: tuple | None,
+    mask: tuple | None,
     score_gradient: Function | None,
     causal: bool,
     diagonal: int,
@@ -700,8 +670,8 @@ def _recorded(
         attention,
         *(q, k, v),
         blocks=blocks,
-        score=packed(score, score_0, score_1, score_2),
-        mask=packed(mask, mask_0, mask_1, mask_2),
+        score=score,
+        mask=mask,
         score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
@@ -756,6 +726,14 @@ def attention(
     q           (batches, heads, queries, depth), depth up to 256
     k, v        (batches, key heads, keys, depth); the number of heads of q must be a multiple of
                 the number of key heads
+    score       function of (score, batch, head, query, key) that returns another score: a
+                `numpipe.function`, or a tuple of it and up to three arrays, which it takes too
+    mask        function of (batch, head, query, key) that returns whether the query sees the key,
+                alone or in a tuple with arrays
+    score_gradient
+                derivative of `score`, a function of the same arguments; by default derived from its
+                source
+    blocks      what `attention_blocks` returns for the mask; by default computed in each call
     causal      query i sees keys 0…i + diagonal; a query that sees no key gives 0
     diagonal    offset of the causal mask; keys - queries lets the last query see all keys
     scale       positive; None means depth ** -0.5
@@ -777,6 +755,11 @@ def attention(
     target, stream
                 as for any kernel
 
+    Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
+    column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
+    key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
+    blocks of which it hides a part. There are no gradients of the functions' arrays.
+
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
     zeros. Gradients of q, k and v compute the scores again, and have no gradients themselves.
@@ -786,6 +769,62 @@ def attention(
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
+    """
+
+
+def _blocks(q: Any, k: Any, mask: tuple, layout: str) -> ArrayType:
+    check_shapes(tuple(q.shape), tuple(k.shape), tuple(k.shape), layout)
+    check_function("mask", mask)
+    return blocks_of(q, k, mask[0], layout)
+
+
+def _launch_blocks(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    mask: tuple,
+    layout: str,
+    blocks: ArrayInfo,
+    place: Place,
+) -> None:
+    config, (of, *arrays) = with_functions(q.shape[3]), mask
+    visible_blocks(q, k, of, arrays, config.rows, config.keys, layout, place, lists=blocks)
+
+
+@op(
+    operands={"q": "", "k": ""},
+    results={"blocks": _blocks},
+    types=TYPES,
+    launch=_launch_blocks,
+    functions=("mask",),
+    checks={"mask": a(Function), "layout": CHECKS["layout"]},
+    batching="each",
+)
+def attention_blocks(
+    q: Any,
+    k: Any,
+    *,
+    mask: Any = None,
+    layout: str = "bhsd",
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the blocks of keys that a mask leaves in for each block of queries: an int32 array for
+    ``attention(…, mask=mask, blocks=blocks)``, which otherwise computes them in each call.
+
+    q, k, mask, layout  as for `attention`; only the shapes of q and k matter
+    out                 array for the result; allocated by default
+    target, stream      as for any kernel
+
+    The result may be used for all q and k of these shapes, while the arrays of the mask do not
+    change. Raises SpecError for other masks and types.
+
+    >>> @numpipe.function
+    ... def window(batch, head, query, key):
+    ...     return (query >= key) & (query - key < 64)
+    >>> q = np.ones((2, 8, 300, 64), np.float16)
+    >>> attention_blocks(q, q, mask=window, target="sim")[0, 0].tolist()
+    [[1, 0, 0, 0, 0], [2, 0, 0, 1, 0], [2, 0, 1, 2, 0]]
     """
 
 

@@ -7,7 +7,7 @@ of attention loads the blocks of its list only, and evaluates the mask again in 
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, index, var-annotated"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
 
 from __future__ import annotations
 
@@ -22,7 +22,6 @@ import numpy as np
 from ..core.arith import cdiv
 from ..core.functions import Function, function, generated
 from ..core.static_range import static_range
-from ..diagnostics.argument_checks import a, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -35,11 +34,13 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .attention_configs import with_functions
-from .declaration import of_function, op
+from .declaration import of_function
 from .op_outputs import Place, allocated
 
-LEAD = {"score": ("score", "batch", "head", "query", "key")}
-LEAD["mask"] = LEAD["score"][1:]
+LEAD = {
+    "score": ("score", "batch", "head", "query", "key"),
+    "mask": ("batch", "head", "query", "key"),
+}
 """what a function is called with, before its arrays"""
 NOTHING, PART, ALL = 0, 1, 2
 CHUNK = 1024
@@ -95,7 +96,7 @@ def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool 
             ALL if whole else PART if found > 0.0 else NOTHING
         )
 
-    return attention_mask_flags
+    return attention_mask_flags  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(
@@ -126,7 +127,7 @@ def reads(of: Function, name: str) -> bool:
     return any(
         own in (found.argval if isinstance(found.argval, tuple) else (found.argval,))
         for found in dis.get_instructions(code)
-        if found.opname.startswith("LOAD")
+        if "LOAD" in found.opname
     )
 
 
@@ -174,69 +175,17 @@ def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:
     return ArrayType((batches, heads, *size), np.int32)
 
 
-def _launch_blocks(
-    q: ArrayInfo,
-    k: ArrayInfo,
-    mask: Function,
-    mask_0: ArrayInfo | None,
-    mask_1: ArrayInfo | None,
-    mask_2: ArrayInfo | None,
-    layout: str,
-    blocks: ArrayInfo,
-    place: Place,
-) -> None:
-    arrays = [array for array in (mask_0, mask_1, mask_2) if array is not None]
-    config = with_functions(q.shape[3])
-    visible_blocks(q, k, mask, arrays, config.rows, config.keys, layout, place, lists=blocks)
-
-
-@op(
-    operands={"q": "", "k": ""},
-    results={"blocks": blocks_of},
-    types=("float16", "bfloat16"),
-    launch=_launch_blocks,
-    functions=("mask",),
-    checks={"mask": a(Function), "layout": word("bhsd", "bshd")},
-)
-def attention_blocks(
-    q: Any,
-    k: Any,
-    *,
-    mask: Any = None,
-    layout: str = "bhsd",
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
-) -> Any:
-    """Return the blocks of keys that a mask leaves in for each block of queries: an int32 array for
-    ``attention(…, mask=mask, blocks=blocks)``, which otherwise computes them in each call.
-
-    q, k, mask, layout  as for `attention`; only the shapes of q and k matter
-    out                 array for the result; allocated by default
-    target, stream      as for any kernel
-
-    The result may be used for all q and k of these shapes, while the arrays of the mask do not
-    change. Raises SpecError for other masks and types.
-
-    >>> @numpipe.function
-    ... def window(batch, head, query, key):
-    ...     return (query >= key) & (query - key < 64)
-    >>> q = np.ones((2, 8, 300, 64), np.float16)
-    >>> attention_blocks(q, q, mask=window, target="sim")[0, 0].tolist()
-    [[1, 0, 0, 0, 0], [2, 0, 0, 1, 0], [2, 0, 1, 2, 0]]
-    """
-
-
-def check_function(name: str, of: Function | None, arrays: tuple) -> None:
-    """Raise SpecError if a function does not take what it is called with."""
-    if of is None:
+def check_function(name: str, given: tuple | None) -> None:
+    """Raise SpecError if a function does not take what it is called with: see `LEAD`, and then the
+    arrays that follow it in a tuple."""
+    if given is None:
         return
-    count = sum(array is not None for array in arrays)
+    of, count = given[0], len(given) - 1
     takes = tuple(inspect.signature(of.function).parameters)
     if len(takes) != len(LEAD[name]) + count:
-        given = [*LEAD[name], *(f"array {i}" for i in range(count))]
+        values = [*LEAD[name], *(f"array {i}" for i in range(count))]
         raise SpecError(
-            f"attention: {name} {of.__name__}({', '.join(takes)}) is called with "
-            f"({', '.join(given)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "
+            f"{name} {of.__name__}({', '.join(takes)}) is called with "
+            f"({', '.join(values)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "
             f"each parameter after {LEAD[name][-1]}"
         )

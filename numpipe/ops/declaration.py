@@ -75,8 +75,8 @@ def of_function(name: str) -> list[str]:
 def parts(name: str, value: Any) -> tuple:
     """Return a function and its arrays, padded with None, of an option that is a function or a
     tuple ``(function, *arrays)``. Raises SpecError for other values."""
-    function, *arrays = value if isinstance(value, tuple) else (value,)
-    if not (isinstance(function, (Function, str)) or (function is None and not arrays)):
+    function, *arrays = value if isinstance(value, tuple) and value else (value,)
+    if not (isinstance(function, Function) or (function is None and not arrays)):
         raise SpecError(
             f"{name} must be a numpipe.function, or a tuple of one and its arrays, got "
             f"{told(value)}; fix: write @numpipe.function above the function's def"
@@ -84,11 +84,6 @@ def parts(name: str, value: Any) -> tuple:
     if len(arrays) > ARRAYS:
         raise SpecError(f"{name}: a function takes up to {ARRAYS} arrays, got {len(arrays)}")
     return function, *arrays, *[None] * (ARRAYS - len(arrays))
-
-
-def packed(function: Any, *arrays: Any) -> Any:
-    """Return the value of an option from its `parts`."""
-    return function and (function, *[array for array in arrays if array is not None])
 
 
 def op(
@@ -109,9 +104,8 @@ def op(
 
     operands    the arrays, each with the names of its dimensions ("rows n"; a leading "..." is any
                 number of dimensions) or an `Operand`; an operand whose default is None is optional
-    functions   options that are a `numpipe.function` or None. A call may pass a tuple of a function
-                and up to three arrays of any type and shape; the other functions of the declaration
-                know these arrays of an option f as the optional operands f_0, f_1 and f_2
+    functions   options that are a `numpipe.function`, or a tuple of one and up to three arrays of
+                any type and shape, or None. The functions of the declaration get tuples
     results     the dimensions of each result, which has the first operand's type; or a function of
                 operands (``.shape``, ``.dtype``) and options that returns an `ArrayType`, or None
                 if the options omit the result, and raises SpecError if the operands do not match
@@ -178,13 +172,13 @@ class Op(Generic[P]):
         results: Mapping[str, Any],
         types: Sequence[str],
         launch: Kernel | Callable,
-        functions: Sequence[str] = (),
         checks: Mapping[str, Rule] | None = None,
         gradients: Mapping[str, Callable] | None = None,
         composite: Callable | None = None,
         batching: str | Callable = "",
         operations: Callable[..., float] | None = None,
         signature: inspect.Signature | None = None,
+        functions: Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(self, stub, updated=())
         self.name = stub.__name__
@@ -562,6 +556,7 @@ class Op(Generic[P]):
     def saved(self) -> list[str]:
         """Operands and results that the gradient functions take."""
         names = {name for function in self.gradients.values() for name in asked_by(function)}
+        names |= {each for name, of in self.functions.items() if name in names for each in of}
         return [name for name in (*self.operands, *self.results) if name in names]
 
     def gradients_of(
@@ -655,9 +650,8 @@ class Op(Generic[P]):
 
     def _packed_call(self, xp: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
         """Call the op with arrays and options by name."""
+        options = {name: bundled({**arrays, **options}, name) for name in options}
         named = {name: x for name, x in arrays.items() if name in self.signature.parameters}
-        for name, of in self.functions.items():
-            options = {**options, name: packed(options[name], *map(arrays.get, of))}
         return xp(self, **named, **options)
 
     def documentation(self, about: str) -> str:
@@ -682,5 +676,17 @@ def asked_by(function: Callable) -> tuple[str, ...]:
 
 
 def by_name(function: Callable, values: Mapping[str, Any]) -> Any:
-    """Call a function with the values named by its parameters; other parameters keep defaults."""
-    return function(**{name: values[name] for name in asked_by(function) if name in values})
+    """Call a function with the values named by its parameters; other parameters keep defaults. A
+    function that is an option is passed in a tuple with its arrays."""
+    return function(
+        **{name: bundled(values, name) for name in asked_by(function) if name in values}
+    )
+
+
+def bundled(values: Mapping[str, Any], name: str) -> Any:
+    """Return a value by name; a function that is an option with its arrays, in a tuple."""
+    value = values[name]
+    if f"{name}_0" not in values or value is None:
+        return value
+    arrays = map(values.get, of_function(name))
+    return (value, *[array for array in arrays if array is not None])

@@ -182,9 +182,9 @@ class _Derivative:
                 first = dx and ast.BinOp(dx, op, y)
                 second = product(dy, ast.UnaryOp(ast.USub(), node))
                 return summed(first, second and ast.BinOp(second, op, y))
-            case ast.Pow() if isinstance(y, ast.Constant):
+            case ast.Pow() if isinstance(y, ast.Constant) and isinstance(y.value, int):
                 power = ast.BinOp(x, op, ast.Constant(y.value - 1))
-                return product(dx, product(ast.Constant(y.value), power))
+                return product(dx, product(y, power))
             case ast.Mod() if dy is None:
                 return dx
         self.fail(node)

@@ -403,7 +403,11 @@ from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
 from tests.kernels.attention_function_cases import documents, soft_cap
-kernel(Config(), Form(64, score=soft_cap, mask=documents, arrays=(0, 1)))
+of_functions = Form(64, score=soft_cap, mask=documents, arrays=(0, 1))
+kernel(Config(), of_functions)
+from numpipe.ops import attention_function_gradients
+attention_function_gradients.of_keys(of_functions)
+attention_function_gradients.of_queries(of_functions)
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
 from numpipe.ops.attention_varlen import plan
 plan(128, 128, True, True), kernel(Config(), Form(128, ranges=True))

@@ -31,6 +31,7 @@ from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
 from numpipe.kernels.call_results import HostView
 from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
+from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
 from numpipe.ops.attention_functions import attention_mask_lists, classify
@@ -80,12 +81,15 @@ ATTENTION = [
     (attention(Config(), Form(64, layout="bshd", ranges=True)), {}),
     (tiles(128, 128, True, True), {}),
 ]
+OF_FUNCTIONS = Form(64, score=alibi, slope=alibi, mask=documents, arrays=(1, 1))
 ATTENTION += [
     (kernel, {})
     for kernel in (
-        attention(Config(), Form(64, score=alibi, mask=documents, arrays=(1, 1))),
+        attention(Config(), OF_FUNCTIONS),
         classify(documents, 1, 128, 128),
         attention_mask_lists,
+        function_gradients.of_keys(OF_FUNCTIONS, "dk"),
+        function_gradients.of_queries(OF_FUNCTIONS),
     )
 ]
 GRADIENTS = [
@@ -198,6 +202,7 @@ def test_all_kernels_are_among_them() -> None:
         "jax_calls.py",
         "matmul.py",
         "attention.py",
+        "attention_function_gradients.py",
         "attention_functions.py",
         "attention_gradients.py",
         "attention_short.py",

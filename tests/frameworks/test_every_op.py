@@ -12,6 +12,7 @@ import pytest
 
 import numpipe
 from numpipe import ops
+from tests.kernels.attention_function_cases import causal
 
 torch = pytest.importorskip("torch")
 functional: Any = torch.nn.functional
@@ -69,6 +70,13 @@ CASES = {
         functional.scaled_dot_product_attention,
         ((1, 2, 64, 64),) * 3,
         graded=3,
+        dtype=np.float16,
+    ),
+    "attention_blocks": Case(
+        lambda q, k: q.new_tensor([[[[1, 0, 0]]]]),
+        ((1, 2, 64, 64),) * 2,
+        {"mask": causal},
+        graded=0,
         dtype=np.float16,
     ),
     "attention_varlen": Case(
@@ -190,7 +198,10 @@ def test_in_pytorch(name: str, target: str) -> None:
         if case.graded:
             weighted(made).backward()
             check([x.grad for x in given[: case.graded]], gradients, case.tolerance)
-    torch.library.opcheck(getattr(torch.ops.numpipe, name).default, tuple(tensors()), case.options)
+    options = {
+        key: f"{x.__module__}:{x.__name__}" if callable(x) else x for key, x in case.options.items()
+    }
+    torch.library.opcheck(getattr(torch.ops.numpipe, name).default, tuple(tensors()), options)
     results, gradients = exact_of_each(case, arrays_of(case, 2))
     with torch.no_grad():
         check(torch.vmap(ours)(*tensors(2)), results, case.tolerance)

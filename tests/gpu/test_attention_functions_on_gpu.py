@@ -38,6 +38,14 @@ def test_pytorch_records_and_compiles_calls_with_functions() -> None:
     def loss(*arrays: torch.Tensor) -> torch.Tensor:
         return numpipe.torch.attention(*arrays, **options).square().sum()
 
+    ids, ones = options["mask"][1], torch.ones_like(options["mask"][1])
+    with torch.no_grad():  # recorded launches read the arrays again
+        calls = [float(loss(*arrays)) for _ in range(4)]
+        known = ids.clone()
+        ids.copy_(ones)
+        other = float(loss(*arrays))
+        ids.copy_(known)
+        assert len({*calls, float(loss(*arrays))}) == 1 and other != calls[0]
     grads = torch.autograd.grad(loss(*arrays), arrays)
     compiled = torch.autograd.grad(torch.compile(loss, fullgraph=True)(*arrays), arrays)
     assert all(map(torch.equal, grads, compiled)) and all(x.any() for x in grads)

@@ -22,6 +22,8 @@ from numpipe.kernels.row_kernels import Rows
 from numpipe.kernels.row_schedules import choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
+from numpipe.ops.attention_function_gradients import of_keys as function_keys
+from numpipe.ops.attention_function_gradients import of_queries as function_queries
 from numpipe.ops.attention_gradients import of_keys, of_queries
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
@@ -238,7 +240,7 @@ for form, given in (
         numpipe.kernel(
             attend.function,
             out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype),
-            without=[*form.absent, "lse"],
+            without=[*form.absent, *form.unlisted, "lse"],
             grid=numpipe.persistent(1),
             num_compute_wgs=2,
             wg_axis="wg",
@@ -258,6 +260,22 @@ run(
     diagonal=0,
     group=1,
 )
+FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1))
+for name, made, rows, outputs in (
+    ("keys", function_keys(FORM), (256, 128), (128, 128)),
+    ("queries", function_queries(FORM), (128, 256), (128,)),
+):
+    blocks = np.array([[[[2, 2, 0, 1, 3, 2]]]], np.int32)
+    run(
+        f"gradients of numpipe.ops.attention, {name}, with functions",
+        made,
+        *(ints(1, 1, rows[n], 64) for n in (0, 1, 1, 0)),
+        *(ints(1, 1, rows[0], dtype=F32), ints(1, 1, rows[0], dtype=F32)),
+        *(blocks, np.arange(256, dtype=np.int32)[None] // 90),
+        *(out(1, 1, size, 64) for size in outputs),
+        scale=np.float32(0.1),
+        diagonal=0,
+    )
 for name, depth, queries in (("keys", 64, 384), ("keys", 128, 256), ("wide keys", 256, 256)):
     run(
         f"gradients of numpipe.ops.attention, {name} of depth {depth}",

@@ -106,9 +106,7 @@ def attention() -> None:
         ("causal", Config(80, 3, turns=False, dynamic=False)),
     ):
         CASES[name].run("sim", config)
-    q, k, v = attention_function_cases.CASES["both, with arrays"].arrays()
-    options = attention_function_cases.CASES["both, with arrays"].functions()
-    ops.attention(q, k, v, **options, target="sim")
+    attention_function_cases.CASES["documents"].wrong_gradients("sim")
 
 
 def attention_gradients() -> None:
@@ -182,7 +180,14 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "explained": (explained, {"gated", "one_tile"}),
     "ops.attention": (
         attention,
-        {"attend", "attend_short", "attention_mask_flags", "attention_mask_lists"},
+        {
+            "attend",
+            "attend_short",
+            "attention_function_gradient_of_queries",
+            "attention_function_gradients",
+            "attention_mask_flags",
+            "attention_mask_lists",
+        },
     ),
     "gradients of ops.attention": (
         attention_gradients,
