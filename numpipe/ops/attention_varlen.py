@@ -469,8 +469,8 @@ def attention_varlen(
                 number of key heads
     cu_seqlens_q, cu_seqlens_k
                 int32 (sequences + 1): sequence s has the queries from cu_seqlens_q[s] to
-                cu_seqlens_q[s + 1], and its keys likewise. Only the GPU reads them. Positions
-                before the first and after the last sequence are not written
+                cu_seqlens_q[s + 1], and its keys likewise. Only the GPU reads them. Nothing is
+                written, nor are there gradients, before the first and after the last sequence
     causal      query i of a sequence sees its keys 0…j, where j is i + diagonal with align="start",
                 and i + keys - queries + diagonal with align="end"
     diagonal    offset of the causal mask
