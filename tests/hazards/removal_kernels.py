@@ -226,7 +226,7 @@ run(
     cfg=batched_gemm.Config(tn=64, slots=2),
 )
 # two tiles of one CTA, with two masked blocks
-BLOCKS = np.array([[1, 1, 0, 2, 0, 1], [2, 2, 2, 3, 1, 0]], np.int32)[None, None]
+BLOCKS = np.array([[1, 1, 0, 0, 0, 1, 1], [2, 2, 2, 3, 1, 0, 0]], np.int32)[None, None]
 for form, given in (
     (Form(64, causal=True), []),
     (
@@ -265,7 +265,7 @@ for name, made, rows, outputs in (
     ("keys", function_keys(FORM), (256, 128), (128, 128)),
     ("queries", function_queries(FORM), (128, 256), (128,)),
 ):
-    blocks = np.array([[[[2, 2, 0, 1, 3, 2]]]], np.int32)
+    blocks = np.array([[[[2, 2, 0, 1, 3, 2, 0]]]], np.int32)
     run(
         f"gradients of numpipe.ops.attention, {name}, with functions",
         made,

@@ -13,7 +13,7 @@ import numpipe
 from numpipe.ops import attention, attention_blocks
 from numpipe.ops.attention import Config, kernel
 from numpipe.ops.attention_configs import Form
-from numpipe.ops.attention_functions import attention_mask_lists, classify
+from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
 from numpipe.ops.derivatives import derivative
 from tests.kernels import attention_function_cases as functions
 from tests.kernels.attention_function_cases import CASES, Case
@@ -86,13 +86,15 @@ def test_blocks_that_a_mask_leaves_out_are_not_loaded() -> None:
     case = replace(CASES["window"], batches=1, heads=1, queries=512, keys=512)
     form = Form(64, mask=functions.window)
     q, k, v = case.arrays()
-    flags, lists = np.zeros((1, 1, 4, 8), np.int32), np.full((1, 1, 4, 10), -1, np.int32)
+    flags, lists = np.zeros((1, 1, 4, 8), np.int32), np.full((1, 1, 4, 11), -1, np.int32)
     classify(functions.window, 0, 128, 64)(flags, queries=512, keys=512, sharing=1, target="sim")
     i, j = np.ogrid[:512, :512]
     seen = functions.window(0, 0, i, j).reshape(4, 128, 8, 64)
     assert (flags[0, 0] == seen.any((1, 3)).astype(int) + seen.all((1, 3))).all()
     attention_mask_lists(flags, lists, target="sim")
-    assert lists[0, 0, 1].tolist() == [4, 0, 1, 2, 3, 4, *[-1] * 4]
+    attention_mask_order(lists, target="sim")
+    assert lists[0, 0, 1].tolist() == [4, 0, 1, 2, 3, 4, *[-1] * 4, 1]
+    assert lists[0, 0, :, -1].tolist() == [2, 1, 3, 0]
     trace, o = numpipe.Trace(), np.zeros_like(q)
     kernel(SMALL, form).simulate(q, k, v, lists, o, scale=0.18, diagonal=0, group=1, trace=trace)
     loads = [event.details["tensor"] for event in trace.of("load")]
@@ -103,20 +105,20 @@ def test_blocks_that_a_mask_leaves_out_are_not_loaded() -> None:
 def test_lists_of_long_rows_continue() -> None:
     rng = np.random.default_rng(0)
     flags = rng.integers(0, 3, (2, 1, 1, 2500)).astype(np.int32)
-    lists = np.zeros((2, 1, 1, 2502), np.int32)
+    lists = np.zeros((2, 1, 1, 2503), np.int32)
     attention_mask_lists(flags, lists, target="sim")
     for row, found in zip(flags[:, 0, 0], lists[:, 0, 0], strict=True):
         parts, wholes = (np.flatnonzero(row == of) for of in (1, 2))
         assert found[:2].tolist() == [len(parts), len(wholes)]
         assert (found[2 : 2 + len(parts)] == parts).all()
-        assert (found[::-1][: len(wholes)] == wholes).all()
+        assert (found[-2::-1][: len(wholes)] == wholes).all()
 
 
 def test_no_schedule_finds_a_race() -> None:
     case = replace(CASES["prefix"], batches=1, heads=1, depth=64, layout="bhsd")
     form = Form(64, score=functions.soft_cap, mask=functions.prefix, arrays=(0, 1))
     (lengths,) = case.arrays_of(functions.prefix)
-    lists = np.array([[[[2, 0, 0, 1, 0]], [[2, 1, 1, 2, 0]]]], np.int32).reshape(1, 1, 2, 5)
+    lists = np.array([[[[2, 0, 0, 1, 0, 1], [2, 1, 1, 2, 0, 0]]]], np.int32)
     q, k, v = case.arrays()
     found = numpipe.verify(
         kernel(replace(SMALL, dynamic=False), form),
