@@ -201,15 +201,28 @@ def kernel(config: Config, form: Form) -> Kernel:
                         schedule_fence(after=x)
                     return x
 
-                e = map_columns(exponentials, s, config.early or config.keys)
-                total = total + partial_sum(e)
-                acc = wgmma_wait(acc)
-                barrier_arrive(v_consumed)
-                # cast only now: the product in flight reads the registers that p will occupy
-                p = e.astype(q.dtype)
-                if risen:
-                    acc = acc * change[:, None]
-                return acc, p, top, total
+                if config.mixed:
+                    early, depth = config.early, form.depth
+                    middle = (early + config.keys) // 2
+                    e = exponentials(s[:, 0:early], 0)
+                    acc = wgmma_wait(acc)
+                    barrier_arrive(v_consumed)
+                    third = exponentials(s[:, early:middle], early)
+                    left = acc[:, 0 : depth // 2] * change[:, None]
+                    schedule_fence(after=left)
+                    last = exponentials(s[:, middle : config.keys], middle)
+                    acc = np.concatenate((left, acc[:, depth // 2 : depth] * change[:, None]), 1)
+                    e = np.concatenate((e, third, last), 1)
+                    total = total + partial_sum(e)
+                else:
+                    e = map_columns(exponentials, s, config.early or config.keys)
+                    total = total + partial_sum(e)
+                    acc = wgmma_wait(acc)
+                    barrier_arrive(v_consumed)
+                    if risen:
+                        acc = acc * change[:, None]
+                # cast only now: the product in flight read the registers that p will occupy
+                return acc, e.astype(q.dtype), top, total
 
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)

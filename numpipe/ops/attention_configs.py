@@ -38,6 +38,8 @@ class Config:
     registers  registers per lane of the memory role
     early      number of keys whose exponentials are computed before the wait for the product with
                V, which ptxas would otherwise move up; None leaves the order to ptxas
+    mixed      rescale the product with V in two halves, each along with exponentials of half of the
+               other keys, so that the units of both kinds of instructions are busy; not if `lazy`
     q_slots    tiles of Q in shared memory at once; with two, the next tile is loaded while one is
                in use
     alone      each CTA has a single tile and a single warpgroup that does its own loads, with
@@ -50,6 +52,7 @@ class Config:
     lazy: bool = False
     turns: bool = True
     early: int | None = None
+    mixed: bool = False
     q_slots: int = 1
     dynamic: bool = True
     registers: int = 40
@@ -62,6 +65,7 @@ class Config:
 
 CONFIGS = {
     "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
+    "2 warpgroups, 128 keys, mixed": Config(early=64, mixed=True, q_slots=2, registers=24),
     "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
     "3 warpgroups, 80 keys, lazy": Config(
         80, 3, lazy=True, turns=False, dynamic=False, registers=32
@@ -83,7 +87,7 @@ FITTING = {
         for causal in (False, True)
     },
     (128, False): (
-        "2 warpgroups, 128 keys",
+        "2 warpgroups, 128 keys, mixed",
         "3 warpgroups, 80 keys, lazy",
         "2 warpgroups, 128 keys, lazy",
     ),
