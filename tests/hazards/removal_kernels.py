@@ -227,14 +227,15 @@ run(
 )
 # two tiles of one CTA, with two masked blocks
 BLOCKS = np.array([[1, 1, 0, 0, 0, 1, 1], [2, 2, 2, 3, 1, 0, 0]], np.int32)[None, None]
-for form, given in (
-    (Form(64, causal=True), []),
+for config, form, given in (
+    (Config(64, dynamic=False), Form(64, causal=True), []),
     (
+        Config(64, early=32, mixed=True, dynamic=False),
         Form(64, score=soft_cap, mask=documents, arrays=(0, 1)),
         [BLOCKS, np.arange(256, dtype=np.int32)[None] // 90],
     ),
 ):
-    attend = attention_of(Config(64, dynamic=False), form)
+    attend = attention_of(config, form)
     run(
         f"numpipe.ops.attention{', with functions' * form.functions}",
         numpipe.kernel(
