@@ -1,9 +1,17 @@
-"""Score and mask functions of attention, and the lists of key blocks that a mask leaves in.
+"""Score and mask functions of attention, and the lists of blocks that a mask leaves visible.
 
-A mask is evaluated once for each pair of positions, by `classify`, which writes for each block of
-queries and of keys whether nothing, a part or all of it is visible. `collect` turns each row of
-these flags into a list of the blocks that are visible, those that need the mask first. The kernel
-of attention loads the blocks of its list only, and evaluates the mask again in the first ones.
+==========================  ========================================================================
+kernel                      computes
+==========================  ========================================================================
+`classify`                  the mask for all pairs of positions, and a flag for each block of
+                            queries and keys: `NOTHING`, `PART` or `ALL` of it is visible
+`attention_mask_lists`      for each row of flags, a list of the visible blocks, `PART` first
+`attention_mask_order`      the order of the rows, the longest list first
+==========================  ========================================================================
+
+The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
+mask again where a part of a block is visible. A row of the lists has the numbers of blocks with
+`PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
 """
 
 # tiles in kernels have no types
@@ -44,7 +52,7 @@ LEAD = {
 """what a function is called with, before its arrays"""
 NOTHING, PART, ALL = 0, 1, 2
 CHUNK = 1024
-"""flags that `collect` reads at once"""
+"""flags that `attention_mask_lists` reads at once"""
 
 
 @functools.cache
