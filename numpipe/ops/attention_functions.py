@@ -15,7 +15,7 @@ mask again where a part of a block is visible. A row of the lists has the number
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
 
 from __future__ import annotations
 

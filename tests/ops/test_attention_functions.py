@@ -11,12 +11,14 @@ import pytest
 
 import numpipe
 from numpipe.ops import attention, attention_blocks
+from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, kernel
-from numpipe.ops.attention_configs import Form
+from numpipe.ops.attention_configs import Form, with_functions
 from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
 from numpipe.ops.derivatives import derivative
 from tests.kernels import attention_function_cases as functions
-from tests.kernels.attention_function_cases import CASES, Case
+from tests.kernels.attention_function_cases import CASES, Case, alibi, documents
+from tests.kernels.compilers import compiles
 
 SMALL = Config(64)
 
@@ -129,6 +131,25 @@ def test_no_schedule_finds_a_race() -> None:
         schedules=4,
     )
     assert found.ok and found.schedules == 4, str(found)
+
+
+@compiles
+@pytest.mark.variants(0, thorough=3)
+@pytest.mark.parametrize("depth", [64, 128, 256])
+@pytest.mark.parametrize("what", ["forward", "keys", "queries"])
+def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
+    form = Form(depth, score=alibi, mask=documents, arrays=(1, 1))
+    x, numbers = np.zeros((1, 2, 256, depth), np.float16), np.zeros((1, 2, 256), np.float32)
+    of = np.zeros((1, 1, 2, 7), np.int32), numbers[0, :, 0], np.zeros((1, 256), np.int32)
+    read = x, x, x, x, numbers, numbers, *of
+    made, *given = {
+        "forward": (kernel(with_functions(depth), form), *(x, x, x), *of, x),
+        "keys": (function_gradients.of_keys(form, *["dk"] * (depth > 128)), *read, x)
+        + (x,) * (depth <= 128),
+        "queries": (function_gradients.of_queries(form), *read, x),
+    }[what]
+    named = {"group": 1} if what == "forward" else {}
+    assert made.inspect("gate", *given, scale=0.1, diagonal=0, **named) == ()
 
 
 # ---- derivatives
