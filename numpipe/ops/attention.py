@@ -87,7 +87,8 @@ def kernel(config: Config, form: Form) -> Kernel:
         grid=persistent(),
         num_compute_wgs=config.wgs,
         wg_axis="wg",
-        memory_registers=config.registers,
+        # lists, masks and counters need more than 24
+        memory_registers=40 if config.registers == 24 and not form.even else config.registers,
         compiler_params=CompilerParams(approx_math=True),
     )
     def attend(  # type: ignore[no-untyped-def]

@@ -149,6 +149,11 @@ class Form:
         return self.score is not None or self.mask is not None
 
     @property
+    def even(self) -> bool:
+        """Whether all tiles are alike."""
+        return not (self.uneven or self.ranges or self.functions)
+
+    @property
     def uneven(self) -> bool:
         """Whether tiles of queries may see different numbers of keys."""
         return self.causal or self.mask is not None
