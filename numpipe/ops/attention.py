@@ -133,9 +133,13 @@ def kernel(config: Config, form: Form) -> Kernel:
                 row, first_key, keys, seen = table[n, 0], table[n, 2], table[n, 3], table[n, 4]
                 own = ds(row + wg * 64, 64, stop=table[n, 1])
             else:
-                i = height - 1 - n if form.uneven else n  # the longest tiles first
+                i = height - 1 - n if form.causal else n  # the longest tiles first
+                if blocks is not None:
+                    i = blocks[b % blocks.shape[0], h % blocks.shape[1], n, blocks.shape[3] - 1]
                 row, first_key = i * config.rows, 0
                 own, seen = ds(row + wg * 64, 64), row + diagonal + 1
+                if blocks is not None:
+                    own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
             if blocks is not None:
                 bm, hm = b % blocks.shape[0], h % blocks.shape[1]
                 parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
@@ -443,7 +447,7 @@ def _launch(
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if form.functions and (config is None or batch_invariant):
-        config = with_functions(depth, exact)
+        config = with_functions(depth, exact, mask is not None)
     elif batch_invariant:
         config = choose(form.depth)
     if config is None:
@@ -824,8 +828,8 @@ def attention_blocks(
     ... def window(batch, head, query, key):
     ...     return (query >= key) & (query - key < 64)
     >>> q = np.ones((2, 8, 300, 64), np.float16)
-    >>> attention_blocks(q, q, mask=window, target="sim")[0, 0].tolist()
-    [[1, 0, 0, 0, 0], [2, 0, 0, 1, 0], [2, 0, 1, 2, 0]]
+    >>> attention_blocks(q, q, mask=window, target="sim").shape
+    (1, 1, 3, 6)
     """
 
 

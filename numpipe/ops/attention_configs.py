@@ -183,9 +183,11 @@ class Form:
         return (ArrayType(q.shape, q.dtype), sums)[: 1 + self.sums]
 
 
-def with_functions(depth: int, exact: bool = True) -> Config:
+def with_functions(depth: int, exact: bool = True, mask: bool = True) -> Config:
     """Return the config for a depth if there is a score or a mask function, for which others do not
-    have enough registers."""
+    have enough registers. The lists of a mask need the same blocks, exact or not."""
+    if depth in range(65, 129) and not exact and not mask:
+        return CONFIGS["3 warpgroups, 80 keys, lazy"]
     name = f"2 warpgroups, {128 if depth <= 128 else 64} keys"
     return CONFIGS[name if exact else f"{name}, lazy"]
 

@@ -1,13 +1,21 @@
-"""Score and mask functions of attention, and the lists of key blocks that a mask leaves in.
+"""Score and mask functions of attention, and the lists of blocks that a mask leaves visible.
 
-A mask is evaluated once for each pair of positions, by `classify`, which writes for each block of
-queries and of keys whether nothing, a part or all of it is visible. `collect` turns each row of
-these flags into a list of the blocks that are visible, those that need the mask first. The kernel
-of attention loads the blocks of its list only, and evaluates the mask again in the first ones.
+==========================  ========================================================================
+kernel                      computes
+==========================  ========================================================================
+`classify`                  the mask for all pairs of positions, and a flag for each block of
+                            queries and keys: `NOTHING`, `PART` or `ALL` of it is visible
+`attention_mask_lists`      for each row of flags, a list of the visible blocks, `PART` first
+`attention_mask_order`      the order of the rows, the longest list first
+==========================  ========================================================================
+
+The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
+mask again where a part of a block is visible. A row of the lists has the numbers of blocks with
+`PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
 
 from __future__ import annotations
 
@@ -44,7 +52,7 @@ LEAD = {
 """what a function is called with, before its arrays"""
 NOTHING, PART, ALL = 0, 1, 2
 CHUNK = 1024
-"""flags that `collect` reads at once"""
+"""flags that `attention_mask_lists` reads at once"""
 
 
 @functools.cache
@@ -62,7 +70,7 @@ def caller(name: str, of: Function, count: int) -> Function:
 def nth(blocks, b, h, i, n):
     """Return the n-th visible block of a row of `blocks`."""
     parts = blocks[b, h, i, 0]
-    return blocks[b, h, i, 2 + n if n < parts else blocks.shape[3] - 1 - n + parts]
+    return blocks[b, h, i, 2 + n if n < parts else blocks.shape[3] - 2 - n + parts]
 
 
 @functools.cache
@@ -120,6 +128,26 @@ def attention_mask_lists(flags, lists):
     lists[b, h, i, 1] = wholes
 
 
+@numpipe_kernel(
+    grid=lambda lists: (cdiv(lists.shape[2], 64), lists.shape[0] * lists.shape[1]),
+    warp_specialized=False,
+)
+def attention_mask_order(lists):
+    """Store the number of the row with the most blocks at the end of row 0, of that with the second
+    most at the end of row 1, and so on: the longest tiles are computed first."""
+    b, h, last = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1], lists.shape[3] - 1
+    rows, mine = lists.shape[2], ds(program_id(0) * 64, 64)
+    own, count = iota(64) + program_id(0) * 64, lists[b, h, mine, 0] + lists[b, h, mine, 1]
+    before = full((64, 128), 0, np.int32)
+    for first in range(0, rows, 128):
+        other, theirs = iota(128) + first, ds(first, 128)
+        total = (lists[b, h, theirs, 0] + lists[b, h, theirs, 1])[None, :] - count[:, None]
+        later = (other[None, :] > own[:, None]) & (other < rows)[None, :]
+        before = before + ((total > 0) | ((total == 0) & later)).astype(np.int32)
+    rank = before.sum(axis=1)
+    lists[b, h, index(np.where(own < rows, rank, -1), "zero"), last] = own
+
+
 def reads(of: Function, name: str) -> bool:
     """Return whether a function reads one of its first parameters, named as in `LEAD`."""
     code = of.function.__code__
@@ -156,8 +184,10 @@ def visible_blocks(
     flags = allocated(q, shape, place, np.int32)
     made = classify(mask, len(arrays), rows, columns, by_keys)
     made(*arrays, flags, queries=queries, keys=keys, sharing=sharing, **place)
-    lists = lists or allocated(q, (*shape[:3], shape[3] + 2), place, np.int32)
+    lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
     attention_mask_lists(flags, lists, **place)
+    if not by_keys:
+        attention_mask_order(lists, **place)
     if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
         raise SpecError(
             f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "
@@ -171,7 +201,7 @@ def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:
     config, s = with_functions(q.shape[3]), layout.index("s")
     batches = q.shape[0] if reads(mask, "batch") else 1
     heads = q.shape[layout.index("h")] if reads(mask, "head") else 1
-    size = cdiv(q.shape[s], config.rows), cdiv(k.shape[s], config.keys) + 2
+    size = cdiv(q.shape[s], config.rows), cdiv(k.shape[s], config.keys) + 3
     return ArrayType((batches, heads, *size), np.int32)
 
 

@@ -34,7 +34,7 @@ from numpipe.kernels.sources import text_of
 from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
-from numpipe.ops.attention_functions import attention_mask_lists, classify
+from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
 from numpipe.ops.attention_varlen import plan as tiles
 from tests.kernels.attention_function_cases import alibi, documents
@@ -88,6 +88,7 @@ ATTENTION += [
         attention(Config(), OF_FUNCTIONS),
         classify(documents, 1, 128, 128),
         attention_mask_lists,
+        attention_mask_order,
         function_gradients.of_keys(OF_FUNCTIONS, "dk"),
         function_gradients.of_queries(OF_FUNCTIONS),
     )

@@ -73,7 +73,7 @@ CASES = {
         dtype=np.float16,
     ),
     "attention_blocks": Case(
-        lambda q, k: q.new_tensor([[[[1, 0, 0]]]]),
+        lambda q, k: q.new_tensor([[[[1, 0, 0, 0]]]]),
         ((1, 2, 64, 64),) * 2,
         {"mask": causal},
         graded=0,

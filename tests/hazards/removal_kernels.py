@@ -226,15 +226,16 @@ run(
     cfg=batched_gemm.Config(tn=64, slots=2),
 )
 # two tiles of one CTA, with two masked blocks
-BLOCKS = np.array([[1, 1, 0, 2, 0, 1], [2, 2, 2, 3, 1, 0]], np.int32)[None, None]
-for form, given in (
-    (Form(64, causal=True), []),
+BLOCKS = np.array([[1, 1, 0, 0, 0, 1, 1], [2, 2, 2, 3, 1, 0, 0]], np.int32)[None, None]
+for config, form, given in (
+    (Config(64, dynamic=False), Form(64, causal=True), []),
     (
+        Config(64, early=32, mixed=True, dynamic=False),
         Form(64, score=soft_cap, mask=documents, arrays=(0, 1)),
         [BLOCKS, np.arange(256, dtype=np.int32)[None] // 90],
     ),
 ):
-    attend = attention_of(Config(64, dynamic=False), form)
+    attend = attention_of(config, form)
     run(
         f"numpipe.ops.attention{', with functions' * form.functions}",
         numpipe.kernel(
@@ -265,7 +266,7 @@ for name, made, rows, outputs in (
     ("keys", function_keys(FORM), (256, 128), (128, 128)),
     ("queries", function_queries(FORM), (128, 256), (128,)),
 ):
-    blocks = np.array([[[[2, 2, 0, 1, 3, 2]]]], np.int32)
+    blocks = np.array([[[[2, 2, 0, 1, 3, 2, 0]]]], np.int32)
     run(
         f"gradients of numpipe.ops.attention, {name}, with functions",
         made,

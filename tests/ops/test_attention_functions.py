@@ -11,12 +11,14 @@ import pytest
 
 import numpipe
 from numpipe.ops import attention, attention_blocks
+from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, kernel
-from numpipe.ops.attention_configs import Form
-from numpipe.ops.attention_functions import attention_mask_lists, classify
+from numpipe.ops.attention_configs import Form, with_functions
+from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
 from numpipe.ops.derivatives import derivative
 from tests.kernels import attention_function_cases as functions
-from tests.kernels.attention_function_cases import CASES, Case
+from tests.kernels.attention_function_cases import CASES, Case, alibi, documents
+from tests.kernels.compilers import compiles
 
 SMALL = Config(64)
 
@@ -86,13 +88,15 @@ def test_blocks_that_a_mask_leaves_out_are_not_loaded() -> None:
     case = replace(CASES["window"], batches=1, heads=1, queries=512, keys=512)
     form = Form(64, mask=functions.window)
     q, k, v = case.arrays()
-    flags, lists = np.zeros((1, 1, 4, 8), np.int32), np.full((1, 1, 4, 10), -1, np.int32)
+    flags, lists = np.zeros((1, 1, 4, 8), np.int32), np.full((1, 1, 4, 11), -1, np.int32)
     classify(functions.window, 0, 128, 64)(flags, queries=512, keys=512, sharing=1, target="sim")
     i, j = np.ogrid[:512, :512]
     seen = functions.window(0, 0, i, j).reshape(4, 128, 8, 64)
     assert (flags[0, 0] == seen.any((1, 3)).astype(int) + seen.all((1, 3))).all()
     attention_mask_lists(flags, lists, target="sim")
-    assert lists[0, 0, 1].tolist() == [4, 0, 1, 2, 3, 4, *[-1] * 4]
+    attention_mask_order(lists, target="sim")
+    assert lists[0, 0, 1].tolist() == [4, 0, 1, 2, 3, 4, *[-1] * 4, 1]
+    assert lists[0, 0, :, -1].tolist() == [2, 1, 3, 0]
     trace, o = numpipe.Trace(), np.zeros_like(q)
     kernel(SMALL, form).simulate(q, k, v, lists, o, scale=0.18, diagonal=0, group=1, trace=trace)
     loads = [event.details["tensor"] for event in trace.of("load")]
@@ -103,20 +107,20 @@ def test_blocks_that_a_mask_leaves_out_are_not_loaded() -> None:
 def test_lists_of_long_rows_continue() -> None:
     rng = np.random.default_rng(0)
     flags = rng.integers(0, 3, (2, 1, 1, 2500)).astype(np.int32)
-    lists = np.zeros((2, 1, 1, 2502), np.int32)
+    lists = np.zeros((2, 1, 1, 2503), np.int32)
     attention_mask_lists(flags, lists, target="sim")
     for row, found in zip(flags[:, 0, 0], lists[:, 0, 0], strict=True):
         parts, wholes = (np.flatnonzero(row == of) for of in (1, 2))
         assert found[:2].tolist() == [len(parts), len(wholes)]
         assert (found[2 : 2 + len(parts)] == parts).all()
-        assert (found[::-1][: len(wholes)] == wholes).all()
+        assert (found[-2::-1][: len(wholes)] == wholes).all()
 
 
 def test_no_schedule_finds_a_race() -> None:
     case = replace(CASES["prefix"], batches=1, heads=1, depth=64, layout="bhsd")
     form = Form(64, score=functions.soft_cap, mask=functions.prefix, arrays=(0, 1))
     (lengths,) = case.arrays_of(functions.prefix)
-    lists = np.array([[[[2, 0, 0, 1, 0]], [[2, 1, 1, 2, 0]]]], np.int32).reshape(1, 1, 2, 5)
+    lists = np.array([[[[2, 0, 0, 1, 0, 1], [2, 1, 1, 2, 0, 0]]]], np.int32)
     q, k, v = case.arrays()
     found = numpipe.verify(
         kernel(replace(SMALL, dynamic=False), form),
@@ -127,6 +131,25 @@ def test_no_schedule_finds_a_race() -> None:
         schedules=4,
     )
     assert found.ok and found.schedules == 4, str(found)
+
+
+@compiles
+@pytest.mark.variants(0, thorough=3)
+@pytest.mark.parametrize("depth", [64, 128, 256])
+@pytest.mark.parametrize("what", ["forward", "keys", "queries"])
+def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
+    form = Form(depth, score=alibi, mask=documents, arrays=(1, 1))
+    x, numbers = np.zeros((1, 2, 256, depth), np.float16), np.zeros((1, 2, 256), np.float32)
+    of = np.zeros((1, 1, 2, 7), np.int32), numbers[0, :, 0], np.zeros((1, 256), np.int32)
+    read = x, x, x, x, numbers, numbers, *of
+    made, *given = {
+        "forward": (kernel(with_functions(depth), form), *(x, x, x), *of, x),
+        "keys": (function_gradients.of_keys(form, *["dk"] * (depth > 128)), *read, x)
+        + (x,) * (depth <= 128),
+        "queries": (function_gradients.of_queries(form), *read, x),
+    }[what]
+    named = {"group": 1} if what == "forward" else {}
+    assert made.inspect("gate", *given, scale=0.1, diagonal=0, **named) == ()
 
 
 # ---- derivatives

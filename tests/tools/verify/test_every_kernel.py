@@ -187,6 +187,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "attention_function_gradients",
             "attention_mask_flags",
             "attention_mask_lists",
+            "attention_mask_order",
         },
     ),
     "gradients of ops.attention": (
