@@ -28,6 +28,10 @@ SIZES |= {"batch": (4, 1), "tokens": (2048, 32), "steps": (10, 2)}
 
 class PyTorch:
     @staticmethod
+    def attention(q: Any, k: Any, v: Any) -> Any:
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+
+    @staticmethod
     def norm(x: Any, weight: Any, residual: Any) -> tuple[Any, Any]:
         """Return the norm of x + residual, and this sum."""
         total = x + residual
@@ -49,8 +53,8 @@ class PyTorch:
         return functional.cross_entropy(logits.flatten(0, 1), labels.flatten())
 
 
-class Numpipe:
-    """The same functions of numpipe. The loss never holds all logits."""
+class Numpipe(PyTorch):
+    """The same functions of numpipe, except attention. The loss never holds all logits."""
 
     @staticmethod
     def norm(x: Any, weight: Any, residual: Any) -> tuple[Any, Any]:
@@ -78,7 +82,7 @@ class Block(nn.Module):
         q, k, v = self.qkv(y).unflatten(-1, (-1, self.depth)).chunk(3, 2)
         q, k = self.functions.rotary(q, cos, sin), self.functions.rotary(k, cos, sin)
         q, k, v = (each.transpose(1, 2) for each in (q, k, v))  # (batch, heads, tokens, depth)
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = self.functions.attention(q, k, v)
         y = self.out(y.transpose(1, 2).flatten(2))
         y, stream = self.functions.norm(y, self.norms[1], stream)
         return self.down(self.functions.swiglu(self.gate_up(y))), stream

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import linecache
 from collections.abc import Callable
 from dataclasses import dataclass
 from types import FunctionType
@@ -125,3 +126,15 @@ def function(function: Callable[P, R]) -> Function[P, R]:
     3
     """
     return Function(function)
+
+
+def generated(text: str, what: str, values: dict[str, Any]) -> Function:
+    """Return the function that a source text defines.
+
+    what    describes it, in messages; another text needs another description
+    values  the globals of the function
+    """
+    file, values = f"<{what}>", dict(values)
+    linecache.cache[file] = len(text), None, text.splitlines(True), file
+    exec(compile(text, file, "exec"), values)
+    return Function(list(values.values())[-1])

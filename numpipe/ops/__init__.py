@@ -2,7 +2,8 @@
 
 ================  ==================================================================================
 `matmul`          ``a @ b`` of matrices, vectors and batches, with a fused epilogue
-`attention`       softmax(scale * Q K^T) V
+`attention`       softmax(scale * Q K^T) V, with functions of scores and masks, whose blocks
+                  `attention_blocks` computes once
 `softmax`         exp(x) / sum(exp(x)) along the last dimension
 `log_softmax`     its logarithm
 `cross_entropy`   of logits and labels; `fused_linear_cross_entropy` takes the last layer's input
@@ -49,7 +50,8 @@ declaration.
 from .all_gather import all_gather
 from .all_gather_matmul import all_gather_matmul
 from .all_to_all import all_to_all
-from .attention import attention
+from .attention import attention, attention_blocks
+from .attention_varlen import attention_varlen
 from .copy import copy
 from .cross_entropy import cross_entropy
 from .cumsum import cumsum
@@ -73,6 +75,8 @@ __all__ = [
     "all_to_all",
     "argmax",
     "attention",
+    "attention_blocks",
+    "attention_varlen",
     "copy",
     "cross_entropy",
     "cumsum",

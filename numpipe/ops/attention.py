@@ -20,6 +20,7 @@ import numpy as np
 from .. import launch
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
+from ..core.functions import Function
 from ..diagnostics.argument_checks import FLAG, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -41,22 +42,30 @@ from ..launch.array_info import ArrayInfo, tma_addressable
 from ..launch.windows import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, BlockSpec, persistent
+from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .attention_configs import CONFIGS as CONFIGS
-from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose
+from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose, with_functions
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
+from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
+from .derivatives import derivative
 from .op_outputs import Place, same, tell_copied
 from .operands import copied
 
-__all__ = ["attention"]
+__all__ = ["attention", "attention_blocks"]
 
 L2 = 32 << 20  # most bytes of keys and values that a group of interleaved heads may have
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
+
+
+WRONG_SCORE = (
+    "a score function must return a float32 tile of its first argument's shape; fix: return score "
+    "+ bias, or (…).astype(np.float32)"
+)
 
 
 @functools.cache
@@ -65,108 +74,205 @@ def kernel(config: Config, form: Form) -> Kernel:
     if config.alone:
         return short_kernel(config, form)
     by_head, order = form.layout == "bhsd", "products" if config.turns else None
+    score = form.score and caller("score", form.score, form.arrays[0])
+    mask = form.mask and caller("mask", form.mask, form.arrays[1])
     rows_of_q, keys_of_k = (
-        (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
+        (None, None, Element(n), form.depth) if by_head else (None, Element(n), None, form.depth)
         for n in (config.rows, config.keys)
     )
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
-        without=() if form.sums else "lse",
+        without=[*form.absent, *form.unlisted, *([] if form.sums else ["lse"])],
         grid=persistent(),
         num_compute_wgs=config.wgs,
         wg_axis="wg",
-        memory_registers=config.registers,
+        # lists, masks and counters need more than 24
+        memory_registers=40 if config.registers == 24 and not form.even else config.registers,
         compiler_params=CompilerParams(approx_math=True),
     )
-    def attend(q, k, v, o, lse, *, scale, diagonal, group):  # type: ignore[no-untyped-def]
+    def attend(  # type: ignore[no-untyped-def]
+        q,
+        k,
+        v,
+        table,
+        count,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        o,
+        lse,
+        *,
+        scale,
+        diagonal,
+        group,
+    ):
         """Compute o = softmax2(scale q k^T) v, with powers of two, and lse, the logarithms of the
         sums. `group` is the number of heads whose tiles are interleaved."""
-        wg, group = axis_index("wg"), group if form.causal else 1
+        wg, group = axis_index("wg"), group if form.uneven else 1
+        # scores are in units of `scale`, and in natural units if there is a function of them
+        unit = math.log2(math.e) if form.score is not None else scale
         heads = q.shape[form.heads]
         keys = k.shape[form.positions]
-        blocks = cdiv(q.shape[form.positions], config.rows)
+        height = count[0] if form.ranges else cdiv(q.shape[form.positions], config.rows)
         for above, n, below in tiles(  # type: ignore[var-annotated]
-            q.shape[0] * heads // group, blocks, group, dynamic=form.causal and config.dynamic
+            q.shape[0] * heads // group,
+            height,
+            group,
+            dynamic=(form.uneven or form.ranges) and config.dynamic,
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several query heads share one head of keys and values
             hk = h * k.shape[form.heads] // heads
-            i = blocks - 1 - n if form.causal else n  # the longest tiles first
-            first = i * config.rows + wg * 64
-            steps = cdiv(
-                min(keys, max(0, (i + 1) * config.rows + diagonal)) if form.causal else keys,
-                config.keys,
-            )
-            # keys visible to every row of the tile
-            whole = min(keys, max(0, i * config.rows + diagonal + 1)) if form.causal else keys
-            rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
+            # the first query, the first key, the number of keys, and how many the first query sees
+            if form.ranges:
+                row, first_key, keys, seen = table[n, 0], table[n, 2], table[n, 3], table[n, 4]
+                own = ds(row + wg * 64, 64, stop=table[n, 1])
+            else:
+                i = height - 1 - n if form.causal else n  # the longest tiles first
+                if blocks is not None:
+                    i = blocks[b % blocks.shape[0], h % blocks.shape[1], n, blocks.shape[3] - 1]
+                row, first_key = i * config.rows, 0
+                own, seen = ds(row + wg * 64, 64), row + diagonal + 1
+                if blocks is not None:
+                    own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
+            if blocks is not None:
+                bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+                parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
+                steps = parts + wholes
+                rest = min(wholes, max(0, steps - 1))
+            else:
+                steps = cdiv(
+                    min(keys, max(0, seen + config.rows - 1)) if form.causal else keys, config.keys
+                )
+                # keys visible to every row of the tile
+                whole = min(keys, max(0, seen)) if form.causal else keys
+                rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
+
+            # returns the block of keys of step p
+            def block(p):
+                return steps - 1 - p if blocks is None else nth(blocks, bm, hm, i, p)
+
+            # returns the scores of block n of the keys, in units of `unit`. If `guarded`, they are
+            # -inf where the mask, or the end of the keys, hides a key
+            def scored(s, n, guarded):
+                query = np.minimum(iota(64) + (row + wg * 64), q.shape[form.positions] - 1)[:, None]
+                key = iota(config.keys) + n * config.keys
+                last = guarded and (n + 1) * config.keys > keys
+                if last:
+                    key = np.minimum(key, keys - 1)
+                key = key[None, :]
+                if score is not None:
+                    s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
+                    assert s.shape == (64, config.keys) and s.dtype == np.float32, WRONG_SCORE
+                if mask is not None and guarded:
+                    visible = mask(b, h, query, key, mask_0, mask_1, mask_2)
+                    s = np.where(visible, s, -np.inf)
+                    if last:
+                        s = np.where(iota(config.keys) < keys - n * config.keys, s, -np.inf)
+                return s
+
             top = layout_cast(full(64, -np.inf, np.float32), "column")
             total = full((64, 8), 0.0, np.float32)
             acc = zeros((64, form.depth), np.float32)
 
             # returns the product rescaled to the new maxima, P, the maxima and the sums
             def softmax(s, acc, top, total, v_consumed, guarded):
-                risen = not config.lazy or np.any(partial_max(s) > (top + RISE / scale)[:, None])
+                risen = not config.lazy or np.any(partial_max(s) > (top + RISE / unit)[:, None])
                 change = layout_cast(full(64, 1.0, np.float32), "column")
                 if risen:
                     new = np.maximum(top, s.max(axis=1))
                     change = np.exp2(
-                        np.where(new == -np.inf, 0.0, (top - new) * scale)
+                        np.where(new == -np.inf, 0.0, (top - new) * unit)
                         if guarded
-                        else (top - new) * scale
+                        else (top - new) * unit
                     )
                     total = total * change[:, None]
                     top = new
                 # e = 0 for a row in which every key is masked
-                offset = np.where(top == -np.inf, 0.0, top * -scale) if guarded else top * -scale
+                offset = np.where(top == -np.inf, 0.0, top * -unit) if guarded else top * -unit
 
                 def exponentials(x, first_column):
-                    x = np.exp2(fma(x, scale, offset[:, None]))
+                    x = np.exp2(fma(x, unit, offset[:, None]))
                     if config.early and first_column == 0:
                         schedule_fence(after=x)
                     return x
 
-                e = map_columns(exponentials, s, config.early or config.keys)
-                total = total + partial_sum(e)
-                acc = wgmma_wait(acc)
-                barrier_arrive(v_consumed)
-                # cast only now: the product in flight reads the registers that p will occupy
-                p = e.astype(q.dtype)
-                if risen:
-                    acc = acc * change[:, None]
-                return acc, p, top, total
+                if config.mixed:
+                    early, depth = config.early, form.depth
+                    middle = (early + config.keys) // 2
+                    e = exponentials(s[:, 0:early], 0)
+                    acc = wgmma_wait(acc)
+                    barrier_arrive(v_consumed)
+                    third = exponentials(s[:, early:middle], early)
+                    left = acc[:, 0 : depth // 2] * change[:, None]
+                    schedule_fence(after=left)
+                    last = exponentials(s[:, middle : config.keys], middle)
+                    acc = np.concatenate((left, acc[:, depth // 2 : depth] * change[:, None]), 1)
+                    e = np.concatenate((e, third, last), 1)
+                    total = total + partial_sum(e)
+                else:
+                    e = map_columns(exponentials, s, config.early or config.keys)
+                    total = total + partial_sum(e)
+                    acc = wgmma_wait(acc)
+                    barrier_arrive(v_consumed)
+                    if risen:
+                        acc = acc * change[:, None]
+                # cast only now: the product in flight read the registers that p will occupy
+                return acc, e.astype(q.dtype), top, total
 
             def at(head, i):
                 return (b, head, i, 0) if by_head else (b, i, head, 0)
 
-            # steps go from key block end - 1 down to 0: scores of one block, product of the
-            # previous
-            def kv(end):
+            # a step computes the scores of one block, and the product of the previous one
+            outside = k.shape[form.positions]
+
+            def kv(first):
+                def place(p):
+                    # a block that no step needs is outside of the array, so nothing is read
+                    return at(
+                        hk,
+                        first_key + block(p) * config.keys if p >= 0 and p < steps else outside,
+                    )
+
                 return (
-                    BlockSpec(keys_of_k, lambda j: at(hk, end - 1 - j), buffer_count=config.slots),
-                    BlockSpec(keys_of_k, lambda j: at(hk, end - j), buffer_count=config.slots),
+                    BlockSpec(
+                        keys_of_k,
+                        lambda j: place(first + j),
+                        buffer_count=config.slots,
+                        mode="zero",
+                    ),
+                    BlockSpec(
+                        keys_of_k,
+                        lambda j: place(first + j - 1),
+                        buffer_count=config.slots,
+                        mode="zero",
+                    ),
                 )
 
-            q_spec = BlockSpec(rows_of_q, lambda _: at(h, i), buffer_count=config.q_slots)
+            q_spec = BlockSpec(rows_of_q, lambda _: at(h, row), buffer_count=config.q_slots)
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # Three pipelines on the same slots: blocks with a mask, blocks without, the last
             # product. V of the first step and K of the last are out of range
             head = pipeline(
                 grid=(steps - rest,),
-                in_specs=kv(steps),
+                in_specs=kv(0),
                 manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
             main = pipeline(
                 grid=(rest,),
-                in_specs=kv(rest),
+                in_specs=kv(steps - rest),
                 manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
             tail = pipeline(
                 grid=(1,),
-                in_specs=kv(0),
+                in_specs=kv(steps),
                 manual_produced_barriers=True,
                 manual_consumed_barriers=True,
             )
@@ -176,6 +282,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in head(
                     k, v
                 ):
+                    n = block(j)
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -186,19 +293,23 @@ def kernel(config: Config, form: Form) -> Kernel:
                         else:
                             s = wgmma_wait(s)
                     barrier_arrive(k_consumed)
-                    key = iota(config.keys) + (steps - 1 - j) * config.keys
-                    end = (
-                        np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
-                        if form.causal
-                        else keys
-                    )
-                    s = np.where(key < end, s, -np.inf)
+                    if form.functions:
+                        s = scored(s, n, True)
+                    if mask is None:
+                        key = iota(config.keys) + n * config.keys
+                        end = (
+                            np.minimum(iota(64) + (seen + wg * 64), keys)[:, None]
+                            if form.causal
+                            else keys
+                        )
+                        s = np.where(key < end, s, -np.inf)
                     # keeps the compiler from storing the 32 conditions of a row in registers
                     schedule_fence()
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
-                for _, (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
+                for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
                     k, v, allocations=slots
                 ):
+                    n = block(steps - rest + j)
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -206,6 +317,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                         acc = wgmma(acc, p, v_tile)
                     s = wgmma_wait(s)  # leaves the product with V in flight
                     barrier_arrive(k_consumed)
+                    if score is not None:
+                        s = scored(s, n, False)
                     acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
@@ -217,20 +330,26 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-            o[
-                (b, h, ds(first, 64), ds(0, form.depth))
-                if by_head
-                else (b, ds(first, 64), h, ds(0, form.depth))
-            ] = out
+            o[(b, h, own, ds(0, form.depth)) if by_head else (b, own, h, ds(0, form.depth))] = out
             if lse is not None:
-                lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
+                lse[b, h, own] = (top * unit + np.log2(weight)) * math.log(2)
 
     return attend  # type: ignore[no-any-return]
 
 
-def _result(q: Any, k: Any, v: Any, layout: str, causal: bool, diagonal: int) -> ArrayType:
+def _result(
+    q: Any,
+    k: Any,
+    v: Any,
+    layout: str,
+    causal: bool,
+    diagonal: int,
+    exact: bool = True,
+    batch_invariant: bool = False,
+) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
-    for an offset of a mask that is not used."""
+    for options that contradict each other."""
+    check_invariant("attention", exact, batch_invariant)
     if diagonal and not causal:
         raise SpecError(
             f"attention: diagonal={diagonal} moves the causal mask, but causal is False; fix: pass "
@@ -238,6 +357,54 @@ def _result(q: Any, k: Any, v: Any, layout: str, causal: bool, diagonal: int) ->
         )
     check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
     return ArrayType(q.shape, q.dtype)
+
+
+def _masked_result(
+    q: Any,
+    k: Any,
+    v: Any,
+    blocks: Any,
+    score: tuple | None,
+    mask: tuple | None,
+    layout: str,
+    causal: bool,
+    diagonal: int,
+    exact: bool,
+    batch_invariant: bool,
+) -> ArrayType:
+    """Return the same for a call with functions. Raises SpecError if they take other arguments."""
+    if causal and mask is not None:
+        raise SpecError(
+            "attention: causal=True and a mask; fix: leave causal out, and let the mask function "
+            "return query >= key too"
+        )
+    if batch_invariant and mask is not None:
+        raise SpecError(
+            "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
+            "batch_invariant out"
+        )
+    made = _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
+    check_function("score", score)
+    check_function("mask", mask)
+    if blocks is not None:
+        if mask is None:
+            raise SpecError("attention: blocks without their mask; fix: pass mask= too")
+        wanted = blocks_of(q, k, mask[0], layout).shape
+        if tuple(blocks.shape) != wanted:
+            raise SpecError(
+                f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
+                "what attention_blocks returns for q, k and the same mask, and leave config out"
+            )
+    return made
+
+
+def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
+    """Raise SpecError if rows may depend on each other but must not."""
+    if batch_invariant and not exact:
+        raise SpecError(
+            f"{op}: with exact=False, the sums of a row are rescaled when another row needs it, so "
+            "batch_invariant=True is not possible; fix: leave out exact=False"
+        )
 
 
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
@@ -253,19 +420,36 @@ def _launch(
     v: ArrayInfo,
     out: ArrayInfo,
     lse: ArrayInfo | None,
+    blocks: ArrayInfo | None,
+    score: tuple | None,
+    mask: tuple | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
     layout: str,
     exact: bool,
+    batch_invariant: bool,
     config: Config | None,
     place: Place,
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    form = Form(next(width for width in WIDTHS if width >= depth), causal, layout, lse is not None)
+    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
+    form = Form(
+        next(width for width in WIDTHS if width >= depth),
+        causal,
+        layout,
+        lse is not None,
+        score=of_score,
+        mask=of_mask,
+        arrays=(len(for_score), len(for_mask)),
+    )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
+    if form.functions and (config is None or batch_invariant):
+        config = with_functions(depth, exact, mask is not None)
+    elif batch_invariant:
+        config = choose(form.depth)
     if config is None:
         device = launch.gpu_state().device
         config = choose(
@@ -277,14 +461,25 @@ def _launch(
             heads,
             device.sm_count if device else DEFAULT.sms,
         )
+    elif config.alone and form.functions:
+        raise SpecError(
+            "attention: a config with alone=True has no score or mask; fix: leave config out"
+        )
     arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
     scale = depth**-0.5 if scale is None else float(scale)
+    if of_mask is not None:
+        arrays.append(
+            blocks
+            or visible_blocks(q, k, of_mask, for_mask, config.rows, config.keys, layout, place)
+        )
     kernel(config, form)(
         *arrays,
+        *for_score,
+        *for_mask,
         out=out if lse is None else (out, lse),
-        scale=scale * math.log2(math.e),
+        scale=scale * math.log2(math.e) if of_score is None else scale,
         diagonal=diagonal,
-        group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if causal else 1,
+        group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
     )
 
@@ -298,6 +493,7 @@ def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, Ar
 
 
 CHECKS = {
+    **dict.fromkeys(("score", "mask", "score_gradient"), a(Function) | NONE),
     "causal": FLAG,
     "diagonal": whole(),
     "scale": finite(above=0) | NONE,
@@ -321,15 +517,23 @@ def _gradient_of_q(
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
     result, sums = _result(q, k, v, layout, causal, diagonal), _sums(q, layout, True)
+    check_results("attention_backward", o, lse, grad, grad_lse, result, sums)
+    return result
+
+
+def check_results(
+    op: str, o: Any, lse: Any, grad: Any, grad_lse: Any, result: Any, sums: Any
+) -> None:
+    """Raise SpecError if the results of attention and their gradients do not have the shapes of
+    `result` and of `sums`."""
     wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad", grad, result))
     for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
         if tuple(info.shape) != tuple(like.shape):
             raise SpecError(
-                f"attention_backward: '{name}' must have the shape {tuple(like.shape)}, got "
-                f"{tuple(info.shape)}; fix: pass what attention(…, return_lse=True) returns, and "
-                "gradients of the same shapes"
+                f"{op}: '{name}' must have the shape {tuple(like.shape)}, got "
+                f"{tuple(info.shape)}; fix: pass what {op.removesuffix('_backward')}(…, "
+                "return_lse=True) returns, and gradients of the same shapes"
             )
-    return result
 
 
 def _launch_backward(
@@ -343,6 +547,9 @@ def _launch_backward(
     dq: ArrayInfo,
     dk: ArrayInfo,
     dv: ArrayInfo,
+    score: tuple | None,
+    mask: tuple | None,
+    score_gradient: Function | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -351,12 +558,24 @@ def _launch_backward(
     place: Place,
 ) -> None:
     depth = q.shape[3]
-    form = Form(next(each for each in DEPTHS if each >= depth), causal, layout)
+    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
+    form = Form(
+        next(each for each in DEPTHS if each >= depth),
+        causal,
+        layout,
+        score=of_score,
+        slope=score_gradient or (of_score and derivative(of_score)),
+        mask=of_mask,
+        arrays=(len(for_score), len(for_mask)),
+    )
     loaded = {"q": q, "k": k, "v": v, "grad": grad}
     q, k, v, grad = (_loaded(name, info, place) for name, info in loaded.items())
     scale = depth**-0.5 if scale is None else float(scale)
     arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
-    launch_gradients(*arrays, form, diagonal, scale, deterministic, place)
+    of_functions = [*for_score, *for_mask]
+    launch_gradients(
+        *arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions
+    )
 
 
 @op(
@@ -372,6 +591,7 @@ def _launch_backward(
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
+    functions=("score", "mask"),
     checks=CHECKS,
     batching="merge",
     operations=lambda q, k, layout: 10.0 * math.prod(q.shape) * k.shape[layout.index("s")],
@@ -385,6 +605,9 @@ def attention_backward(
     grad: Any,
     grad_lse: Any = None,
     *,
+    score: Any = None,
+    mask: Any = None,
+    score_gradient: str | Function | None = None,
     causal: bool = False,
     diagonal: int = 0,
     scale: float | None = None,
@@ -407,6 +630,9 @@ def _gradients(
     lse: Any,
     grad_out: Any,
     grad_lse: Any,
+    score: tuple | None,
+    mask: tuple | None,
+    score_gradient: Function | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
@@ -416,6 +642,9 @@ def _gradients(
     return xp(
         attention_backward,
         *(q, k, v, out, lse, grad_out, grad_lse),
+        score=score,
+        mask=mask,
+        score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
         scale=scale,
@@ -429,17 +658,26 @@ def _recorded(
     q: Any,
     k: Any,
     v: Any,
+    blocks: Any,
+    score: tuple | None,
+    mask: tuple | None,
+    score_gradient: Function | None,
     causal: bool,
     diagonal: int,
     scale: float | None,
     layout: str,
     exact: bool,
     deterministic: bool,
+    batch_invariant: bool,
 ) -> Any:
     """Compute attention with the sums, which its gradients need."""
     made, _ = xp(
         attention,
         *(q, k, v),
+        blocks=blocks,
+        score=score,
+        mask=mask,
+        score_gradient=score_gradient,
         causal=causal,
         diagonal=diagonal,
         scale=scale,
@@ -447,16 +685,19 @@ def _recorded(
         exact=exact,
         return_lse=True,
         deterministic=deterministic,
+        batch_invariant=batch_invariant,
     )
     return made
 
 
 @op(
-    operands={"q": "", "k": "", "v": ""},
-    results={"out": _result, "lse": _sums},
+    operands={"q": "", "k": "", "v": "", "blocks": Operand("", ("int32",))},
+    results={"out": _masked_result, "lse": _sums},
     types=TYPES,
     launch=_launch,
-    checks=CHECKS | {"exact": FLAG, "return_lse": FLAG, "config": a(Config) | NONE},
+    functions=("score", "mask"),
+    checks=CHECKS
+    | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG, "config": a(Config) | NONE},
     gradients={"q k v": _gradients},
     composite=lambda return_lse: None if return_lse else _recorded,
     batching="merge",
@@ -467,6 +708,10 @@ def attention(
     k: Any,
     v: Any,
     *,
+    score: Any = None,
+    mask: Any = None,
+    score_gradient: str | Function | None = None,
+    blocks: Any = None,
     causal: bool = False,
     diagonal: int = 0,
     scale: float | None = None,
@@ -474,6 +719,7 @@ def attention(
     exact: bool = True,
     return_lse: bool = False,
     deterministic: bool = False,
+    batch_invariant: bool = False,
     out: Any = None,
     config: Config | None = None,
     target: str | None = None,
@@ -485,6 +731,14 @@ def attention(
     q           (batches, heads, queries, depth), depth up to 256
     k, v        (batches, key heads, keys, depth); the number of heads of q must be a multiple of
                 the number of key heads
+    score       function of (score, batch, head, query, key) that returns another score: a
+                `numpipe.function`, or a tuple of it and up to three arrays, which it takes too
+    mask        function of (batch, head, query, key) that returns whether the query sees the key,
+                alone or in a tuple with arrays
+    score_gradient
+                derivative of `score`, a function of the same arguments; by default derived from its
+                source
+    blocks      what `attention_blocks` returns for the mask; by default computed in each call
     causal      query i sees keys 0…i + diagonal; a query that sees no key gives 0
     diagonal    offset of the causal mask; keys - queries lets the last query see all keys
     scale       positive; None means depth ** -0.5
@@ -496,10 +750,20 @@ def attention(
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
                 differ from run to run; all other results are always reproducible
+    batch_invariant
+                let the bits of a row of the result and its sum depend only on its query, and on the
+                keys and values that it sees: not on the number of queries, heads and batches, nor on
+                a mask that hides nothing from it. The config is then the same for all shapes of a
+                depth. The gradients of k and v add up queries, so they have no such option
     out         array for the result, or with return_lse a pair of arrays; allocated by default
     config      by default what `choose` returns; ignored if gradients are needed
     target, stream
                 as for any kernel
+
+    Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
+    column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
+    key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
+    blocks of which it hides a part. There are no gradients of the functions' arrays.
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
@@ -510,6 +774,62 @@ def attention(
     >>> q, k = np.ones((1, 8, 72, 64), np.float16), np.ones((1, 2, 40, 64), np.float16)
     >>> attention(q, k, k, target="sim").shape
     (1, 8, 72, 64)
+    """
+
+
+def _blocks(q: Any, k: Any, mask: tuple, layout: str) -> ArrayType:
+    check_shapes(tuple(q.shape), tuple(k.shape), tuple(k.shape), layout)
+    check_function("mask", mask)
+    return blocks_of(q, k, mask[0], layout)
+
+
+def _launch_blocks(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    mask: tuple,
+    layout: str,
+    blocks: ArrayInfo,
+    place: Place,
+) -> None:
+    config, (of, *arrays) = with_functions(q.shape[3]), mask
+    visible_blocks(q, k, of, arrays, config.rows, config.keys, layout, place, lists=blocks)
+
+
+@op(
+    operands={"q": "", "k": ""},
+    results={"blocks": _blocks},
+    types=TYPES,
+    launch=_launch_blocks,
+    functions=("mask",),
+    checks={"mask": a(Function), "layout": CHECKS["layout"]},
+    batching="each",
+)
+def attention_blocks(
+    q: Any,
+    k: Any,
+    *,
+    mask: Any = None,
+    layout: str = "bhsd",
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the blocks of keys that a mask leaves in for each block of queries: an int32 array for
+    ``attention(…, mask=mask, blocks=blocks)``, which otherwise computes them in each call.
+
+    q, k, mask, layout  as for `attention`; only the shapes of q and k matter
+    out                 array for the result; allocated by default
+    target, stream      as for any kernel
+
+    The result may be used for all q and k of these shapes, while the arrays of the mask do not
+    change. Raises SpecError for other masks and types.
+
+    >>> @numpipe.function
+    ... def window(batch, head, query, key):
+    ...     return (query >= key) & (query - key < 64)
+    >>> q = np.ones((2, 8, 300, 64), np.float16)
+    >>> attention_blocks(q, q, mask=window, target="sim").shape
+    (1, 1, 3, 6)
     """
 
 

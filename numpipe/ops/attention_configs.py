@@ -11,7 +11,9 @@ import numpy as np
 
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
+from ..core.functions import Function
 from ..plan.specs import ArrayType
+from .declaration import of_function
 
 DEPTHS = (64, 128, 256)
 """head depths that have configs; other depths use those of the next larger one"""
@@ -36,6 +38,8 @@ class Config:
     registers  registers per lane of the memory role
     early      number of keys whose exponentials are computed before the wait for the product with
                V, which ptxas would otherwise move up; None leaves the order to ptxas
+    mixed      rescale the product with V in two halves, each along with exponentials of half of the
+               other keys, so that the units of both kinds of instructions are busy; not if `lazy`
     q_slots    tiles of Q in shared memory at once; with two, the next tile is loaded while one is
                in use
     alone      each CTA has a single tile and a single warpgroup that does its own loads, with
@@ -48,6 +52,7 @@ class Config:
     lazy: bool = False
     turns: bool = True
     early: int | None = None
+    mixed: bool = False
     q_slots: int = 1
     dynamic: bool = True
     registers: int = 40
@@ -60,6 +65,7 @@ class Config:
 
 CONFIGS = {
     "2 warpgroups, 128 keys": Config(early=32, q_slots=2),
+    "2 warpgroups, 128 keys, mixed": Config(early=64, mixed=True, q_slots=2, registers=24),
     "2 warpgroups, 128 keys, lazy": Config(lazy=True, turns=False, early=32, q_slots=2),
     "3 warpgroups, 80 keys, lazy": Config(
         80, 3, lazy=True, turns=False, dynamic=False, registers=32
@@ -81,7 +87,7 @@ FITTING = {
         for causal in (False, True)
     },
     (128, False): (
-        "2 warpgroups, 128 keys",
+        "2 warpgroups, 128 keys, mixed",
         "3 warpgroups, 80 keys, lazy",
         "2 warpgroups, 128 keys, lazy",
     ),
@@ -120,12 +126,49 @@ class Form:
     causal  whether query i sees only keys up to i + diagonal
     layout  dimensions of the arrays: "bhsd" (batch, head, position, depth) or "bshd"
     sums    whether to store the logarithms of the sums
+    ranges  whether a table gives the queries and keys of each tile (`attention_varlen`)
+    score   function of (score, batch, head, query, key) and of arrays, or None
+    slope   derivative of `score`, which gradients need: a function of the same arguments, or None
+    mask    function of (batch, head, query, key) and of arrays, or None
+    arrays  how many arrays each of them takes
     """
 
     depth: int
     causal: bool = False
     layout: str = "bhsd"
     sums: bool = False
+    ranges: bool = False
+    score: Function | None = None
+    slope: Function | None = None
+    mask: Function | None = None
+    arrays: tuple[int, int] = (0, 0)
+
+    @property
+    def functions(self) -> bool:
+        """Whether there is a score or a mask function."""
+        return self.score is not None or self.mask is not None
+
+    @property
+    def even(self) -> bool:
+        """Whether all tiles are alike."""
+        return not (self.uneven or self.ranges or self.functions)
+
+    @property
+    def uneven(self) -> bool:
+        """Whether tiles of queries may see different numbers of keys."""
+        return self.causal or self.mask is not None
+
+    @property
+    def absent(self) -> list[str]:
+        """Parameters of the kernel that it does without."""
+        pairs = zip(("score", "mask"), self.arrays, strict=True)
+        names = [each for name, count in pairs for each in of_function(name)[count:]]
+        return names + ["blocks"] * (self.mask is None)
+
+    @property
+    def unlisted(self) -> list[str]:
+        """Parameters that a kernel without a list of tiles does not have."""
+        return [] if self.ranges else ["table", "count"]
 
     @property
     def heads(self) -> int:
@@ -140,6 +183,15 @@ class Form:
         return (ArrayType(q.shape, q.dtype), sums)[: 1 + self.sums]
 
 
+def with_functions(depth: int, exact: bool = True, mask: bool = True) -> Config:
+    """Return the config for a depth if there is a score or a mask function, for which others do not
+    have enough registers. The lists of a mask need the same blocks, exact or not."""
+    if depth in range(65, 129) and not exact and not mask:
+        return CONFIGS["3 warpgroups, 80 keys, lazy"]
+    name = f"2 warpgroups, {128 if depth <= 128 else 64} keys"
+    return CONFIGS[name if exact else f"{name}, lazy"]
+
+
 @functools.lru_cache(maxsize=1024)
 def choose(
     depth: int,
@@ -149,6 +201,7 @@ def choose(
     keys: int = 1 << 20,
     heads: int = 1,
     sms: int = DEFAULT.sms,
+    alone: bool = True,
 ) -> Config:
     """Return the config for a depth and for the number of queries, keys and heads (heads of all
     batches together).
@@ -159,7 +212,7 @@ def choose(
     fitting = next(known for known in DEPTHS if known >= depth)
     configs = [CONFIGS[pair[not exact]] for pair in (FITTING[fitting, causal], *SMALLER[fitting])]
     return min(
-        configs,
+        [config for config in configs if alone or not config.alone],
         key=lambda config: _cycles(
             config, depth, keys, cdiv(cdiv(queries, config.rows) * heads, sms)
         ),

@@ -17,8 +17,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -44,9 +45,10 @@ from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import BlockSpec
+from ..plan.specs import BlockSpec, Element
 from ..plan.transforms import SwizzleTransform, TilingTransform
 from .attention_configs import Form
+from .attention_function_gradients import launch_function_gradients
 from .op_outputs import Place, allocated
 from .tiled import Tile, launch_over_tiles
 
@@ -132,18 +134,108 @@ KEYS = 128
 """keys of a CTA of `of_keys`"""
 
 
+def keys_and_queries(form: Form, with_dq: bool) -> tuple[int, int]:
+    """Return how many keys a CTA of `of_keys` has, and how many queries a step."""
+    if form.depth > max(SCHEDULES):
+        return WIDE, WIDE
+    return KEYS, SCHEDULES[form.depth if with_dq else 128].rows
+
+
 @functools.cache
-def visible(causal: bool, n: int) -> Function:
-    """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
-    sees: keys from `left` on and, if `causal`, those of queries before ``key + least``."""
+def visible(form: Form, n: int) -> Function:
+    """Return the kernel function ``seen(s, key, left, least, low, high)`` that makes scores -inf
+    that no query sees: keys from `left` on, if causal, those of queries before ``key + least``, and
+    in a sequence among others, all of queries that are not in ``low <= query < high``."""
 
     @function
-    def seen(s, key, left, least):
+    def seen(s, key, left, least, low, high):
         # a first query for each key: a last key for each query takes more registers
-        begin = np.where(key < left, key + least if causal else 0, n)
+        begin = np.where(key < left, key + least if form.causal else 0, n)
+        if form.ranges:
+            begin = np.maximum(begin, low)
+            s = np.where(iota(n) < high, s, -np.inf)
         return np.where(iota(n) >= begin[:, None], s, -np.inf)
 
     return seen
+
+
+ALIGNED = 4
+"""queries; TMA can load the numbers of queries from a multiple of it on"""
+
+
+class Work(NamedTuple):
+    """The keys of a CTA, and the blocks of queries that it loops over.
+
+    there     whether there is anything to do
+    b, hk     batch and head of the keys
+    row       the first key in the array, and `end_row` the end of its sequence there
+    first     its number in its sequence, which has `keys` keys
+    query     where block 0 of the queries begins in the array. Its first `skipped` queries are of
+              another sequence; `queries` and `diagonal` count them
+    start     blocks before it see none of the keys, and those from `whole` on all. `end` is the
+              number of blocks, at least 1
+    """
+
+    there: Any
+    b: Any
+    hk: Any
+    row: Any
+    end_row: Any
+    first: Any
+    keys: Any
+    query: Any
+    skipped: Any
+    queries: Any
+    diagonal: Any
+    start: Any
+    end: Any
+    whole: Any
+
+
+@functools.cache
+def work(form: Form, size: int, n: int) -> Function:
+    """Return the kernel function of the `Work` of a CTA of `size` keys, in blocks of `n` queries."""
+
+    @function
+    def of_cta(q, k, table, count, diagonal, group):
+        heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
+        blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
+        head, j = program_id(0) // blocks, program_id(0) % blocks
+        if form.causal or form.ranges:
+            head, j = interleaved(blocks, k.shape[0] * heads, group)
+        there, first = head < k.shape[0] * heads, j * size
+        row, end_row, query, skipped = first, keys, 0, 0
+        if form.ranges:
+            there = there and count[0] > 0
+            if there:
+                row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
+                keys, skipped = end_row - row + first, table[j, 2] % ALIGNED
+                query, queries = table[j, 2] - skipped, table[j, 3] + skipped
+                # the first query that sees the first key
+                diagonal = first - table[j, 4] - skipped
+        end = max(1, cdiv(queries, n))
+        start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
+        whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
+        whole = whole if first + size <= keys else end
+        b, hk = head // heads, head % heads
+        return Work(
+            there,
+            b,
+            hk,
+            row,
+            end_row,
+            first,
+            keys,
+            query,
+            skipped,
+            queries,
+            diagonal,
+            start,
+            end,
+            whole,
+        )
+
+    return of_cta
 
 
 @function
@@ -151,8 +243,21 @@ def interleaved(blocks, heads, group):
     """Return the head and the block of keys of a CTA: heads of a group side by side, so that what
     they read stays in L2, and blocks of keys that most queries see first."""
     above, rest = program_id(0) // (blocks * group), program_id(0) % (blocks * group)
-    size = min(group, heads - above * group)
+    size = max(1, min(group, heads - above * group))
     return above * group + rest % size, rest // size
+
+
+@function
+def outside(first, n, least, end):
+    """Return whether some of the n positions from `first` on are not in ``least <= i < end``."""
+    return first < least or first + n > end
+
+
+def grid_of(form: Form, size: int) -> Any:
+    """Return the number of tiles of `size` keys, or as many as a list may have."""
+    if form.ranges:
+        return lambda k, table: table.shape[0] * k.shape[form.heads]
+    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0]
 
 
 @functools.cache
@@ -172,18 +277,19 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
     out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
-    seen = visible(form.causal, n)
+    seen, work_of = visible(form, n), work(form, KEYS, n)
     own_row, own_col = (out_rows, 0) if by_rows else (0, out_cols)
     rows_of_q, keys_of_k = (
-        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (n, KEYS)
+        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
+        for size in (n, KEYS)
     )
 
     @numpipe_kernel(
-        grid=lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0],
+        grid=grid_of(form, KEYS),
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
-        without=() if with_dq else "dq",
+        without=[*form.unlisted, *([] if with_dq else ["dq"])],
         compiler_params=CompilerParams(
             approx_math=True,
             store_role=True,
@@ -192,61 +298,71 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         ),
     )
     def attention_gradients(
-        q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
+        q,
+        k,
+        v,
+        grad,
+        stats,
+        delta,
+        table,
+        count,
+        dq,
+        dk,
+        dv,
+        *,
+        scale,
+        scale_log2,
+        diagonal,
+        group,
     ):
-        wg, queries, keys = axis_index("wg"), q.shape[form.positions], k.shape[form.positions]
-        head, j = program_id(0) // cdiv(keys, KEYS), program_id(0) % cdiv(keys, KEYS)
-        if form.causal:
-            head, j = interleaved(cdiv(keys, KEYS), k.shape[0] * k.shape[form.heads], group)
-        b, hk = head // k.shape[form.heads], head % k.shape[form.heads]
-        sharing = q.shape[form.heads] // k.shape[form.heads]
-        end, first = max(1, cdiv(queries, n)), j * KEYS
-        # blocks of queries before `start` see none of the keys, and those from `whole` on all
-        start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
-        whole = cdiv(max(0, first + KEYS - 1 - diagonal), n) if form.causal else 0
-        whole = whole if first + KEYS <= keys else end
+        wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
+        cta = work_of(q, k, table, count, diagonal, group)
+        if not cta.there:
+            return
 
         def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
+            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
 
         def add(part, h, i):
             if dq is not None:
-                s = ds(i * n + wg * own_row, out_rows)
-                atomic_add(dq.at[place(hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
+                s = ds(cta.query + i * n + wg * own_row, out_rows)
+                atomic_add(dq.at[place(cta.hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
 
         def vector(h, i):
-            return b, hk * sharing + h, start + i
+            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n
 
         def matrix(count):
             return BlockSpec(
                 rows_of_q,
-                lambda h, i: place(hk * sharing + h, start + i, 0),
+                lambda h, i: place(cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
                 buffer_count=count,
                 delay_release=1,
             )
 
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, j, 0)),) * 2)
+        kv = pipeline(
+            grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.hk, cta.row, 0)),) * 2
+        )
         exchanged = scratch(SMEM((2, KEYS, n), q.dtype))
         written = scratch(Barrier(num_arrivals=2, num_barriers=2))
         own = ds(wg * 64, 64)
-        numbers = BlockSpec((None, None, n), vector, buffer_count=2)
+        numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
         main = pipeline(
-            grid=(sharing, end - start),
+            grid=(sharing, cta.end - cta.start),
             in_specs=(matrix(3), numbers, numbers, matrix(2)),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
+        dk_acc = zeros((64, depth), np.float32)
+        dv_acc = zeros((64, depth), np.float32)
         for _, (k_tile, v_tile) in kv(k, v):
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             if dq is not None:
                 k_part = k_tile.at[:, ds(wg * own_col, out_cols)]
-            dk_acc = zeros((64, depth), np.float32)
-            dv_acc = zeros((64, depth), np.float32)
             exchanged.at[1, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
             barrier_arrive(written.at[1])
             # the first step adds nothing, outside of dq
-            before, now, h_before, i_before = 1, 0, 0, end
+            before, now, h_before, i_before = 1, 0, 0, cta.end
             for (
                 (h, i),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -267,9 +383,13 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_before)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                if start + i < whole:
-                    least = first - diagonal - (start + i) * n
-                    s = seen(s, iota(64) + wg * 64, keys - first, least)
+                i_first = (cta.start + i) * n
+                if cta.start + i < cta.whole or (
+                    form.ranges and outside(i_first, n, cta.skipped, cta.queries)
+                ):
+                    least = cta.first - cta.diagonal - i_first
+                    low, high = cta.skipped - i_first, cta.queries - i_first
+                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least, low, high)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if dq is not None:
@@ -294,8 +414,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 exchanged.at[now, own, :][...] = grad_s
                 commit_smem(meet=False)
                 barrier_arrive(written.at[now])
-                q_before, h_before, i_before, before, now = q_tile, h, start + i, now, before
-                if h == sharing - 1 and start + i == end - 1:
+                q_before, h_before, i_before, before, now = q_tile, h, cta.start + i, now, before
+                if h == sharing - 1 and cta.start + i == cta.end - 1:
                     dv_acc = wgmma_wait(dv_acc)
                     barrier_wait(written.at[before])
                     if dq is not None:
@@ -307,9 +427,15 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                         part = wgmma_wait(part)
                         add(part, h, i_before)
                     dk_acc = wgmma_wait(dk_acc)
-            i = ds(first + wg * 64, 64)
-            dk[place(hk, i, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, i, ds(0, depth))] = dv_acc.astype(dv.dtype)
+        # after the loop, in which the compiler would compute all addresses before it
+        if not form.ranges or cta.row + KEYS <= cta.end_row:
+            mine = ds(cta.row + wg * 64, 64)
+            dk[place(cta.hk, mine, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, mine, ds(0, depth))] = dv_acc.astype(dv.dtype)
+        else:
+            inside = ds(cta.row + wg * 64, 64, stop=cta.end_row)
+            dk[place(cta.hk, inside, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, inside, ds(0, depth))] = dv_acc.astype(dv.dtype)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -328,46 +454,57 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     computes P and dS for half of the queries of a step, which they exchange in shared memory.
     """
     depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
-    seen = visible(form.causal, WIDE // 2)
-    block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
+    seen, work_of, side = visible(form, WIDE // 2), work(form, WIDE, WIDE), Element(WIDE)
+    block = (None, None, side, depth) if by_head else (None, side, None, depth)
 
     @numpipe_kernel(
-        grid=lambda k: cdiv(k.shape[form.positions], WIDE) * k.shape[form.heads] * k.shape[0],
+        grid=grid_of(form, WIDE),
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
-        without=() if with_dq else "dq",
+        without=[*form.unlisted, *([] if with_dq else ["dq"])],
         compiler_params=CompilerParams(
             approx_math=True, store_role=True, store_slots=2, unsafe_no_auto_barriers=True
         ),
     )
     def wide_attention_gradients(
-        q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
+        q,
+        k,
+        v,
+        grad,
+        stats,
+        delta,
+        table,
+        count,
+        dq,
+        dk,
+        dv,
+        *,
+        scale,
+        scale_log2,
+        diagonal,
+        group,
     ):
-        wg, queries, keys = axis_index("wg"), q.shape[form.positions], k.shape[form.positions]
-        head, j = program_id(0) // cdiv(keys, WIDE), program_id(0) % cdiv(keys, WIDE)
-        if form.causal:
-            head, j = interleaved(cdiv(keys, WIDE), k.shape[0] * k.shape[form.heads], group)
-        b, hk = head // k.shape[form.heads], head % k.shape[form.heads]
-        sharing = q.shape[form.heads] // k.shape[form.heads]
-        end, first = max(1, cdiv(queries, WIDE)), j * WIDE
-        start = min(end - 1, max(0, first - diagonal) // WIDE) if form.causal else 0
-        whole = cdiv(max(0, first + WIDE - 1 - diagonal), WIDE) if form.causal else 0
-        whole = whole if first + WIDE <= keys else end
+        wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
+        cta = work_of(q, k, table, count, diagonal, group)
+        if not cta.there:
+            return
 
         def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
+            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
 
         def vector(h, i):
-            return b, hk * sharing + h, start + i
+            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE
 
         def matrix(h, i):
-            return place(hk * sharing + h, start + i, 0)
+            return place(cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
 
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(block, lambda _: place(hk, j, 0)),) * 2)
-        numbers = BlockSpec((None, None, WIDE), vector, buffer_count=1)
+        kv = pipeline(
+            grid=(1,), in_specs=(BlockSpec(block, lambda _: place(cta.hk, cta.row, 0)),) * 2
+        )
+        numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(sharing, end - start),
+            grid=(sharing, cta.end - cta.start),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2),
                 numbers,
@@ -379,17 +516,22 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
         written = scratch(Barrier(num_arrivals=2, num_barriers=2))
         own, columns = ds(wg * (WIDE // 2), WIDE // 2), ds(wg * half, half)
+        dk_acc = zeros((WIDE, half), np.float32)
+        dv_acc = zeros((WIDE, half), np.float32)
         for _, (k_tile, v_tile) in kv(k, v):
-            dk_acc = zeros((WIDE, half), np.float32)
-            dv_acc = zeros((WIDE, half), np.float32)
             now = 0
             for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
                 s = wgmma(None, k_tile, q_tile.at[own, :].T)
                 dp = wgmma(None, v_tile, do_tile.at[own, :].T)
                 s = wgmma_wait(s)
-                if start + i < whole:
-                    least = first - diagonal - (start + i) * WIDE - wg * (WIDE // 2)
-                    s = seen(s, iota(WIDE), keys - first, least)
+                i_first = (cta.start + i) * WIDE
+                if cta.start + i < cta.whole or (
+                    form.ranges and outside(i_first, WIDE, cta.skipped, cta.queries)
+                ):
+                    i_first = i_first + wg * (WIDE // 2)
+                    least = cta.first - cta.diagonal - i_first
+                    low, high = cta.skipped - i_first, cta.queries - i_first
+                    s = seen(s, iota(WIDE), cta.keys - cta.first, least, low, high)
                 p = np.exp2(fma(s, scale_log2, -stats_tile.at[own][...][None, :]))
                 weights.at[now, :, own][...] = p.astype(q.dtype)
                 dp = wgmma_wait(dp)
@@ -404,14 +546,24 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma(dk_acc, slopes.at[now], q_tile.at[:, columns])
                 if dq is not None:
                     part = wgmma_wait(part)
-                    s_of = ds((start + i) * WIDE, WIDE)
-                    atomic_add(dq.at[place(hk * sharing + h, s_of, columns)], part)
+                    s_of = ds(cta.query + (cta.start + i) * WIDE, WIDE)
+                    atomic_add(dq.at[place(cta.hk * sharing + h, s_of, columns)], part)
                 now = 1 - now
-            i = ds(first, WIDE)
-            dk[place(hk, i, columns)] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, i, columns)] = dv_acc.astype(dv.dtype)
+        if not form.ranges or cta.row + WIDE <= cta.end_row:
+            dk[place(cta.hk, ds(cta.row, WIDE), columns)] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, ds(cta.row, WIDE), columns)] = dv_acc.astype(dv.dtype)
+        else:
+            inside = ds(cta.row, WIDE, stop=cta.end_row)
+            dk[place(cta.hk, inside, columns)] = (dk_acc * scale).astype(dk.dtype)
+            dv[place(cta.hk, inside, columns)] = dv_acc.astype(dv.dtype)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
+
+
+def grid_of_queries(form: Form, rows: int) -> Any:
+    if form.ranges:
+        return lambda q, table: table.shape[0] * q.shape[form.heads]
+    return lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0]
 
 
 QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
@@ -426,46 +578,57 @@ def of_queries(form: Form) -> Kernel:
     wgs, n, slots = QUERIES[depth]
     rows, delay = 64 * wgs, slots[0] - 2
     rows_of_q, keys_of_k = (
-        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (rows, n)
+        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
+        for size in (rows, n)
     )
 
     @numpipe_kernel(
-        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
+        grid=grid_of_queries(form, rows),
+        without=form.unlisted,
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         compiler_params=CompilerParams(approx_math=True),
     )
     def attention_gradient_of_queries(
-        q, k, v, grad, stats, delta, dq, *, scale, scale_log2, diagonal
+        q, k, v, grad, stats, delta, table, count, dq, *, scale, scale_log2, diagonal
     ):
-        keys, heads = k.shape[form.positions], q.shape[form.heads]
-        blocks = cdiv(q.shape[form.positions], rows)
-        head, i = program_id(0) // blocks, program_id(0) % blocks
-        if form.causal:  # the longest first
-            i = blocks - 1 - i
-        b, h = head // heads, head % heads
+        keys, heads, own_row = k.shape[form.positions], q.shape[form.heads], axis_index("wg") * 64
+        if form.ranges:
+            b, h, i = 0, program_id(0) % heads, program_id(0) // heads
+            if i >= count[0]:
+                return
+            row, key, keys, sees = table[i, 0], table[i, 2], table[i, 3], table[i, 4]
+            mine = ds(row + own_row, 64, stop=table[i, 1])
+        else:
+            blocks = cdiv(q.shape[form.positions], rows)
+            head, i = program_id(0) // blocks, program_id(0) % blocks
+            if form.causal:  # the longest first
+                i = blocks - 1 - i
+            b, h, row, key = head // heads, head % heads, i * rows, 0
+            sees, mine = row + diagonal + 1, ds(row + own_row, 64)
         hk = h * k.shape[form.heads] // heads
-        first = i * rows + axis_index("wg") * 64
-        steps = cdiv(min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys, n)
+        steps = cdiv(min(keys, max(0, sees + rows - 1)) if form.causal else keys, n)
         # keys that all queries see
-        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
+        whole = min(keys, max(0, sees)) if form.causal else keys
 
         def place(h, s, d):
             return (b, h, s, d) if by_head else (b, s, h, d)
 
         def block(count, delay):
             return BlockSpec(
-                keys_of_k, lambda j: place(hk, j, 0), buffer_count=count, delay_release=delay
+                keys_of_k,
+                lambda j: place(hk, key + j * n, 0),
+                buffer_count=count,
+                delay_release=delay,
             )
 
-        own = ds(axis_index("wg") * 64, 64)
-        mine = ds(first, 64)
+        own = ds(own_row, 64)
         offset = layout_cast(stats[b, h, mine], "column")[:, None]
         total = layout_cast(delta[b, h, mine], "column")[:, None]
         acc = zeros((64, depth), np.float32)
         queries = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
+            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, row, 0)),) * 2
         )
         main = pipeline(grid=(steps,), in_specs=(block(slots[0], delay), block(slots[1], 0)))
         for _, (q_tile, do_tile) in queries(q, grad):
@@ -474,13 +637,12 @@ def of_queries(form: Form) -> Kernel:
                 dp = wgmma(None, do_tile.at[own, :], v_tile.T)
                 s = wgmma_wait(s)
                 if (j + 1) * n > whole:
-                    key = iota(n) + j * n
                     last = (
-                        np.minimum(iota(64) + (first + diagonal + 1), keys)[:, None]
+                        np.minimum(iota(64) + (sees + own_row), keys)[:, None]
                         if form.causal
                         else keys
                     )
-                    s = np.where(key < last, s, -np.inf)
+                    s = np.where(iota(n) + j * n < last, s, -np.inf)
                 p = np.exp2(fma(s, scale_log2, -offset))
                 dp = wgmma_wait(dp)
                 acc = wgmma(acc, (p * (dp - total)).astype(q.dtype), k_tile)
@@ -505,8 +667,13 @@ def launch_gradients(
     scale: float,
     deterministic: bool,
     place: Place,
+    of_k: tuple = (),
+    of_q: tuple = (),
+    of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. TMA can load q, k, v and grad."""
+    """Compute dq, dk and dv. TMA can load q, k, v and grad. `of_k` and `of_q` are the lists of the
+    tiles of keys and queries, and their numbers, if there is a list; `of_functions` are the arrays
+    of the form's functions."""
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     queries, keys = q.shape[form.positions], k.shape[form.positions]
     stats, delta = (
@@ -516,6 +683,7 @@ def launch_gradients(
             for _ in range(2)
         )
     )
+    deterministic = deterministic or form.functions
     dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
         made = allocated(q, (*q.shape[:3], round_up(depth, 4)), place, np.float32)
@@ -529,10 +697,14 @@ def launch_gradients(
     bytes_of_head = max(1, 8 * heads // k.shape[form.heads] * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
+    if form.functions:
+        numbers = scalars["diagonal"], scale
+        launch_function_gradients(read, dq, dk, dv, form, of_functions, *numbers, place)
+        return
     if keys:
         run = of_keys(form, not deterministic)
-        run(*read, *dq_total, dk, dv, group=group, **scalars, **place)
+        run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
     if deterministic:
-        of_queries(form)(*read, dq, **scalars, **place)
+        of_queries(form)(*read, *of_q, dq, **scalars, **place)
     else:
         launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)

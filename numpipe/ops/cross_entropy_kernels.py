@@ -63,7 +63,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                 picked = full((1, 1), own, np.float32)
             else:
                 # the value is not used, so only the check of its index remains
-                x[0, np.where(counted, label, 0).reshape(-1)]
+                x[k * row.height, np.where(counted, label, 0).reshape(-1)]
                 picked = row.sum(lambda j: np.where(row.column(j) == label, logits(j), 0.0))
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)

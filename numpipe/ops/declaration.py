@@ -32,7 +32,8 @@ from typing import Any, Generic, ParamSpec
 
 from .. import launch
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import Rule, require
+from ..core.functions import Function
+from ..diagnostics.argument_checks import Rule, require, told
 from ..diagnostics.errors import SpecError
 from ..kernels import run_target
 from ..kernels.arguments import MISSING
@@ -48,6 +49,8 @@ __all__ = ["op"]
 P = ParamSpec("P")
 PLACE = ("out", "target", "stream")
 """parameters of a call that are neither operands nor options"""
+ARRAYS = 3
+"""arrays that an option that is a function may take"""
 
 
 @dataclass(frozen=True)
@@ -64,12 +67,32 @@ class Operand:
     types: tuple[str, ...] = ()
 
 
+def of_function(name: str) -> list[str]:
+    """Return the names of the operands for the arrays of a function that is an option."""
+    return [f"{name}_{i}" for i in range(ARRAYS)]
+
+
+def parts(name: str, value: Any) -> tuple:
+    """Return a function and its arrays, padded with None, of an option that is a function or a
+    tuple ``(function, *arrays)``. Raises SpecError for other values."""
+    function, *arrays = value if isinstance(value, tuple) and value else (value,)
+    if not (isinstance(function, Function) or (function is None and not arrays)):
+        raise SpecError(
+            f"{name} must be a numpipe.function, or a tuple of one and its arrays, got "
+            f"{told(value)}; fix: write @numpipe.function above the function's def"
+        )
+    if len(arrays) > ARRAYS:
+        raise SpecError(f"{name}: a function takes up to {ARRAYS} arrays, got {len(arrays)}")
+    return function, *arrays, *[None] * (ARRAYS - len(arrays))
+
+
 def op(
     *,
     operands: Mapping[str, str | Operand],
     results: Mapping[str, str | Callable[..., ArrayType | None]],
     types: Sequence[str],
     launch: Kernel | Callable[..., None],
+    functions: Sequence[str] = (),
     checks: Mapping[str, Rule] | None = None,
     gradients: Mapping[str, Callable] | None = None,
     composite: Callable | None = None,
@@ -81,6 +104,8 @@ def op(
 
     operands    the arrays, each with the names of its dimensions ("rows n"; a leading "..." is any
                 number of dimensions) or an `Operand`; an operand whose default is None is optional
+    functions   options that are a `numpipe.function`, or a tuple of one and up to three arrays of
+                any type and shape, or None. The functions of the declaration get tuples
     results     the dimensions of each result, which has the first operand's type; or a function of
                 operands (``.shape``, ``.dtype``) and options that returns an `ArrayType`, or None
                 if the options omit the result, and raises SpecError if the operands do not match
@@ -153,6 +178,7 @@ class Op(Generic[P]):
         batching: str | Callable = "",
         operations: Callable[..., float] | None = None,
         signature: inspect.Signature | None = None,
+        functions: Sequence[str] = (),
     ) -> None:
         functools.update_wrapper(self, stub, updated=())
         self.name = stub.__name__
@@ -169,9 +195,16 @@ class Op(Generic[P]):
             name: given if isinstance(given, Operand) else Operand(given)
             for name, given in operands.items()
         }
+        every = Operand("", tuple(ELEMENTS))
+        self.functions = {name: of_function(name) for name in functions}
+        self.operands |= {each: every for names in self.functions.values() for each in names}
         self.results = dict(results)
         self.types = tuple(ELEMENTS[name].dtype for name in types)
-        self.optional = [name for name in operands if parameters[name].default is None]
+        self.optional = [
+            name
+            for name in self.operands
+            if name not in parameters or parameters[name].default is None
+        ]
         self.options = {
             name: parameter.default
             for name, parameter in parameters.items()
@@ -256,23 +289,25 @@ class Op(Generic[P]):
         options, *`place`), each in the order of the declaration. Parameters have the op's kinds, or
         are all positional if `by_position`."""
         parameters = self.signature.parameters
-        defaults = dict.fromkeys(self.place)
+        defaults: dict[str, Any] = dict.fromkeys([*self.place, *self.operands])
         defaults |= {name: each.default for name, each in parameters.items()}
         texts, starred = [], by_position
+        split = {} if by_position else {f: of for f, of in self.functions.items() if f in names}
         for name in names:
-            if parameters[name].kind is inspect.Parameter.KEYWORD_ONLY and not starred:
+            if not starred and parameters[name].kind is inspect.Parameter.KEYWORD_ONLY:
                 texts.append("*")
                 starred = True
             required = defaults[name] is inspect.Parameter.empty
             texts.append(name if required else f"{name}=defaults[{name!r}]")
+        known = {*names, *[each for of in split.values() for each in of]}
         groups = [
-            "".join(f"{name}, " if name in names else f"defaults[{name!r}], " for name in group)
+            "".join(f"{name}, " if name in known else f"defaults[{name!r}], " for name in group)
             for group in (self.operands, self.options, self.place)
         ]
-        text = (
-            f"def {self.name}({', '.join(texts)}): return ({groups[0]}), ({groups[1]}), {groups[2]}"
-        )
-        values: dict[str, Any] = {"defaults": defaults}
+        lines = [f"{name}, {', '.join(of)} = parts({name!r}, {name})" for name, of in split.items()]
+        lines.append(f"return ({groups[0]}), ({groups[1]}), {groups[2]}")
+        text = f"def {self.name}({', '.join(texts)}): {'; '.join(lines)}"
+        values: dict[str, Any] = {"defaults": defaults, "parts": parts}
         exec(text, values)  # as in collections.namedtuple: `inspect` takes 5 us to bind a call
         return values[self.name]  # type: ignore[no-any-return]
 
@@ -521,6 +556,7 @@ class Op(Generic[P]):
     def saved(self) -> list[str]:
         """Operands and results that the gradient functions take."""
         names = {name for function in self.gradients.values() for name in asked_by(function)}
+        names |= {each for name, of in self.functions.items() if name in names for each in of}
         return [name for name in (*self.operands, *self.results) if name in names]
 
     def gradients_of(
@@ -597,9 +633,9 @@ class Op(Generic[P]):
         options = {name: values[name] for name in self.options if name in values}
         if leading:
             return xp(self, **arrays, **options)
-        if self.batching != "merge":
+        if self.batching != "merge" or any(options[name] for name in self.functions):
             calls = [
-                xp(self, **{name: x[number] for name, x in arrays.items()}, **options)
+                self._packed_call(xp, {name: x[number] for name, x in arrays.items()}, options)
                 for number in range(size)
             ]
             if not isinstance(calls[0], tuple):
@@ -611,6 +647,12 @@ class Op(Generic[P]):
         several = made if isinstance(made, tuple) else (made,)
         split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
         return split if isinstance(made, tuple) else split[0]
+
+    def _packed_call(self, xp: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
+        """Call the op with arrays and options by name."""
+        options = {name: bundled({**arrays, **options}, name) for name in options}
+        named = {name: x for name, x in arrays.items() if name in self.signature.parameters}
+        return xp(self, **named, **options)
 
     def documentation(self, about: str) -> str:
         """Return the op's docstring in a framework: its own first paragraph, then `about` and the
@@ -634,5 +676,17 @@ def asked_by(function: Callable) -> tuple[str, ...]:
 
 
 def by_name(function: Callable, values: Mapping[str, Any]) -> Any:
-    """Call a function with the values named by its parameters; other parameters keep defaults."""
-    return function(**{name: values[name] for name in asked_by(function) if name in values})
+    """Call a function with the values named by its parameters; other parameters keep defaults. A
+    function that is an option is passed in a tuple with its arrays."""
+    return function(
+        **{name: bundled(values, name) for name in asked_by(function) if name in values}
+    )
+
+
+def bundled(values: Mapping[str, Any], name: str) -> Any:
+    """Return a value by name; a function that is an option with its arrays, in a tuple."""
+    value = values[name]
+    if f"{name}_0" not in values or value is None:
+        return value
+    arrays = map(values.get, of_function(name))
+    return (value, *[array for array in arrays if array is not None])

@@ -20,13 +20,15 @@ from numpipe.errors import NumpipeError, SpecError, TargetError
 from numpipe.launch import current_gpu
 from tests.abuse.arguments import HUGE, NAN, Odd
 from tests.abuse.rule import LIMIT
+from tests.kernels.attention_function_cases import causal
 
 H, X = np.ones((64, 64), np.float16), np.ones((64, 64), np.float32)
 Q = np.ones((1, 2, 64, 64), np.float16)
 MESH = numpipe.Mesh.simulated(2)
 GOOD: dict[str, Mapping[str, Any]] = {
     "matmul": {"a": H, "b": H},
-    "attention": {"q": Q, "k": Q, "v": Q},
+    "attention": {"q": Q, "k": Q, "v": Q, "mask": causal},
+    "attention_blocks": {"q": Q, "k": Q, "mask": causal},
     "copy": {"a": H},
     "softmax": {"x": X},
     "log_softmax": {"x": H},
@@ -157,7 +159,8 @@ def hostile(op: str, number: int) -> dict[str, Any]:
     """Return the arguments of a hostile call: one to three of a good call's are replaced."""
     draw, declared = random.Random(f"{op} {number}"), getattr(ops, op)
     named = {**GOOD[op]} | ({} if declared.sharded else {"target": "sim"})
-    arrays = [*declared.operands, "out"]
+    arrays = [name for name in declared.operands if name in declared.signature.parameters]
+    arrays.append("out")
     for name in draw.choices(
         [*arrays, *arrays, *declared.options, *declared.place], k=draw.randint(1, 3)
     ):

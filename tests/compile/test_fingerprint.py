@@ -383,7 +383,8 @@ made = []
 begin = Kernel.__init__
 Kernel.__init__ = lambda self, *args, **named: (begin(self, *args, **named), made.append(self))[0]
 for path in sorted(Path("examples").glob("*.py")):
-    if path.stem != "torch_model":  # it needs PyTorch, and has no kernels
+    # these need PyTorch, and have no kernels
+    if path.stem not in ("torch_model", "train_transformer"):
         importlib.import_module(path.stem)
 import attention_ladder, gemm_ladder, gemm_tuned, w4a16
 from importlib import import_module
@@ -401,7 +402,15 @@ modules = {
 from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
+from tests.kernels.attention_function_cases import documents, soft_cap
+of_functions = Form(64, score=soft_cap, mask=documents, arrays=(0, 1))
+kernel(Config(), of_functions)
+from numpipe.ops import attention_function_gradients
+attention_function_gradients.of_keys(of_functions)
+attention_function_gradients.of_queries(of_functions)
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
+from numpipe.ops.attention_varlen import plan
+plan(128, 128, True, True), kernel(Config(), Form(128, ranges=True))
 prepare(Form(64)), of_queries(Form(64)), of_keys(Form(64), True), of_keys(Form(256), False)
 from tests.kernels.op_calls import run_ops_over_rows
 run_ops_over_rows()

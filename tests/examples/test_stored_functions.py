@@ -31,9 +31,13 @@ from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
 from numpipe.kernels.call_results import HostView
 from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
+from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
+from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
+from numpipe.ops.attention_varlen import plan as tiles
+from tests.kernels.attention_function_cases import alibi, documents
 from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import FORMS
 
@@ -73,10 +77,25 @@ ATTENTION = [
     for cfg, causal, layout, sums in itertools.product(
         (Config(), Config(64, 1, alone=True)), (False, True), ("bhsd", "bshd"), (False, True)
     )
+] + [
+    (attention(Config(), Form(64, layout="bshd", ranges=True)), {}),
+    (tiles(128, 128, True, True), {}),
+]
+OF_FUNCTIONS = Form(64, score=alibi, slope=alibi, mask=documents, arrays=(1, 1))
+ATTENTION += [
+    (kernel, {})
+    for kernel in (
+        attention(Config(), OF_FUNCTIONS),
+        classify(documents, 1, 128, 128),
+        attention_mask_lists,
+        attention_mask_order,
+        function_gradients.of_keys(OF_FUNCTIONS, "dk"),
+        function_gradients.of_queries(OF_FUNCTIONS),
+    )
 ]
 GRADIENTS = [
     (kernel, {})
-    for form in (Form(64, True, "bshd"), Form(256))
+    for form in (Form(64, True, "bshd"), Form(256), Form(128, layout="bshd", ranges=True))
     for kernel in (
         prepare(form),
         of_keys(form, True),
@@ -184,8 +203,11 @@ def test_all_kernels_are_among_them() -> None:
         "jax_calls.py",
         "matmul.py",
         "attention.py",
+        "attention_function_gradients.py",
+        "attention_functions.py",
         "attention_gradients.py",
         "attention_short.py",
+        "attention_varlen.py",
         "copy.py",
         "by_rows.py",
         "w4a16.py",

@@ -12,6 +12,7 @@ import pytest
 
 import numpipe
 from numpipe import ops
+from tests.kernels.attention_function_cases import causal
 
 torch = pytest.importorskip("torch")
 functional: Any = torch.nn.functional
@@ -23,7 +24,7 @@ class Case:
     """A call of an op.
 
     right     the result in PyTorch, as a function of the operands
-    shapes    shapes of the operands; an int shape is one of labels
+    shapes    shapes of the operands; an int shape is one of labels; an array is the operand itself
     options   of the op
     graded    number of operands, the first ones, that have gradients
     dtype     of operands that are not labels
@@ -54,6 +55,13 @@ def scaled(x: Any) -> Any:
     return (x / scales[..., None]).round(), scales
 
 
+def per_sequence(q: Any, k: Any, v: Any, at: Any, at_k: Any) -> Any:
+    split = [x.swapaxes(0, 1).tensor_split(i[1:-1], 1) for x, i in ((q, at), (k, at_k), (v, at_k))]
+    parts = map(functional.scaled_dot_product_attention, *split)
+    return torch.cat([*parts], 1).swapaxes(0, 1)
+
+
+STARTS = np.array([0, 30, 64], np.int32)
 GATED, VECTOR = ((5, 40), (5, 40)), (40,)
 NORM = {"eps": 1e-5}
 CASES = {
@@ -63,6 +71,16 @@ CASES = {
         ((1, 2, 64, 64),) * 3,
         graded=3,
         dtype=np.float16,
+    ),
+    "attention_blocks": Case(
+        lambda q, k: q.new_tensor([[[[1, 0, 0, 0]]]]),
+        ((1, 2, 64, 64),) * 2,
+        {"mask": causal},
+        graded=0,
+        dtype=np.float16,
+    ),
+    "attention_varlen": Case(
+        per_sequence, ((64, 2, 64),) * 3 + (STARTS, STARTS), graded=3, dtype=np.float16
     ),
     "copy": Case(lambda x: x),
     "cross_entropy": Case(functional.cross_entropy, ((6, CLASSES), 6)),
@@ -108,7 +126,9 @@ def place(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
 def arrays_of(case: Case, *batch: int) -> list[Any]:
     rng = np.random.default_rng(0)
     return [
-        rng.integers(0, CLASSES, (*batch, shape)).astype(np.int32)
+        np.broadcast_to(shape, (*batch, *shape.shape)).copy()
+        if isinstance(shape, np.ndarray)
+        else rng.integers(0, CLASSES, (*batch, shape)).astype(np.int32)
         if isinstance(shape, int)
         else rng.standard_normal((*batch, *shape)).astype(case.dtype)
         for shape in case.shapes
@@ -178,7 +198,10 @@ def test_in_pytorch(name: str, target: str) -> None:
         if case.graded:
             weighted(made).backward()
             check([x.grad for x in given[: case.graded]], gradients, case.tolerance)
-    torch.library.opcheck(getattr(torch.ops.numpipe, name).default, tuple(tensors()), case.options)
+    options = {
+        key: f"{x.__module__}:{x.__name__}" if callable(x) else x for key, x in case.options.items()
+    }
+    torch.library.opcheck(getattr(torch.ops.numpipe, name).default, tuple(tensors()), options)
     results, gradients = exact_of_each(case, arrays_of(case, 2))
     with torch.no_grad():
         check(torch.vmap(ours)(*tensors(2)), results, case.tolerance)

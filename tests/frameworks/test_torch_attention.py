@@ -5,6 +5,7 @@ The kernel is a fake here; it has its own tests.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -90,6 +91,45 @@ def test_gradients_match_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.testing.assert_close(x.double(), y, rtol=2e-3, atol=4e-3)
     with pytest.raises(SpecError, match="attention_backward: .* has no backward pass; fix: call"):
         torch.autograd.grad(made, given, weights, create_graph=True)
+
+
+HOW = ["compile", "autocast", "checkpoint", "compile autocast checkpoint"]
+
+
+@pytest.mark.parametrize("how", HOW)
+def test_a_layer_trains(how: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("NUMPIPE_TARGET", target)
+    device = "cuda" if target == "gpu" else "cpu"
+    x, weight = (torch.randn(shape, device=device) for shape in ((2, 72, 64), (64, 128)))
+
+    def layer(attend: Any, x: Any, weight: Any) -> Any:
+        q, k, v = (x @ weight).unflatten(-1, (4, 32)).transpose(1, 2).split((2, 1, 1), 1)
+        return attend(q, k, v, is_causal=True, enable_gqa=True)
+
+    def run(attend: Any, dtype: Any, how: str) -> list[Any]:
+        given = [each.to(dtype).requires_grad_() for each in (x, weight)]
+        f = functools.partial(layer, attend)
+        if "checkpoint" in how:
+            f = functools.partial(torch.utils.checkpoint.checkpoint, f, use_reentrant=False)
+        if "compile" in how:
+            f = torch.compile(f, backend="inductor" if target == "gpu" else "aot_eager")
+        with torch.autocast(device, torch.bfloat16, enabled="autocast" in how):
+            y = f(*given)
+        y.double().square().sum().backward()
+        assert all(each.grad.dtype == dtype for each in given)
+        return [y.detach(), *(each.grad for each in given)]
+
+    dtype = torch.float32 if "autocast" in how else torch.bfloat16
+    wanted = run(theirs, torch.float64, "")
+    errors = [
+        [
+            (a.double() - b).norm() / b.norm()
+            for a, b in zip(run(attend, dtype, use), wanted, strict=True)
+        ]
+        for attend, use in ((sdpa, how), (theirs, how.replace("compile", "")))
+    ]
+    assert all(ours < 1.05 * other for ours, other in zip(*errors, strict=True)), errors
 
 
 @pytest.mark.parametrize("shape", [(4, 9, 16), (2, 4, 9, 16), (3, 2, 4, 9, 16)], ids=str)

@@ -87,6 +87,8 @@ class Array:
         return found, tuple(sides)
 
     def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, tuple) and any(np.ndim(part) == 2 for part in index):
+            return self.values[index]
         places, sides = self.places(index)
         there = functools.reduce(
             np.logical_and, np.meshgrid(*(at >= 0 for at in places), indexing="ij")

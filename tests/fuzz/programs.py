@@ -76,6 +76,10 @@ class Program(Source):
         if how == "gather" and layout == "accumulator":
             axis = self.rng.choice([0, 1])
             parts[axis] = f"order[ds({self.start()}, {shape[axis]})]"
+            if self.chance(30):  # of elements
+                other = f"order[ds({self.start()}, {shape[1 - axis]})]"
+                rows, columns = (parts[0], other) if axis == 0 else (other, parts[1])
+                parts = [f"{rows}[:, None]", f"{columns}[None, :]"]
         text = f"{array}[{', '.join(parts)}]"
         if how == "named":
             layout = f"rows {self.rng.choice([n for n in LANES if shape[1] % (2 * n) == 0])}"

@@ -22,6 +22,8 @@ from numpipe.kernels.row_kernels import Rows
 from numpipe.kernels.row_schedules import choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
+from numpipe.ops.attention_function_gradients import of_keys as function_keys
+from numpipe.ops.attention_function_gradients import of_queries as function_queries
 from numpipe.ops.attention_gradients import of_keys, of_queries
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
@@ -48,6 +50,7 @@ from tests.kernels import (
     wish_kernels,
 )
 from tests.kernels import kernels_for_tests as pipelines
+from tests.kernels.attention_function_cases import documents, soft_cap
 from tests.kernels.rows_of_kernels import in_steps, scaled, swapped
 from tests.language.pipeline import test_drain
 
@@ -223,25 +226,33 @@ run(
     cfg=batched_gemm.Config(tn=64, slots=2),
 )
 # two tiles of one CTA, with two masked blocks
-attend = attention_of(Config(64, dynamic=False), Form(64, causal=True))
-run(
-    "numpipe.ops.attention",
-    numpipe.kernel(
-        attend.function,
-        out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype),
-        without="lse",
-        grid=numpipe.persistent(1),
-        num_compute_wgs=2,
-        wg_axis="wg",
-        memory_registers=40,
+BLOCKS = np.array([[1, 1, 0, 0, 0, 1, 1], [2, 2, 2, 3, 1, 0, 0]], np.int32)[None, None]
+for config, form, given in (
+    (Config(64, dynamic=False), Form(64, causal=True), []),
+    (
+        Config(64, early=32, mixed=True, dynamic=False),
+        Form(64, score=soft_cap, mask=documents, arrays=(0, 1)),
+        [BLOCKS, np.arange(256, dtype=np.int32)[None] // 90],
     ),
-    ints(1, 1, 256, 64),
-    ints(1, 1, 256, 64),
-    ints(1, 1, 256, 64),
-    scale=np.float32(0.125),
-    diagonal=0,
-    group=1,
-)
+):
+    attend = attention_of(config, form)
+    run(
+        f"numpipe.ops.attention{', with functions' * form.functions}",
+        numpipe.kernel(
+            attend.function,
+            out_type=lambda q: numpipe.ArrayType(q.shape, q.dtype),
+            without=[*form.absent, *form.unlisted, "lse"],
+            grid=numpipe.persistent(1),
+            num_compute_wgs=2,
+            wg_axis="wg",
+            memory_registers=40,
+        ),
+        *[ints(1, 1, 256, 64)] * 3,
+        *given,
+        scale=np.float32(0.125),
+        diagonal=0,
+        group=1,
+    )
 run(
     "numpipe.ops.attention, short",
     attention_of(Config(64, 1, alone=True), Form(64, causal=True)),
@@ -250,6 +261,22 @@ run(
     diagonal=0,
     group=1,
 )
+FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1))
+for name, made, rows, outputs in (
+    ("keys", function_keys(FORM), (256, 128), (128, 128)),
+    ("queries", function_queries(FORM), (128, 256), (128,)),
+):
+    blocks = np.array([[[[2, 2, 0, 1, 3, 2, 0]]]], np.int32)
+    run(
+        f"gradients of numpipe.ops.attention, {name}, with functions",
+        made,
+        *(ints(1, 1, rows[n], 64) for n in (0, 1, 1, 0)),
+        *(ints(1, 1, rows[0], dtype=F32), ints(1, 1, rows[0], dtype=F32)),
+        *(blocks, np.arange(256, dtype=np.int32)[None] // 90),
+        *(out(1, 1, size, 64) for size in outputs),
+        scale=np.float32(0.1),
+        diagonal=0,
+    )
 for name, depth, queries in (("keys", 64, 384), ("keys", 128, 256), ("wide keys", 256, 256)):
     run(
         f"gradients of numpipe.ops.attention, {name} of depth {depth}",

@@ -120,7 +120,7 @@ def wanted_of_sums(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
 
 
 @numpipe.kernel
-def gathered(table, wide, rows, found, picked, cut, numbers):
+def gathered(table, wide, rows, found, picked, cut, numbers, pairs, diagonals):
     """Gather rows, columns and elements at indices some of which are out of bounds, and read as
     0."""
     v = numpipe.index(rows[ds(0, 64)], "zero")
@@ -128,6 +128,11 @@ def gathered(table, wide, rows, found, picked, cut, numbers):
     picked[ds(0, 64), ds(0, 64)] = wide[1, ds(0, 64), v]
     cut[ds(0, 64)] = table[v, 2] + table[0, numpipe.index(iota(64) * 3, "zero")]
     numbers[ds(0, 64)] = rows[v]
+    own, columns = rows[ds(0, 64)][:, None], (iota(32) * 3)[None, :]
+    pairs[ds(0, 64), ds(0, 32)] = wide[
+        1, numpipe.index(own, "zero"), numpipe.index(columns, "clip")
+    ]
+    diagonals[ds(0, 64), ds(0, 32)] = table[3, numpipe.index(iota(64)[:, None] - columns, "zero")]
 
 
 def arrays_of_gathered() -> dict[str, np.ndarray]:
@@ -142,6 +147,8 @@ def arrays_of_gathered() -> dict[str, np.ndarray]:
         "picked": np.full((64, 64), 7, F16),
         "cut": np.full(64, 7, F32),
         "numbers": np.full(64, 7, I32),
+        "pairs": np.full((64, 32), 7, F16),
+        "diagonals": np.full((64, 32), 7, F32),
     }
 
 
@@ -160,6 +167,10 @@ def wanted_of_gathered(given: dict[str, np.ndarray]) -> dict[str, np.ndarray]:
         "picked": take(wide[1, :64], rows, 1),
         "cut": take(table[:, 2], rows, 0) + take(table[0], np.arange(64) * 3, 0),
         "numbers": take(rows, rows, 0),
+        "pairs": take(wide[1][:, np.minimum(np.arange(32) * 3, 70)], rows, 0),
+        "diagonals": take(
+            table[3], (np.arange(64)[:, None] - np.arange(32) * 3).reshape(-1), 0
+        ).reshape(64, 32),
     }
 
 

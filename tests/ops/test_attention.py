@@ -46,12 +46,13 @@ def test_attention_matches_float64(name: str) -> None:
     assert case.wrong(*case.run("sim", SMALL)) == ""
 
 
-@pytest.mark.variants(1)
+@pytest.mark.variants(2)
 @pytest.mark.parametrize(
     "change, names",
     [
         ({"lazy": True}, ["peaked", "rows that see nothing"]),
         ({"wgs": 3, "keys": 80, "turns": False, "dynamic": False}, ["causal"]),
+        ({"early": 32, "mixed": True}, ["causal"]),
     ],
     ids=str,
 )

@@ -197,6 +197,14 @@ def test_no_schedule_of_warps_shows_a_hazard(columns: int, blocks: bool) -> None
     assert found.ok, str(found)
 
 
+def test_gradients_in_place_of_many_rows_show_no_hazard() -> None:
+    x, rows = numbers(40, 33), np.ones((2, 40), np.float32)
+    arrays = {"labels": np.ones(40, np.int32), "grad": rows[0], "loss": rows[1], "dx": x}
+    options = {"smoothing": 0.0, "ignored": -100, "schedules": 3}
+    found = numpipe.verify(forward(("lse",), False).kernel(x), x, **arrays, **options)
+    assert found.ok, str(found)
+
+
 @compiles
 @pytest.mark.variants(1, thorough=3)
 @pytest.mark.parametrize("columns", [128256, 50257, 4096])

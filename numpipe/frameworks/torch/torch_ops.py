@@ -129,6 +129,7 @@ class TorchOp:
         self.declared, self.name, self.full = declared, declared.name, full
         parameters = declared.signature.parameters
         kinds = {name: _kind(parameters[name]) for name in declared.options}
+        kinds |= dict.fromkeys(declared.functions, "str?")
         self._kinds = {name: kind for name, kind in kinds.items() if kind}
         place = ["mesh"] * declared.sharded
         taken = {*declared.operands, *self._kinds, *place, "out"}
@@ -161,7 +162,8 @@ class TorchOp:
         kinds |= {"mesh": "str"} if declared.sharded else {}
         texts = []
         for each, kind in (kinds | self._kinds).items():
-            default = declared.signature.parameters[each].default
+            parameter = declared.signature.parameters.get(each)
+            default = None if parameter is None else parameter.default
             spelled = f'"{default}"' if isinstance(default, str) else default
             required = out or default is inspect.Parameter.empty
             texts.append(f"{kind} {each}" if required else f"{kind} {each}={spelled}")

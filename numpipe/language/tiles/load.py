@@ -10,6 +10,8 @@ index                                 value
 ``scale[k]``                          a number
 ``table[v]``, ``x[v, ds(j, 64)]``     a gather: elements, rows or columns at the indices in an int32
                                       vector v
+``bias[h, rows, columns]``            a gather of elements, as in NumPy: int32 tiles of indices are
+                                      broadcast, here (64, 1) and (1, 64) to a tile (64, 64)
 ``c[ds(i, 128, stop=n), …]``          the same block, with zeros from element n of the array on
 ====================================  ==============================================================
 
@@ -41,7 +43,7 @@ import numpy as np
 
 from ...arch.dimensions import Ints
 from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
-from ...core.arith import INT64, as_read
+from ...core.arith import INT64, as_read, is_integer
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
@@ -68,6 +70,7 @@ from .layouts import (
     Form,
     by_rows,
     coalesced_form,
+    combined,
     has_coalesced,
     layout_of,
 )
@@ -127,6 +130,32 @@ def plan(ref: Any, parts: Sequence) -> tuple[Ints, Form | None]:
         ref.arg.dtype,
         [form_of(parts[axis], f"{name}[…]") or parts[axis].size for axis in axes],
     )
+
+
+def element_form(ref: Any, parts: Sequence) -> Form | None:
+    """Return the form of a tile whose elements are gathered one by one, at indices in several tiles
+    or in one of two dimensions; None for other indices. `parts`: the index, or its Numba types.
+
+    Raises SpecError for indices of another type, and for shapes that cannot be broadcast.
+    """
+    name, dtype = ref.arg.name, ref.arg.dtype
+    tiles = [form for part in parts if (form := form_of(part, f"{name}[…]")) is not None]
+    if not tiles or (len(tiles) == 1 and len(tiles[0].shape) == 1):
+        return None
+    others = [part for part in parts if form_of(part, f"{name}[…]") is None]
+    if (
+        len(parts) != ref.arg.ndim
+        or any(form.dtype != INT32 for form in tiles)
+        or not all(isinstance(part, NoValue) or is_integer(part) for part in others)
+    ):
+        raise SpecError(
+            f"array '{name}' has {ref.arg.ndim} dimension{'s' * (ref.arg.ndim != 1)}: expected "
+            f"{name}[…] with an integer or a tile of int32 along each of them, got {parts}"
+        )
+    ref.arg.check_plain(f"{name}[…]")
+    check_dtype(dtype, f"{name}[…]")
+    shape, layout = combined(f"{name}[…]", tiles)
+    return Form(shape, dtype, layout)
 
 
 def number_type(dtype: np.dtype) -> np.dtype:
@@ -240,7 +269,9 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
 def load(ref: GmemRef, index: Any) -> Any:
     """Return the block ``ref[index]`` as a register tile, or a single element as a number."""
     array, given = ref.array, whole_slices(index)
-    axes, form = plan(ref, parts := plain(given))
+    if (form := element_form(ref, parts := plain(given))) is not None:
+        return _elements(ref, given, form)
+    axes, form = plan(ref, parts)
     machine = current()
     if not machine.role.computes and (
         form is not None or (unknown := without_value(ref.arg, parts))
@@ -294,6 +325,31 @@ def load(ref: GmemRef, index: Any) -> Any:
             value[tuple(chosen)] = np.take(
                 found, parts[axes[gathered]].value[indices] - part.start, axis=gathered
             )
+    return Tile(value, form)
+
+
+def _elements(ref: GmemRef, given: Sequence, form: Form) -> Tile:
+    """Gather elements, at most one for each element of the tile's form."""
+    machine = current()
+    if not machine.role.computes or any(isinstance(part, NoValue) for part in given):
+        return Tile(None, form)
+    parts, absent = settled(ref, given, plain(given))
+    axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, Tile))
+    check_inside(
+        ref, parts, axes, f"'{ref.name}[…]'", "the GPU reads 0", "the GPU reads 0", "loads from"
+    )
+    check_gathered(ref, given)
+    where = np.broadcast_arrays(*(getattr(part, "value", part) for part in parts))
+    inside = np.logical_and.reduce(
+        [(at >= 0) & (at < size) for at, size in zip(where, ref.array.shape, strict=True)]
+    )
+    value = np.zeros(form.shape, form.dtype)
+    if inside.any() and not absent:
+        chosen = [at[inside] for at in where]
+        box = tuple(slice(int(at.min()), int(at.max()) + 1) for at in chosen)
+        found = machine.gmem_read(ref.array, box, ref.name)
+        corner = [part.start for part in box]
+        value[inside] = found[tuple(at - n for at, n in zip(chosen, corner, strict=True))]
     return Tile(value, form)
 
 

@@ -9,24 +9,26 @@ has cached.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import BFLOAT16, FLOAT32, packing
+from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
 from ...core import numba as nb
 from ...core.arith_cuda import type_of
+from ...core.inert import NoValue
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
 from .array_views import index_form
 from .array_views_cuda import Block, indices_of, stops
-from .elementwise_cuda import each_way, place_of
+from .elementwise import Plan
+from .elementwise_cuda import each_way, elements, place_of
 from .fence_order import before_access
 from .indices import plain
 from .indices_cuda import settled
-from .layouts import Form, vector_of
+from .layouts import Form, laid, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType, SmemType
 from .row_layouts import lanes_of
@@ -186,6 +188,9 @@ def _load(ref: Any, index: Any) -> Any:
     if not isinstance(ref, GmemType):
         return None
     parts, arg = plain(whole_slices(index)), ref.arg
+    if (form := source.element_form(ref, parts)) is not None:
+        builder, args = yield TileType(form)
+        return _elements(builder, ref, index, args, form)
     axes, form = source.plan(ref, parts)
     tile = None if form is None else TileType(form)
     unknown = source.without_value(arg, parts) if tile is None and not ref.role.computes else ""
@@ -222,6 +227,33 @@ def _load(ref: Any, index: Any) -> Any:
         if block.dtype.itemsize == 8
         else _bits(builder, block.dtype, bits)
     )
+
+
+def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: Form) -> Any:
+    """Gather the elements of a tile at tiles of indices."""
+    tile, parts = TileType(form), plain(whole_slices(index))
+    if not ref.role.computes or any(isinstance(part, NoValue) for part in parts):
+        return undefined(tile)
+    start = settled(builder, ref, args[0], index, args[1])
+    axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, TileType))
+    block = Block(builder, ref, args[0], start, axes)
+    indices = []
+    for axis in axes:
+        want = TileType(laid(parts[axis].form, form.shape, form.layout))
+        moved = builder.cast(start[axis], parts[axis], want)
+        indices.append(elements(builder, want, moved, Plan(INT32, form)))
+    found, strides = [], list(block.stride)
+    if ref.arg.tma and ref.arg.order == "row" and axes[-1] == ref.arg.ndim - 1:
+        strides[-1] = nb.const(1, nb.i64)
+    for places in zip(*indices, strict=True):
+        at, inside = block.base, block.inside
+        for n, size, stride in zip(places, block.size, strides, strict=True):
+            here = builder.icmp_unsigned("<", n, size)
+            inside = builder.and_(inside, here)
+            at = block.moved(at, builder.select(here, n, 0), stride)
+        found.append(block.load(at, inside))
+    pairs = zip(found[::2], found[1::2], strict=True)
+    return assembled(builder, tile, [part for pair in pairs for part in _packed(block, [*pair])])
 
 
 nb.overload(operator.getitem, _load)

@@ -15,11 +15,12 @@ import pytest
 
 import numpipe
 from numpipe import ops
-from tests.kernels import attention_gradient_cases
+from tests.kernels import attention_function_cases, attention_gradient_cases
 from tests.kernels.attention_cases import CASES
 from tests.kernels.op_calls import run_ops_over_rows
 from tests.kernels.product_configs import KINDS
 from tests.kernels.recorded_calls import recorded
+from tests.ops import test_attention_varlen
 
 ROOT = Path(__file__).resolve().parents[3]
 sys.path[:0] = [str(ROOT / "examples"), str(ROOT / "examples" / "benchmarks")]
@@ -105,12 +106,20 @@ def attention() -> None:
         ("causal", Config(80, 3, turns=False, dynamic=False)),
     ):
         CASES[name].run("sim", config)
+    attention_function_cases.CASES["documents"].wrong_gradients("sim")
 
 
 def attention_gradients() -> None:
     for case in (CASES["causal"], CASES["depth 128"], CASES["depth 256"]):
         for deterministic in (False, True):
             attention_gradient_cases.run(case, "sim", deterministic)
+
+
+def attention_varlen() -> None:
+    test_attention_varlen.check("fewer keys", "sim")
+    for deterministic in (False, True):
+        test_attention_varlen.check_gradients("depth 128", "sim", deterministic)
+    test_attention_varlen.check_gradients("depth 256", "sim", False)
 
 
 def products() -> None:
@@ -169,7 +178,18 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "w4a16": (weights, {"w4a16"}),
     "store_role": (store_role, {"matmul", "added", "copied"}),
     "explained": (explained, {"gated", "one_tile"}),
-    "ops.attention": (attention, {"attend", "attend_short"}),
+    "ops.attention": (
+        attention,
+        {
+            "attend",
+            "attend_short",
+            "attention_function_gradient_of_queries",
+            "attention_function_gradients",
+            "attention_mask_flags",
+            "attention_mask_lists",
+            "attention_mask_order",
+        },
+    ),
     "gradients of ops.attention": (
         attention_gradients,
         {
@@ -179,6 +199,10 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "attention_gradients",
             "wide_attention_gradients",
         },
+    ),
+    "ops.attention_varlen": (
+        attention_varlen,
+        {"attend", "attention_tiles", "attention_gradients", "wide_attention_gradients"},
     ),
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_line"}),

@@ -1,0 +1,298 @@
+"""Gradients of attention with score and mask functions.
+
+With functions, one kernel does not have enough registers to compute all gradients in one pass
+(`attention_gradients`). Here `of_keys` computes dK and dV, and `of_queries` dQ. Both compute P and
+dS again from the products, in registers, and add up in a fixed order. With a mask, each loads the
+blocks of its own list.
+"""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, index, var-annotated"
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Sequence
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..core.functions import Function, function
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.conversions import layout_cast
+from ..language.tiles.elementwise import iota
+from ..language.tiles.mathematics import fma
+from ..language.tiles.mma import wgmma, wgmma_wait
+from ..language.tiles.refs import ds
+from ..language.tiles.tile import zeros
+from ..launch.array_info import ArrayInfo
+from ..plan.context import axis_index, program_id
+from ..plan.params import CompilerParams
+from ..plan.specs import BlockSpec
+from .attention_configs import Form
+from .attention_functions import caller, nth, visible_blocks
+from .op_outputs import Place
+
+ROWS = 64
+"""queries of a step of `of_keys`"""
+BLOCK = 128
+"""keys of a CTA of `of_keys`, and queries of a CTA of `of_queries`"""
+KEYS = {64: 64, 128: 64, 256: 32}
+"""depth -> keys of a step of `of_queries`"""
+
+
+@functools.cache
+def scores(form: Form) -> Function:
+    """Return the kernel function of (P, slope) for the products of a block of queries and keys:
+    the weights, and the derivatives of the scores."""
+    of, slope_of = (
+        each and caller("score", each, form.arrays[0]) for each in (form.score, form.slope)
+    )
+    mask_of = form.mask and caller("mask", form.mask, form.arrays[1])
+
+    @function
+    def weights(s, stats, masked, b, h, query, key, sizes, arrays):
+        queries, keys, diagonal, scale = sizes
+        score_0, score_1, score_2, mask_0, mask_1, mask_2 = arrays
+        i, j, s, slope = query, key, s * scale, 1.0
+        if masked:
+            i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
+        if slope_of is not None:
+            # 16 bits: half of the registers until dP is known
+            slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)
+        if of is not None:
+            s = of(s, b, h, i, j, score_0, score_1, score_2)
+        if masked:
+            if mask_of is not None:
+                s = np.where(mask_of(b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
+            if form.causal:
+                s = np.where(query + diagonal >= key, s, -np.inf)
+            s = np.where((query < queries) & (key < keys), s, -np.inf)
+        return np.exp2(fma(s, math.log2(math.e), -stats)), slope
+
+    return weights
+
+
+@functools.cache
+def of_keys(form: Form, *absent: str) -> Kernel:
+    """Return the kernel of dk and dv, or of one of them. A CTA owns 128 keys and loops over blocks
+    of queries, in all heads that share the keys."""
+    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
+    rows_of_q, keys_of_k = (
+        (None, None, n, depth) if by_head else (None, n, None, depth) for n in (ROWS, BLOCK)
+    )
+
+    @numpipe_kernel(
+        grid=lambda k: cdiv(k.shape[form.positions], BLOCK) * k.shape[form.heads] * k.shape[0],
+        num_compute_wgs=2,
+        wg_axis="wg",
+        memory_registers=40 if form.mask is not None else 24,
+        without=[*form.absent, *absent],
+        compiler_params=CompilerParams(approx_math=True),
+    )
+    def attention_function_gradients(
+        q,
+        k,
+        v,
+        grad,
+        stats,
+        delta,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        dk,
+        dv,
+        *,
+        scale,
+        diagonal,
+    ):
+        queries, keys = q.shape[form.positions], k.shape[form.positions]
+        sharing = q.shape[form.heads] // k.shape[form.heads]
+        head, j = program_id(0) // cdiv(keys, BLOCK), program_id(0) % cdiv(keys, BLOCK)
+        b, hk = head // k.shape[form.heads], head % k.shape[form.heads]
+        first, end = j * BLOCK, cdiv(queries, ROWS)
+        # blocks of queries before `start` see none of the keys, and those from `whole` on all
+        start = min(end, max(0, first - diagonal) // ROWS) if form.causal else 0
+        whole = cdiv(max(0, first + BLOCK - 1 - diagonal), ROWS) if form.causal else 0
+        whole = whole if first + BLOCK <= keys else end
+        steps, parts = end - start, whole - start
+        if blocks is not None:
+            bm, hm = b % blocks.shape[0], hk % blocks.shape[1]
+            parts = blocks[bm, hm, j, 0]
+            steps = parts + blocks[bm, hm, j, 1]
+
+        def block(i):
+            return start + i if blocks is None else nth(blocks, bm, hm, j, i)
+
+        def place(h, s, d):
+            return (b, h, s, d) if by_head else (b, s, h, d)
+
+        matrix = BlockSpec(
+            rows_of_q,
+            lambda h, i: place(hk * sharing + h, block(i), 0),
+            buffer_count=1 if depth > 128 else 2,
+        )
+        vector = BlockSpec((None, None, ROWS), lambda h, i: (b, hk * sharing + h, block(i)))
+        own = ds(axis_index("wg") * 64, 64)
+        dk_acc, dv_acc = (
+            zeros((64, depth if dk is not None else 8), np.float32),
+            zeros((64, depth if dv is not None else 8), np.float32),
+        )
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, j, 0)),) * 2)
+        main = pipeline(grid=(sharing, steps), in_specs=(matrix, vector, vector, matrix))
+        for _, (k_tile, v_tile) in kv(k, v):
+            for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
+                s = wgmma_wait(wgmma(None, k_tile.at[own, :], q_tile.T))
+                row = block(i) * ROWS
+                p, slope = weights(
+                    s,
+                    stats_tile[...][None, :],
+                    i < parts or row + ROWS > queries,
+                    b,
+                    hk * sharing + h,
+                    (iota(ROWS) + row)[None, :],
+                    (iota(64) + (first + axis_index("wg") * 64))[:, None],
+                    (queries, keys, diagonal, scale),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                )
+                if dv is not None:
+                    dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
+                if dk is not None:  # only now: the functions need registers
+                    dp = wgmma_wait(wgmma(None, v_tile.at[own, :], do_tile.T))
+                    grad_s = p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
+                    dk_acc = wgmma(dk_acc, grad_s.astype(q.dtype), q_tile)
+        mine = place(hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
+        if dk is not None:
+            dk[mine] = (dk_acc * scale).astype(dk.dtype)
+        if dv is not None:
+            dv[mine] = dv_acc.astype(dv.dtype)
+
+    return attention_function_gradients  # type: ignore[no-any-return]
+
+
+@functools.cache
+def of_queries(form: Form) -> Kernel:
+    """Return the kernel of dq. A CTA owns 128 queries and loops over blocks of keys."""
+    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
+    n = KEYS[depth]
+    rows_of_q, keys_of_k = (
+        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (BLOCK, n)
+    )
+
+    @numpipe_kernel(
+        grid=lambda q: cdiv(q.shape[form.positions], BLOCK) * q.shape[form.heads] * q.shape[0],
+        num_compute_wgs=2,
+        wg_axis="wg",
+        memory_registers=40 if form.mask is not None else 24,
+        without=form.absent,
+        compiler_params=CompilerParams(approx_math=True),
+    )
+    def attention_function_gradient_of_queries(
+        q,
+        k,
+        v,
+        grad,
+        stats,
+        delta,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        dq,
+        *,
+        scale,
+        diagonal,
+    ):
+        queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
+        head, i = program_id(0) // cdiv(queries, BLOCK), program_id(0) % cdiv(queries, BLOCK)
+        b, h = head // heads, head % heads
+        hk, first = h * k.shape[form.heads] // heads, i * BLOCK + axis_index("wg") * 64
+        last = min(keys, max(0, (i + 1) * BLOCK + diagonal)) if form.causal else keys
+        # keys that all queries see
+        whole = min(keys, max(0, i * BLOCK + diagonal + 1)) if form.causal else keys
+        steps, parts = cdiv(last, n), 0
+        if blocks is not None:
+            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+            parts = blocks[bm, hm, i, 0]
+            steps = parts + blocks[bm, hm, i, 1]
+
+        def block(j):
+            return j if blocks is None else nth(blocks, bm, hm, i, j)
+
+        def place(h, s, d):
+            return (b, h, s, d) if by_head else (b, s, h, d)
+
+        own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
+        offset = layout_cast(stats[b, h, mine], "column")[:, None]
+        total = layout_cast(delta[b, h, mine], "column")[:, None]
+        acc = zeros((64, depth), np.float32)
+        queries_of = pipeline(
+            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
+        )
+        matrix = BlockSpec(keys_of_k, lambda j: place(hk, block(j), 0))
+        main = pipeline(grid=(steps,), in_specs=(matrix, matrix))
+        for _, (q_tile, do_tile) in queries_of(q, grad):
+            for (j,), (k_tile, v_tile) in main(k, v):
+                s = wgmma(None, q_tile.at[own, :], k_tile.T)
+                dp = wgmma(None, do_tile.at[own, :], v_tile.T)
+                s = wgmma_wait(s)
+                column = block(j) * n
+                p, slope = weights(
+                    s,
+                    offset,
+                    j < parts or column + n > whole,
+                    b,
+                    h,
+                    (iota(64) + first)[:, None],
+                    (iota(n) + column)[None, :],
+                    (queries, keys, diagonal, scale),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                )
+                dp = wgmma_wait(dp)
+                grad_s = p * (dp - total) * slope.astype(np.float32)
+                acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
+        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
+
+    return attention_function_gradient_of_queries  # type: ignore[no-any-return]
+
+
+def launch_function_gradients(
+    read: tuple[ArrayInfo, ...],
+    dq: ArrayInfo,
+    dk: ArrayInfo,
+    dv: ArrayInfo,
+    form: Form,
+    arrays: Sequence[ArrayInfo],
+    diagonal: int,
+    scale: float,
+    place: Place,
+) -> None:
+    """Compute dq, dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
+    `arrays` are those of the form's functions."""
+
+    def with_lists(rows: int, columns: int, by_keys: bool) -> Sequence[ArrayInfo]:
+        if form.mask is None:
+            return arrays
+        q, k, own = read[0], read[1], arrays[form.arrays[0] :]
+        found = visible_blocks(q, k, form.mask, own, rows, columns, form.layout, place, by_keys)
+        return [found, *arrays]
+
+    numbers = {"scale": scale, "diagonal": diagonal, **place}
+    of_queries(form)(*read, *with_lists(BLOCK, KEYS[form.depth], False), dq, **numbers)
+    if dk.shape[form.positions]:
+        listed = with_lists(ROWS, BLOCK, True)
+        if form.depth <= 128:
+            of_keys(form)(*read, *listed, dk, dv, **numbers)
+        else:  # registers do not have room for both
+            of_keys(form, "dv")(*read, *listed, dk, **numbers)
+            of_keys(form, "dk")(*read, *listed, dv, **numbers)

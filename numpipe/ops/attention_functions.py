@@ -1,0 +1,221 @@
+"""Score and mask functions of attention, and the lists of blocks that a mask leaves visible.
+
+==========================  ========================================================================
+kernel                      computes
+==========================  ========================================================================
+`classify`                  the mask for all pairs of positions, and a flag for each block of
+                            queries and keys: `NOTHING`, `PART` or `ALL` of it is visible
+`attention_mask_lists`      for each row of flags, a list of the visible blocks, `PART` first
+`attention_mask_order`      the order of the rows, the longest list first
+==========================  ========================================================================
+
+The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
+mask again where a part of a block is visible. A row of the lists has the numbers of blocks with
+`PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
+"""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
+
+from __future__ import annotations
+
+import dis
+import functools
+import inspect
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from ..core.arith import cdiv
+from ..core.functions import Function, function, generated
+from ..core.static_range import static_range
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.indices import index
+from ..language.tiles.reduce import partial_sum
+from ..language.tiles.refs import ds
+from ..launch.array_info import ArrayInfo
+from ..plan.context import program_id
+from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType
+from .attention_configs import with_functions
+from .declaration import of_function
+from .op_outputs import Place, allocated
+
+LEAD = {
+    "score": ("score", "batch", "head", "query", "key"),
+    "mask": ("batch", "head", "query", "key"),
+}
+"""what a function is called with, before its arrays"""
+NOTHING, PART, ALL = 0, 1, 2
+CHUNK = 1024
+"""flags that `attention_mask_lists` reads at once"""
+
+
+@functools.cache
+def caller(name: str, of: Function, count: int) -> Function:
+    """Return the kernel function that calls `of` with the parameters of `LEAD` and the first
+    `count` of `ARRAYS` arrays, and is given all of them."""
+    arrays = of_function(name)
+    text = f"""def call({", ".join([*LEAD[name], *arrays])}):
+    return of({", ".join([*LEAD[name], *arrays[:count]])})
+"""
+    return generated(text, f"call of {name} with {count} arrays", {"of": of})
+
+
+@function
+def nth(blocks, b, h, i, n):
+    """Return the n-th visible block of a row of `blocks`."""
+    parts = blocks[b, h, i, 0]
+    return blocks[b, h, i, 2 + n if n < parts else blocks.shape[3] - 2 - n + parts]
+
+
+@functools.cache
+def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool = False) -> Kernel:
+    """Return the kernel of the flags of all blocks of `rows` queries and `columns` keys, or with
+    `by_keys` of their transpose, which `sharing` heads have in common."""
+    seen = caller("mask", mask, count)
+
+    @numpipe_kernel(
+        grid=lambda flags: (flags.shape[3], flags.shape[2], flags.shape[0] * flags.shape[1]),
+        warp_specialized=False,
+        without=of_function("mask")[count:],
+        compiler_params=CompilerParams(ctas_per_sm=4),
+    )
+    def attention_mask_flags(mask_0, mask_1, mask_2, flags, *, queries, keys, sharing):
+        column, row, head = program_id(0), program_id(1), program_id(2)
+        b, first = head // flags.shape[1], head % flags.shape[1] * sharing
+        i, j = (column, row) if by_keys else (row, column)
+        key = np.minimum(iota(columns) + j * columns, keys - 1)[None, :]
+        ones = full((64, columns), 1.0, np.float32)
+        total = full((64, 8), 0.0, np.float32)
+        for h in range(first, first + sharing):
+            for part in static_range(rows // 64):
+                query = np.minimum(iota(64) + (i * rows + part * 64), queries - 1)[:, None]
+                visible = seen(b, h, query, key, mask_0, mask_1, mask_2)
+                total = total + partial_sum(np.where(visible, ones, 0.0))
+        found = total.sum()
+        inside = (j + 1) * columns <= keys and (not by_keys or (i + 1) * rows <= queries)
+        whole = inside and found == float(rows * columns) * sharing
+        flags[b, head % flags.shape[1], row, column] = (
+            ALL if whole else PART if found > 0.0 else NOTHING
+        )
+
+    return attention_mask_flags  # type: ignore[no-any-return]
+
+
+@numpipe_kernel(
+    grid=lambda flags: (flags.shape[2], flags.shape[0] * flags.shape[1]), warp_specialized=False
+)
+def attention_mask_lists(flags, lists):
+    """Store, for each row of flags, how many blocks are visible in part and how many as a whole,
+    the first ones in order, and the others from the end of the list back."""
+    i, b, h = program_id(0), program_id(1) // flags.shape[1], program_id(1) % flags.shape[1]
+    n = flags.shape[3]
+    parts, wholes = 0, 0
+    for first in range(0, n, CHUNK):
+        at = iota(CHUNK) + first
+        flag = flags[b, h, i, ds(first, CHUNK)]
+        some, every = (flag == PART).astype(np.int32), (flag == ALL).astype(np.int32)
+        place = np.where(flag == PART, np.cumsum(some) + (parts + 1), -1)
+        place = np.where(flag == ALL, (n + 2 - wholes) - np.cumsum(every), place)
+        lists[b, h, i, index(place, "zero")] = at
+        parts, wholes = parts + some.sum(), wholes + every.sum()
+    lists[b, h, i, 0] = parts
+    lists[b, h, i, 1] = wholes
+
+
+@numpipe_kernel(
+    grid=lambda lists: (cdiv(lists.shape[2], 64), lists.shape[0] * lists.shape[1]),
+    warp_specialized=False,
+)
+def attention_mask_order(lists):
+    """Store the number of the row with the most blocks at the end of row 0, of that with the second
+    most at the end of row 1, and so on: the longest tiles are computed first."""
+    b, h, last = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1], lists.shape[3] - 1
+    rows, mine = lists.shape[2], ds(program_id(0) * 64, 64)
+    own, count = iota(64) + program_id(0) * 64, lists[b, h, mine, 0] + lists[b, h, mine, 1]
+    before = full((64, 128), 0, np.int32)
+    for first in range(0, rows, 128):
+        other, theirs = iota(128) + first, ds(first, 128)
+        total = (lists[b, h, theirs, 0] + lists[b, h, theirs, 1])[None, :] - count[:, None]
+        later = (other[None, :] > own[:, None]) & (other < rows)[None, :]
+        before = before + ((total > 0) | ((total == 0) & later)).astype(np.int32)
+    rank = before.sum(axis=1)
+    lists[b, h, index(np.where(own < rows, rank, -1), "zero"), last] = own
+
+
+def reads(of: Function, name: str) -> bool:
+    """Return whether a function reads one of its first parameters, named as in `LEAD`."""
+    code = of.function.__code__
+    own = code.co_varnames[LEAD["mask"].index(name)]
+    return any(
+        own in (found.argval if isinstance(found.argval, tuple) else (found.argval,))
+        for found in dis.get_instructions(code)
+        if "LOAD" in found.opname
+    )
+
+
+def visible_blocks(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    mask: Function,
+    arrays: Sequence[ArrayInfo],
+    rows: int,
+    columns: int,
+    layout: str,
+    place: Place,
+    by_keys: bool = False,
+    lists: ArrayInfo | None = None,
+) -> ArrayInfo:
+    """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or
+    with `by_keys` of blocks of queries for each block of keys. There is one list for all batches,
+    or heads, if the mask does not read them."""
+    queries, keys = (x.shape[layout.index("s")] for x in (q, k))
+    batches, heads, sharing = q.shape[0] if reads(mask, "batch") else 1, 1, 1
+    if reads(mask, "head"):
+        heads, shared = (x.shape[layout.index("h")] for x in (q, k))
+        heads, sharing = (shared, heads // shared) if by_keys else (heads, 1)
+    blocks = cdiv(queries, rows), cdiv(keys, columns)
+    shape = batches, heads, *(blocks[::-1] if by_keys else blocks)
+    flags = allocated(q, shape, place, np.int32)
+    made = classify(mask, len(arrays), rows, columns, by_keys)
+    made(*arrays, flags, queries=queries, keys=keys, sharing=sharing, **place)
+    lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
+    attention_mask_lists(flags, lists, **place)
+    if not by_keys:
+        attention_mask_order(lists, **place)
+    if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
+        raise SpecError(
+            f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "
+            "a query sees a key"
+        )
+    return lists
+
+
+def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:
+    """Return the shape and type of the result of `attention_blocks`."""
+    config, s = with_functions(q.shape[3]), layout.index("s")
+    batches = q.shape[0] if reads(mask, "batch") else 1
+    heads = q.shape[layout.index("h")] if reads(mask, "head") else 1
+    size = cdiv(q.shape[s], config.rows), cdiv(k.shape[s], config.keys) + 3
+    return ArrayType((batches, heads, *size), np.int32)
+
+
+def check_function(name: str, given: tuple | None) -> None:
+    """Raise SpecError if a function does not take what it is called with: see `LEAD`, and then the
+    arrays that follow it in a tuple."""
+    if given is None:
+        return
+    of, count = given[0], len(given) - 1
+    takes = tuple(inspect.signature(of.function).parameters)
+    if len(takes) != len(LEAD[name]) + count:
+        values = [*LEAD[name], *(f"array {i}" for i in range(count))]
+        raise SpecError(
+            f"{name} {of.__name__}({', '.join(takes)}) is called with "
+            f"({', '.join(values)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "
+            f"each parameter after {LEAD[name][-1]}"
+        )

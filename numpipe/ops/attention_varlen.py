@@ -1,0 +1,504 @@
+"""``attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)``: attention for sequences of different
+lengths, one after another in the same arrays, in one launch.
+
+`plan` makes a list of tiles on the GPU, from the lengths there: for each block of queries of each
+sequence, which queries and keys it has, the tiles with the most steps first. The kernel of
+`ops.attention` takes its tiles from this list.
+"""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, operator, arg-type, call-overload, assignment, comparison-overlap"
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import numpy as np
+
+from .. import launch
+from ..arch.targets import DEFAULT
+from ..core.arith import cdiv
+from ..core.functions import function
+from ..diagnostics.argument_checks import FLAG, NONE, finite, whole, word
+from ..diagnostics.errors import SpecError
+from ..kernels.decorator import kernel as numpipe_kernel
+from ..kernels.kernel import Kernel
+from ..language.tiles.elementwise import full, iota
+from ..language.tiles.indices import index
+from ..launch.array_info import ArrayInfo
+from ..launch.windows import strided
+from ..plan.context import program_id
+from ..plan.params import CompilerParams
+from ..plan.specs import ArrayType
+from .attention import (
+    NUMBERS,
+    TYPES,
+    _loaded,
+    _shared_heads,
+    _turns,
+    check_invariant,
+    check_results,
+    check_shapes,
+    kernel,
+)
+from .attention_configs import DEPTHS, WIDTHS, Form, choose
+from .attention_gradients import QUERIES, keys_and_queries, launch_gradients
+from .declaration import Operand, op
+from .op_outputs import Place, allocated, same
+
+__all__ = ["attention_varlen"]
+
+LANES = 128
+LENGTHS = Operand("", ("int32",))
+
+
+@functools.cache
+def plan(
+    rows: int,
+    block: int,
+    causal: bool,
+    from_end: bool,
+    of_keys: bool = False,
+    debug: bool = False,
+) -> Kernel:
+    """Return the kernel of the list of tiles of `rows` queries, which attend to blocks of `block`
+    keys.
+
+    A row of the list is (first query in the array, end of the queries there, first key there,
+    number of keys, number of keys that the first query sees, number of the first query in its
+    sequence). Each lane has one tile, and stores it after all tiles that have more steps, and those
+    of earlier sequences that have as many. Lengths that decrease or overrun are 0 or end with the
+    array; with `debug`, an assertion fails.
+
+    of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
+             query that sees the first key. Counted from the ends of the sequence, a key is seen by
+             the first queries, as a query sees the first keys, so the mask is aligned to the other
+             end
+    """
+
+    @function
+    def between(position, least, most):
+        """Return the position where a sequence begins or ends."""
+        assert least <= position <= most, "lengths decrease, or exceed the array"
+        return min(max(position, least), most)
+
+    @function
+    def sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k):
+        """Return the lengths of sequence s, whose queries begin at q and whose keys begin at k."""
+        end, end_k = (
+            between(cu_seqlens_q[s + 1], q, total_q),
+            between(cu_seqlens_k[s + 1], k, total_k),
+        )
+        return end - q, end_k - k
+
+    @function
+    def tiles_above(steps, queries, keys, offset):
+        """Return how many tiles of a sequence have more than `steps` steps."""
+        tiles = cdiv(queries, rows)
+        hidden = np.clip((steps * block - offset) // rows, 0, tiles) if causal else 0
+        found = np.where(keys > steps * block, tiles - hidden, 0)
+        return np.where(steps < 0, tiles, found)
+
+    @numpipe_kernel(
+        warp_specialized=False,
+        grid=lambda table: cdiv(table.shape[0], LANES),
+        compiler_params=CompilerParams(asserts=debug),
+    )
+    def attention_tiles(cu_seqlens_q, cu_seqlens_k, table, count, *, diagonal, total_q, total_k):
+        n, sequences = program_id(0) * LANES + iota(LANES), cu_seqlens_q.shape[0] - 1
+        zero = full(LANES, 0, np.int32)
+        number, tile, first, queries, first_key, keys = zero, zero, zero, zero, zero, zero
+        begin, begin_k = between(cu_seqlens_q[0], 0, total_q), between(cu_seqlens_k[0], 0, total_k)
+        q, k, total = begin, begin_k, 0
+        for s in range(sequences):
+            size, size_k = sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k)
+            here = n >= total
+            number, tile = np.where(here, s, number), np.where(here, n - total, tile)
+            first, queries = np.where(here, q, first), np.where(here, size, queries)
+            first_key, keys = np.where(here, k, first_key), np.where(here, size_k, keys)
+            q, k, total = q + size, k + size_k, total + cdiv(size, rows)
+        offset = diagonal + (keys - queries if from_end else 0)
+        seen = tile * rows + offset + 1
+        visible = np.minimum(keys, np.maximum(0, seen + rows - 1)) if causal else keys
+        steps = (visible + (block - 1)) // block
+        place, q, k = zero, begin, begin_k
+        for s in range(sequences):
+            size, size_k = sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k)
+            of_s = diagonal + (size_k - size if from_end else 0)
+            more = tiles_above(steps, size, size_k, of_s)
+            as_many = tiles_above(steps - 1, size, size_k, of_s) - more
+            # the tiles of its own sequence that have as many steps come in order
+            before = np.where(number == s, tile - (cdiv(size, rows) - more - as_many), 0)
+            place = place + more + np.where(number > s, as_many, before)
+            q, k = q + size, k + size_k
+        at = index(np.where(n < total, place, -1), "zero")
+        if of_keys:
+            tile = (queries + (rows - 1)) // rows - 1 - tile
+            seen = tile * rows - (offset - keys + queries)
+        table[at, 0] = first + tile * rows
+        table[at, 1] = first + queries
+        table[at, 2] = first_key
+        table[at, 3] = keys
+        table[at, 4] = seen
+        table[at, 5] = tile * rows
+        if program_id(0) == 0:
+            count[0] = total
+
+    return attention_tiles  # type: ignore[no-any-return]
+
+
+def _result(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    exact: bool = True,
+    batch_invariant: bool = False,
+) -> ArrayType:
+    """Return the shape and type of the result. Raises SpecError if the operands do not match, and
+    for options that contradict each other."""
+    check_invariant("attention_varlen", exact, batch_invariant)
+    for name, info in (("q", q), ("k", k), ("v", v)):
+        if len(info.shape) != 3:
+            raise SpecError(
+                f"attention_varlen: '{name}' must have 3 dimensions, (positions, heads, depth), "
+                f"got shape {tuple(info.shape)}"
+            )
+    check_shapes((1, *q.shape), (1, *k.shape), (1, *v.shape), "bshd")
+    for name, info in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
+        if len(info.shape) != 1 or info.shape != cu_seqlens_q.shape or not info.shape[0]:
+            raise SpecError(
+                f"attention_varlen: '{name}' must have the shape (sequences + 1,), got "
+                f"{tuple(info.shape)}; cu_seqlens_q has {tuple(cu_seqlens_q.shape)}"
+            )
+    return ArrayType(q.shape, q.dtype)
+
+
+def _batch(info: Any) -> Any:
+    """Return an array as the only element of a batch."""
+    first = info.shape[0] * info.strides[0]
+    return strided(info, (1, *info.shape), (first, *info.strides))
+
+
+def _tiles(
+    rows: int,
+    block: int,
+    causal: bool,
+    diagonal: int,
+    from_end: bool,
+    own: tuple[ArrayInfo, int],
+    other: tuple[ArrayInfo, int],
+    of_keys: bool,
+    debug: bool,
+    place: Place,
+) -> tuple[ArrayInfo, ArrayInfo]:
+    """Return the list of tiles and their number. `own` and `other` are the starts of sequences and
+    the positions of the array, of the tiles' side and of the other side."""
+    (starts, total), (starts_k, total_k) = own, other
+    shape = total // rows + starts.shape[0] - 1, 6
+    table, count = (allocated(starts, each, place, np.int32) for each in (shape, (1,)))
+    make = plan(rows, block, causal, from_end, of_keys, debug)
+    totals = {"diagonal": diagonal, "total_q": total, "total_k": total_k}
+    make(starts, starts_k, table, count, **totals, **place)
+    return table, count
+
+
+def _launch(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    v: ArrayInfo,
+    cu_seqlens_q: ArrayInfo,
+    cu_seqlens_k: ArrayInfo,
+    out: ArrayInfo,
+    lse: ArrayInfo | None,
+    causal: bool,
+    diagonal: int,
+    align: str,
+    scale: float | None,
+    exact: bool,
+    batch_invariant: bool,
+    debug: bool,
+    place: Place,
+) -> None:
+    (total_q, heads, depth), total_k = q.shape, k.shape[0]
+    width = next(each for each in WIDTHS if each >= depth)
+    form = Form(width, causal, "bshd", lse is not None, ranges=True)
+    outs = [_batch(x) for x in (out, lse) if x is not None]
+    q, k, v = (_loaded(name, _batch(x), place) for name, x in zip("qkv", (q, k, v), strict=True))
+    k, v = _shared_heads(k, v, form)
+    sequences = max(1, cu_seqlens_q.shape[0] - 1)
+    device = launch.gpu_state().device
+    config = (
+        choose(form.depth)
+        if batch_invariant
+        else choose(
+            form.depth,
+            causal,
+            exact,
+            cdiv(total_q, sequences),
+            cdiv(total_k, sequences),
+            heads * sequences,
+            device.sm_count if device else DEFAULT.sms,
+            alone=False,
+        )
+    )
+    sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
+    tiles = _tiles(
+        config.rows, config.keys, causal, diagonal, align == "end", *sides, False, debug, place
+    )
+    scale = depth**-0.5 if scale is None else float(scale)
+    kernel(config, form)(
+        *(q, k, v),
+        *tiles,
+        out=outs[0] if lse is None else tuple(outs),
+        scale=scale * math.log2(math.e),
+        diagonal=0,
+        group=_turns(heads, heads // k.shape[2], 4 * total_k * depth),
+        **place,
+    )
+
+
+OPTIONS = {
+    "causal": FLAG,
+    "diagonal": whole(),
+    "align": word("start", "end"),
+    "scale": finite(above=0) | NONE,
+    "debug": FLAG,
+}
+STARTS = {"cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS}
+
+
+def _launch_backward(
+    q: ArrayInfo,
+    k: ArrayInfo,
+    v: ArrayInfo,
+    cu_seqlens_q: ArrayInfo,
+    cu_seqlens_k: ArrayInfo,
+    o: ArrayInfo,
+    lse: ArrayInfo,
+    grad: ArrayInfo,
+    grad_lse: ArrayInfo | None,
+    dq: ArrayInfo,
+    dk: ArrayInfo,
+    dv: ArrayInfo,
+    causal: bool,
+    diagonal: int,
+    align: str,
+    scale: float | None,
+    deterministic: bool,
+    debug: bool,
+    place: Place,
+) -> None:
+    depth = q.shape[2]
+    form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
+    sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
+    at_end = align == "end"
+    size, n = keys_and_queries(form, not deterministic)
+    lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
+    of_q: tuple = ()
+    if deterministic:
+        wgs, n, _ = QUERIES[form.depth]
+        of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
+    loaded = {"q": q, "k": k, "v": v, "grad": grad}
+    q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
+    o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
+    scale = depth**-0.5 if scale is None else float(scale)
+    arrays = q, k, v, o, lse, grad, grad_lse and _batch(grad_lse), dq, dk, dv
+    launch_gradients(*arrays, form, 0, scale, deterministic, place, lists, of_q)
+
+
+def _gradient_of_q(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    o: Any,
+    lse: Any,
+    grad: Any,
+    grad_lse: Any,
+) -> ArrayType:
+    result, sums = _result(q, k, v, cu_seqlens_q, cu_seqlens_k), _sums(q, True)
+    check_results("attention_varlen_backward", o, lse, grad, grad_lse, result, sums)
+    return result
+
+
+def _sums(q: Any, return_lse: bool) -> ArrayType | None:
+    return ArrayType(q.shape[1::-1], np.float32) if return_lse else None
+
+
+@op(
+    operands={
+        **{"q": "", "k": "", "v": ""},
+        **STARTS,
+        **{"o": "", "lse": NUMBERS, "grad": "", "grad_lse": NUMBERS},
+    },
+    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    types=TYPES,
+    launch=_launch_backward,
+    checks=OPTIONS | {"deterministic": FLAG},
+    batching="each",
+)
+def attention_varlen_backward(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    o: Any,
+    lse: Any,
+    grad: Any,
+    grad_lse: Any = None,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    align: str = "end",
+    scale: float | None = None,
+    deterministic: bool = False,
+    debug: bool = False,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return the gradients of q, k and v, given the results (o, lse) of attention_varlen with
+    return_lse, and their gradients."""
+
+
+def _gradients(
+    xp: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    out: Any,
+    lse: Any,
+    grad_out: Any,
+    grad_lse: Any,
+    causal: bool,
+    diagonal: int,
+    align: str,
+    scale: float | None,
+    deterministic: bool,
+    debug: bool,
+) -> Any:
+    return xp(
+        attention_varlen_backward,
+        *(q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, grad_out, grad_lse),
+        causal=causal,
+        diagonal=diagonal,
+        align=align,
+        scale=scale,
+        deterministic=deterministic,
+        debug=debug,
+    )
+
+
+def _recorded(
+    xp: Any,
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    causal: bool,
+    diagonal: int,
+    align: str,
+    scale: float | None,
+    exact: bool,
+    deterministic: bool,
+    batch_invariant: bool,
+    debug: bool,
+) -> Any:
+    """Compute attention with the sums, which its gradients need."""
+    made, _ = xp(
+        attention_varlen,
+        *(q, k, v, cu_seqlens_q, cu_seqlens_k),
+        causal=causal,
+        diagonal=diagonal,
+        align=align,
+        scale=scale,
+        exact=exact,
+        return_lse=True,
+        deterministic=deterministic,
+        batch_invariant=batch_invariant,
+        debug=debug,
+    )
+    return made
+
+
+@op(
+    operands={"q": "", "k": "", "v": "", **STARTS},
+    results={"out": _result, "lse": _sums},
+    types=TYPES,
+    launch=_launch,
+    checks=OPTIONS
+    | {"exact": FLAG, "return_lse": FLAG, "deterministic": FLAG, "batch_invariant": FLAG},
+    gradients={"q k v": _gradients},
+    composite=lambda return_lse: None if return_lse else _recorded,
+    batching="each",
+)
+def attention_varlen(
+    q: Any,
+    k: Any,
+    v: Any,
+    cu_seqlens_q: Any,
+    cu_seqlens_k: Any,
+    *,
+    causal: bool = False,
+    diagonal: int = 0,
+    align: str = "end",
+    scale: float | None = None,
+    exact: bool = True,
+    return_lse: bool = False,
+    deterministic: bool = False,
+    batch_invariant: bool = False,
+    debug: bool = False,
+    out: Any = None,
+    target: str | None = None,
+    stream: Any = None,
+) -> Any:
+    """Return ``softmax(scale * q @ k.T) @ v`` for each head of each sequence, where sequences of
+    different lengths follow one another in the same arrays.
+
+    q           (positions, heads, depth) of float16 or bfloat16, depth up to 256
+    k, v        (positions, key heads, depth); the number of heads of q must be a multiple of the
+                number of key heads
+    cu_seqlens_q, cu_seqlens_k
+                int32 (sequences + 1): sequence s has the queries from cu_seqlens_q[s] to
+                cu_seqlens_q[s + 1], and its keys likewise. Only the GPU reads them. Nothing is
+                written, nor are there gradients, before the first and after the last sequence
+    causal      query i of a sequence sees its keys 0…j, where j is i + diagonal with align="start",
+                and i + keys - queries + diagonal with align="end"
+    diagonal    offset of the causal mask
+    align       which end of the queries sees which end of the keys of its sequence: "start" or
+                "end", as in FlashAttention
+    scale       positive; None means depth ** -0.5
+    exact       as for `attention`
+    return_lse  return (result, lse) with the logarithms of the sums of exponentials, float32
+                (heads, positions of queries); -inf where a query sees no key
+    deterministic
+                add up the gradient of q in a fixed order, as for `attention`
+    batch_invariant
+                let the bits of a row depend on nothing but its query, keys and values, as for
+                `attention`, whose rows then have the same bits
+    debug       let lengths that decrease, or exceed the arrays, fail the launch on the GPU; without
+                it, such a sequence has no position, or ends with the array. The simulator reports
+                them always
+    out         array for the result, or with return_lse a pair of arrays; allocated by default
+    target, stream
+                as for any kernel
+
+    The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
+    on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also reach
+    the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute the
+    scores again, and have no gradients themselves. Raises SpecError if shapes do not match, for
+    other element types, and for arrays of different types or on different devices.
+
+    >>> q, at = np.ones((100, 8, 64), np.float16), np.array([0, 30, 100], np.int32)
+    >>> attention_varlen(q, q[:, :2], q[:, :2], at, at, causal=True, target="sim").shape
+    (100, 8, 64)
+    """

@@ -1,0 +1,229 @@
+"""Derivatives of functions of tiles, made from their source.
+
+`derivative` rewrites a function statement by statement: in front of each assignment it computes the
+derivative of the value, by the rules of `RULES` and those of Python's operators. This is forward
+mode differentiation, so branches and loops stay as they are.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import inspect
+import textwrap
+from typing import Any, NoReturn
+
+import numpy as np
+
+from ..core.functions import Function, generated
+from ..diagnostics.errors import SpecError, at
+from ..diagnostics.source import lines
+from ..language.tiles.mathematics import sigmoid
+
+RULES: dict[Any, tuple[str, ...]] = {
+    np.exp: ("np_.exp(x)",),
+    np.exp2: ("0.6931471805599453 * np_.exp2(x)",),
+    np.log: ("1.0 / x",),
+    np.log2: ("1.4426950408889634 / x",),
+    np.sqrt: ("0.5 / np_.sqrt(x)",),
+    np.square: ("2.0 * x",),
+    np.tanh: ("1.0 - np_.tanh(x) * np_.tanh(x)",),
+    np.sin: ("np_.cos(x)",),
+    np.cos: ("-np_.sin(x)",),
+    abs: ("np_.where(x < 0.0, -1.0, 1.0)",),
+    sigmoid: ("sigmoid_(x) * (1.0 - sigmoid_(x))",),
+    np.maximum: ("np_.where(x < y, 0.0, 1.0)", "np_.where(x < y, 1.0, 0.0)"),
+    np.minimum: ("np_.where(y < x, 0.0, 1.0)", "np_.where(y < x, 1.0, 0.0)"),
+    np.where: ("0.0", "np_.where(x, 1.0, 0.0)", "np_.where(x, 0.0, 1.0)"),
+}
+"""function -> its derivative by each argument; the arguments are x, y and z"""
+CONSTANT = np.floor, np.ceil, np.trunc, np.round, np.rint, np.sign, round
+"""functions whose derivative is 0 almost everywhere"""
+ONE = ast.Constant(1.0)
+HELPERS = {"np_": np, "sigmoid_": sigmoid}
+
+
+@functools.cache
+def derivative(of: Function) -> Function:
+    """Return the function of the same arguments that computes the derivative of a
+    `numpipe.function` by its first argument.
+
+    The result of an operation may be a number, if the derivative is the same for all elements.
+    Raises SpecError at the line of an operation that has no rule.
+
+    >>> @function
+    ... def soft_cap(score, cap):
+    ...     return cap * np.tanh(score / cap)
+    >>> derivative(soft_cap)(np.float32(2.0), 2.0)
+    """
+    return _Derivative(of).made()
+
+
+class _Derivative:
+    def __init__(self, of: Function) -> None:
+        self.function = of.function
+        text, self.first = lines(self.function)
+        (self.definition,) = ast.parse(textwrap.dedent("".join(text))).body
+        closed = inspect.getclosurevars(self.function).nonlocals
+        self.names = {**self.function.__globals__, **closed, "abs": abs, "round": round}
+        self.score: str = self.definition.args.args[0].arg  # type: ignore[attr-defined]
+        # whether the first argument is never assigned, so that its derivative is 1
+        self.constant = not any(
+            isinstance(x, ast.Name) and x.id == self.score and isinstance(x.ctx, ast.Store)
+            for x in ast.walk(self.definition)
+        )
+        self.active = {self.score}  # names with a derivative
+
+    def made(self) -> Function:
+        node: Any = self.definition
+        before = None
+        while before != self.active:  # a loop may use what is assigned further down
+            before = set(self.active)
+            body = [made for each in node.body for made in self.statement(each)]
+        if not self.constant:
+            body = [ast.Assign([ast.Name(self.prime(self.score))], ONE), *body]
+        node = ast.FunctionDef(f"derivative_of_{node.name}", node.args, body, [])
+        text = ast.unparse(ast.fix_missing_locations(node)) + "\n"
+        what = f"{node.name}, {self.function.__code__.co_filename}:{self.first}"
+        return generated(text, what, {**self.names, **HELPERS})
+
+    def fail(self, node: ast.AST) -> NoReturn:
+        line = self.first + getattr(node, "lineno", 1) - 1
+        message = f"score {self.function.__name__}: the derivative of '{ast.unparse(node)}' is"
+        fix = (
+            "pass score_gradient=, a numpipe.function of the same arguments that returns the "
+            "derivative of the score"
+        )
+        file = self.function.__code__.co_filename
+        raise SpecError(at(file, line, f"{message} not known; fix: {fix}"))
+
+    @staticmethod
+    def prime(name: str) -> str:
+        return f"{name}_derivative"
+
+    # ---- statements
+    def statement(self, node: ast.stmt) -> list[ast.stmt]:
+        """Return a statement, after one that computes the derivative of what it assigns."""
+        match node:
+            case ast.Return(value=ast.expr() as value):
+                return [ast.Return(self.of(value) or ast.Constant(0.0))]
+            case ast.Assign(targets=[ast.Name(id=name)], value=value):
+                return [*self.assigned(name, value), node]
+            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+                return [*self.assigned(name, value), node]
+            case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
+                whole = ast.copy_location(ast.BinOp(ast.Name(name), op, value), node)
+                return [*self.assigned(name, whole), node]
+            case ast.If(test=test, body=body, orelse=other):
+                return [ast.If(test, self.block(body), self.block(other))]
+            case ast.For(target=target, iter=steps, body=body, orelse=[]):
+                return [ast.For(target, steps, self.block(body), [])]
+            case ast.Expr(value=ast.Constant()) | ast.Assert() | ast.Pass():
+                return [node]
+        self.fail(node)
+
+    def block(self, body: list[ast.stmt]) -> list[ast.stmt]:
+        return [made for each in body for made in self.statement(each)]
+
+    def assigned(self, name: str, value: ast.expr) -> list[ast.stmt]:
+        found = self.of(value)
+        if found is None and name not in self.active:
+            return []
+        self.active.add(name)
+        return [ast.Assign([ast.Name(self.prime(name))], found or ast.Constant(0.0))]
+
+    # ---- expressions
+    def of(self, node: ast.expr) -> ast.expr | None:
+        """Return the derivative of an expression; None if it is 0."""
+        match node:
+            case ast.Constant() | ast.Compare() | ast.BoolOp():
+                return None
+            case ast.Name(id=name):
+                if name == self.score and self.constant:
+                    return ONE
+                return ast.Name(self.prime(name)) if name in self.active else None
+            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=x):
+                found = self.of(x)
+                return found and ast.UnaryOp(sign, found)
+            case ast.BinOp(left=x, op=op, right=y):
+                return self.operator(node, x, op, y)
+            case ast.IfExp(test=test, body=x, orelse=y):
+                one, other = self.of(x), self.of(y)
+                zero = ast.Constant(0.0)
+                return ast.IfExp(test, one or zero, other or zero) if one or other else None
+            case ast.Call(func=ast.Attribute(value=x, attr="astype"), args=args):
+                found = self.of(x)
+                return (
+                    found
+                    if found in (None, ONE)
+                    else ast.Call(ast.Attribute(found, "astype"), args, [])
+                )
+            case ast.Call(func=name, args=args, keywords=[]):
+                return self.call(node, name, args)
+        return None if not self.uses(node) else self.fail(node)
+
+    def uses(self, node: ast.AST) -> bool:
+        return any(isinstance(x, ast.Name) and x.id in self.active for x in ast.walk(node))
+
+    def operator(
+        self, node: ast.expr, x: ast.expr, op: ast.operator, y: ast.expr
+    ) -> ast.expr | None:
+        dx, dy = self.of(x), self.of(y)
+        if dx is None and dy is None:
+            return None
+        match op:
+            case ast.Add() | ast.Sub():
+                if dx is None:
+                    return dy if isinstance(op, ast.Add) else dy and ast.UnaryOp(ast.USub(), dy)
+                return dx if dy is None else ast.BinOp(dx, op, dy)
+            case ast.Mult():
+                return summed(product(dx, y), product(dy, x))
+            case ast.Div():
+                first = dx and ast.BinOp(dx, op, y)
+                second = product(dy, ast.UnaryOp(ast.USub(), node))
+                return summed(first, second and ast.BinOp(second, op, y))
+            case ast.Pow() if isinstance(y, ast.Constant) and isinstance(y.value, int):
+                power = ast.BinOp(x, op, ast.Constant(y.value - 1))
+                return product(dx, product(y, power))
+            case ast.Mod() if dy is None:
+                return dx
+        self.fail(node)
+
+    def call(self, node: ast.expr, name: ast.expr, args: list[ast.expr]) -> ast.expr | None:
+        if not any(map(self.uses, args)):
+            return None
+        try:
+            called = eval(compile(ast.Expression(name), "", "eval"), self.names)
+        except Exception:
+            self.fail(node)
+        if called in CONSTANT:
+            return None
+        rules = RULES.get(called, ())
+        if len(rules) != len(args):
+            self.fail(node)
+        total = None
+        for rule, arg in zip(rules, args, strict=True):
+            if rule != "0.0" and (own := self.of(arg)) is not None:
+                factor = _Named(dict(zip("xyz", args, strict=False))).visit(
+                    ast.parse(rule, mode="eval").body
+                )
+                total = summed(total, product(own, ONE if rule == "1.0" else factor))
+        return total
+
+
+class _Named(ast.NodeTransformer):
+    """Replaces names by expressions."""
+
+    def __init__(self, values: dict[str, ast.expr]) -> None:
+        self.values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return self.values.get(node.id, node)
+
+
+def product(x: ast.expr | None, y: ast.expr | None) -> ast.expr | None:
+    return y if x is ONE else x if y is ONE else x and y and ast.BinOp(x, ast.Mult(), y)
+
+
+def summed(x: ast.expr | None, y: ast.expr | None) -> ast.expr | None:
+    return ast.BinOp(x, ast.Add(), y) if x and y else x or y
