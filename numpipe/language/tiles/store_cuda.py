@@ -181,7 +181,10 @@ class _Lanes:
         by_row = lanes_of(self.tile.form.settled(COLUMN).layout)
         side_by_side &= array.tma or bool(array.adjacent and by_row)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
-        side_by_side &= self.statement[0].startswith("st.")
+        # red.global has vectors of float32 for `add`
+        side_by_side &= self.statement[0].startswith("st.") or (
+            bool(vector_of(self.tile.layout)) and "add.f32" in self.statement[0]
+        )
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
             self._runs(side_by_side)
         elif self.tile.layout != ACCUMULATOR:
@@ -226,9 +229,11 @@ class _Lanes:
             words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
         words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
         predicate = builder.zext(chosen, nb.i32)
+        statement, _, own = self.statement[0].split()[0].rpartition(".")
+        kind = kind if statement == "st.global" else own
         for n in range(0, len(words), 4):
             at = builder.add(address, 4 * n)
-            store_words(builder, kind, at, words[n : n + 4], predicate, "global")
+            store_words(builder, kind, at, words[n : n + 4], predicate, statement)
 
     def _plane(self) -> None:
         """Store an accumulator's elements, with branches for the bounds."""
