@@ -35,9 +35,11 @@ from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.tiles.atomics import atomic_add
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
 from ..language.tiles.refs import ds
+from ..language.tiles.register_order import from_register_order, to_register_order
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
@@ -48,7 +50,6 @@ from ..plan.specs import BlockSpec
 from ..plan.transforms import SwizzleTransform, TilingTransform
 from .attention_configs import Form
 from .op_outputs import Place, allocated
-from .tiled import Tile, launch_over_tiles
 
 L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
 
@@ -56,19 +57,19 @@ L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may hav
 @functools.cache
 def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
     """Return (height, at, options) of kernels that have a CTA for each `height` positions of each
-    head of an array x: ``at(x)`` returns the batch, head and positions of a CTA, and the index of
-    its tile."""
+    head of an array x, up to a multiple of 64: ``at(x)`` returns the batch, head and positions of a
+    CTA, and the index of its tile."""
     height = 2048 // form.depth
 
     @function
     def at(x):
-        blocks = cdiv(x.shape[form.positions], height)
+        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
         head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
         b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
         return b, h, s, ((b, h, s, d) if form.layout == "bhsd" else (b, s, h, d))
 
     def grid(x):
-        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], height)
+        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
 
     params = CompilerParams(ctas_per_sm=8, approx_math=True)
     return height, at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
@@ -78,7 +79,7 @@ def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
 def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
-    also stores zeros in dq."""
+    also stores zeros in dq, which is in register order."""
     height, at, options = over_positions(form)
     absent = [name for name in ("grad_lse", "dq") if name not in present]
 
@@ -93,22 +94,44 @@ def prepare(form: Form, *present: str) -> Kernel:
         # a query that sees no key: exp2(s - inf) is 0
         stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
         if dq is not None:
-            dq[tile] = full((height, form.depth), 0.0, np.float32)
+            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
+            first = (b * x.shape[form.heads] + h) * of_head + s.start * form.depth // 32
+            dq[ds(first, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
 
+def part_of_dq(depth: int) -> tuple[int, int]:
+    """Return how many columns of dQ a warpgroup of `of_keys` has, of 64 rows, and how many rows
+    these are in register order. Parts of a block of queries follow each other."""
+    columns = 64 if depth <= 128 else 128
+    return columns, 64 * columns // 32
+
+
 @functools.cache
-def convert(tile: Tile) -> Kernel:
-    """Return the kernel of dq = x * scale."""
-    at = tile.at
+def convert(form: Form) -> Kernel:
+    """Return the kernel of dq = x * scale, where x is in register order."""
+    columns, lines = part_of_dq(form.depth)
+    across, by_head = form.depth // columns, form.layout == "bhsd"
 
-    @tile.kernel()
+    @numpipe_kernel(
+        grid=lambda dq: (
+            dq.shape[0] * dq.shape[form.heads] * cdiv(dq.shape[form.positions], 64) * across
+        ),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=4),
+    )
     def attention_gradient_converted(x, dq, *, scale):
-        i, j = at(x)
-        dq[i, j] = x[i, j] * scale
+        parts = cdiv(dq.shape[form.positions], 64) * across
+        head, part = program_id(0) // parts, program_id(0) % parts
+        b, h = head // dq.shape[form.heads], head % dq.shape[form.heads]
+        s, d = ds(part // across * 64, 64), ds(part % across * columns, columns)
+        of_head = x.shape[0] // (dq.shape[0] * dq.shape[form.heads])
+        total = load_tile(x.at[ds(head * of_head + part * lines, lines), ds(0, 32)])
+        total = from_register_order(total, (64, columns)) * scale
+        dq[(b, h, s, d) if by_head else (b, s, h, d)] = total.astype(dq.dtype)
 
-    return attention_gradient_converted
+    return attention_gradient_converted  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -117,17 +140,21 @@ class Schedule:
 
     rows        queries of a step
     late        whether the product dV begins after dS: otherwise registers do not suffice
+    add_late    whether dQ is added after the scores of the next step have been issued
     by_hand     whether its barriers of shared memory are the only ones; numpipe's gain 6 % at
                 depth 64
     """
 
     rows: int
     late: bool
+    add_late: bool
     by_hand: bool
 
 
-SCHEDULES = {64: Schedule(128, True, False), 128: Schedule(64, False, True)}
+SCHEDULES = {64: Schedule(128, True, False, False), 128: Schedule(64, False, False, True)}
 """depth -> its schedule; without dQ, always the last one"""
+OUTSIDE = 1 << 30
+"""a row beyond those of dQ in register order"""
 KEYS = 128
 """keys of a CTA of `of_keys`"""
 
@@ -160,10 +187,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
     A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and
-    dP^T = V dO^T have keys as rows, so P^T is an A operand in registers for dV. dS^T passes through
-    shared memory once, for dK and for dQ = dS K. The products dQ and dK of a block are issued after
-    the scores of the next one, and run while its exponentials are computed. Warps of the memory
-    warpgroup add dQ by TMA (``store_role``).
+    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
+    passes through shared memory for dQ = dS K alone, which is issued a step later, and which lanes
+    add in register order. The second warpgroup begins after the first exponentials of the first
+    one: from then on, one computes while the other has products.
     """
     if form.depth > max(SCHEDULES):
         return of_keys_wide(form, with_dq)
@@ -171,9 +198,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
-    out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
+    _, lines = part_of_dq(depth)
     seen = visible(form.causal, n)
-    own_row, own_col = (out_rows, 0) if by_rows else (0, out_cols)
     rows_of_q, keys_of_k = (
         (None, None, size, depth) if by_head else (None, size, None, depth) for size in (n, KEYS)
     )
@@ -184,12 +210,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         wg_axis="wg",
         memory_registers=24,
         without=() if with_dq else "dq",
-        compiler_params=CompilerParams(
-            approx_math=True,
-            store_role=True,
-            store_slots=2,
-            unsafe_no_auto_barriers=how.by_hand,
-        ),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=how.by_hand),
     )
     def attention_gradients(
         q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
@@ -209,62 +230,57 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         def place(h, s, d):
             return (b, h, s, d) if by_head else (b, s, h, d)
 
-        def add(part, h, i):
+        def add(part, at):
             if dq is not None:
-                s = ds(i * n + wg * own_row, out_rows)
-                atomic_add(dq.at[place(hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
+                atomic_add(dq.at[ds(at, lines), ds(0, 32)], to_register_order(part))
 
         def vector(h, i):
             return b, hk * sharing + h, start + i
 
-        def matrix(count):
-            return BlockSpec(
-                rows_of_q,
-                lambda h, i: place(hk * sharing + h, start + i, 0),
-                buffer_count=count,
-                delay_release=1,
-            )
-
+        matrix = BlockSpec(
+            rows_of_q, lambda h, i: place(hk * sharing + h, start + i, 0), buffer_count=2
+        )
         kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, j, 0)),) * 2)
-        exchanged = scratch(SMEM((2, KEYS, n), q.dtype))
-        written = scratch(Barrier(num_arrivals=2, num_barriers=2))
-        own = ds(wg * 64, 64)
+        exchanged = scratch(SMEM((3, KEYS, n), q.dtype))
+        written = scratch(Barrier(num_arrivals=2, num_barriers=3))
+        started = scratch(Barrier(num_arrivals=1))
+        own, whole_part = ds(wg * 64, 64), ds(0, 64)
+        # queries and columns of this warpgroup's part of dQ
+        s_part, d_part = (own, whole_part) if by_rows else (whole_part, own)
         numbers = BlockSpec((None, None, n), vector, buffer_count=2)
         main = pipeline(
             grid=(sharing, end - start),
-            in_specs=(matrix(3), numbers, numbers, matrix(2)),
+            in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
         for _, (k_tile, v_tile) in kv(k, v):
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
-            if dq is not None:
-                k_part = k_tile.at[:, ds(wg * own_col, out_cols)]
             dk_acc = zeros((64, depth), np.float32)
             dv_acc = zeros((64, depth), np.float32)
-            exchanged.at[1, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
-            commit_smem(meet=False)
-            barrier_arrive(written.at[1])
-            # the first step adds nothing, outside of dq
-            before, now, h_before, i_before = 1, 0, 0, end
+            # the first steps add nothing, outside of dq
+            part, at_before, at_last = zeros((64, 64), np.float32), OUTSIDE, OUTSIDE
+            now, before, last = 0, 2, 1
+            if dq is not None:
+                k_part = k_tile.at[:, d_part]
+                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                base = (b * q.shape[form.heads] + hk * sharing) * of_head + wg * lines
+                exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
+                commit_smem(meet=False)
+                barrier_arrive(written.at[before])
+            if wg == 1:
+                barrier_wait(started)
             for (
                 (h, i),
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
-                if h + i == 0:
-                    q_before = q_tile
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
-                dv_acc = wgmma_wait(dv_acc)
-                barrier_arrive(do_free)
-                barrier_wait(written.at[before])
                 if dq is not None:
-                    part = wgmma(
-                        None, exchanged.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
-                    )
-                dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_before)
+                    if how.add_late:
+                        add(part, at_last)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 if start + i < whole:
@@ -272,14 +288,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     s = seen(s, iota(64) + wg * 64, keys - first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
-                if dq is not None:
-                    part = wgmma_wait(part)
-                    add(part, h_before, i_before)
+                if h + i == 0 and wg == 0:
+                    barrier_arrive(started)
                 barrier_wait(do_ready)
-                barrier_wait(delta_ready)
                 dp = wgmma(None, v_own, do_tile.T)
-                dk_acc = wgmma_wait(dk_acc)
-                barrier_arrive(q_free)
+                barrier_wait(delta_ready)
                 if how.late:
                     dp = wgmma_wait(dp)
                     pb = p.astype(q.dtype)
@@ -289,24 +302,32 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                     dp = wgmma_wait(dp)
                     grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
+                if dq is not None:
+                    barrier_wait(written.at[before])
+                    exchanged.at[now, own, :][...] = grad_s
+                dk_acc = wgmma(dk_acc, grad_s, q_tile)
+                if dq is not None:
+                    commit_smem(meet=False)
+                    barrier_arrive(written.at[now])
+                    part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
-                exchanged.at[now, own, :][...] = grad_s
-                commit_smem(meet=False)
-                barrier_arrive(written.at[now])
-                q_before, h_before, i_before, before, now = q_tile, h, start + i, now, before
-                if h == sharing - 1 and start + i == end - 1:
-                    dv_acc = wgmma_wait(dv_acc)
-                    barrier_wait(written.at[before])
-                    if dq is not None:
-                        part = wgmma(
-                            None, exchanged.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
-                        )
-                    dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_tile)
-                    if dq is not None:
-                        part = wgmma_wait(part)
-                        add(part, h, i_before)
-                    dk_acc = wgmma_wait(dk_acc)
+                dv_acc = wgmma_wait(dv_acc)
+                barrier_arrive(do_free)
+                dk_acc = wgmma_wait(dk_acc)
+                barrier_arrive(q_free)
+                if dq is not None:
+                    part = wgmma_wait(part)
+                    if not how.add_late:
+                        add(part, at_before)
+                    at_last, at_before = at_before, base + h * of_head + (start + i) * 2 * lines
+                    now, before, last = last, now, before
+            if dq is not None:
+                if how.add_late:
+                    add(part, at_last)
+                barrier_wait(written.at[before])
+                part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
+                add(wgmma_wait(part), at_before)
             i = ds(first + wg * 64, 64)
             dk[place(hk, i, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
             dv[place(hk, i, ds(0, depth))] = dv_acc.astype(dv.dtype)
@@ -327,7 +348,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     A CTA owns 64 keys. Each of its two warpgroups has half of the columns of the gradients, and
     computes P and dS for half of the queries of a step, which they exchange in shared memory.
     """
-    depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
+    depth, by_head = form.depth, form.layout == "bhsd"
+    half, lines = part_of_dq(depth)
     seen = visible(form.causal, WIDE // 2)
     block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
 
@@ -337,9 +359,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         wg_axis="wg",
         memory_registers=24,
         without=() if with_dq else "dq",
-        compiler_params=CompilerParams(
-            approx_math=True, store_role=True, store_slots=2, unsafe_no_auto_barriers=True
-        ),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def wide_attention_gradients(
         q, k, v, grad, stats, delta, dq, dk, dv, *, scale, scale_log2, diagonal, group
@@ -403,9 +423,11 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 dv_acc = wgmma(dv_acc, weights.at[now], do_tile.at[:, columns])
                 dk_acc = wgmma(dk_acc, slopes.at[now], q_tile.at[:, columns])
                 if dq is not None:
-                    part = wgmma_wait(part)
-                    s_of = ds((start + i) * WIDE, WIDE)
-                    atomic_add(dq.at[place(hk * sharing + h, s_of, columns)], part)
+                    part = to_register_order(wgmma_wait(part))
+                    of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                    at = (b * q.shape[form.heads] + hk * sharing + h) * of_head
+                    at = ds(at + (2 * (start + i) + wg) * lines, lines)
+                    atomic_add(dq.at[at, ds(0, 32)], part)
                 now = 1 - now
             i = ds(first, WIDE)
             dk[place(hk, i, columns)] = (dk_acc * scale).astype(dk.dtype)
@@ -518,8 +540,8 @@ def launch_gradients(
     )
     dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
-        made = allocated(q, (*q.shape[:3], round_up(depth, 4)), place, np.float32)
-        dq_total = (strided(made, q.shape, made.strides),)
+        lines = batches * heads * round_up(queries, 128) * form.depth // 32
+        dq_total = (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
     prepare(form, *present)(o, lse, grad, *of_lse, stats, delta, *dq_total, **place)
@@ -535,4 +557,4 @@ def launch_gradients(
     if deterministic:
         of_queries(form)(*read, dq, **scalars, **place)
     else:
-        launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)
+        convert(form)(*dq_total, dq, scale=scale, **place)

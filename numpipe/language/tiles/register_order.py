@@ -111,7 +111,9 @@ def to_register_order(tile: Any) -> Tile:
 
     For example, a kernel adds parts of sums to an array that only a later kernel reads::
 
-        numpipe.atomic_add(parts.at[ds(i * 128, 128), ds(0, 32)], numpipe.to_register_order(acc))
+        numpipe.atomic_add(
+            parts.at[ds(i * 128, 128), ds(0, 32)], numpipe.to_register_order(acc)
+        )
     """
     return renamed(tile, to_form(tile))
 
