@@ -197,11 +197,11 @@ if TYPE_CHECKING:
     from .language.tiles.random_numbers import *
     from .language.tiles.reduce import *
     from .language.tiles.refs import *
+    from .language.tiles.register_order import *
     from .language.tiles.scan import *
     from .language.tiles.strips import *
     from .language.tiles.tile import *
     from .language.tiles.top_k import *
-    from .language.tiles.register_order import *
     from .language.tiles.unpack import *
     from .launch.contiguous import *
     from .launch.debug_reports import *

@@ -55,9 +55,9 @@ L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may hav
 
 
 @functools.cache
-def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
-    """Return (height, at, options) of kernels that have a CTA for each `height` positions of each
-    head of an array x, up to a multiple of 64: ``at(x)`` returns the batch, head and positions of a
+def over_positions(form: Form) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have a CTA for each 2048 elements of each head of an
+    array x, up to a multiple of 64 positions: ``at(x)`` returns the batch, head and positions of a
     CTA, and the index of its tile."""
     height = 2048 // form.depth
 
@@ -72,7 +72,7 @@ def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
         return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
 
     params = CompilerParams(ctas_per_sm=8, approx_math=True)
-    return height, at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
+    return at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
 
 
 @functools.cache
@@ -80,7 +80,7 @@ def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order."""
-    height, at, options = over_positions(form)
+    at, options = over_positions(form)
     absent = [name for name in ("grad_lse", "dq") if name not in present]
 
     @numpipe_kernel(without=absent, **options)
@@ -278,9 +278,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
-                if dq is not None:
-                    if how.add_late:
-                        add(part, at_last)
+                if how.add_late:
+                    add(part, at_last)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 if start + i < whole:

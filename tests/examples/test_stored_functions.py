@@ -33,7 +33,7 @@ from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
-from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
+from numpipe.ops.attention_gradients import convert, of_keys, of_queries, prepare
 from tests.kernels.product_configs import fuses
 from tests.kernels.tuned_cases import FORMS
 
@@ -79,6 +79,7 @@ GRADIENTS = [
     for form in (Form(64, True, "bshd"), Form(256))
     for kernel in (
         prepare(form),
+        convert(form),
         of_keys(form, True),
         of_queries(form),
     )
