@@ -53,7 +53,7 @@ def to_form(tile: Any) -> Form:
     """Return the form of `to_register_order`."""
     form = form_of(tile, f"'{TO}'")
     if form is None or form.layout != ACCUMULATOR:
-        got = called(tile) if form is None else f"{form} in {form.layout} layout"
+        got = called(tile) if form is None else f"{form}"
         raise SpecError(
             f"{TO}(tile): tile must be a register tile in accumulator layout, got {got}; fix: "
             f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
@@ -65,16 +65,17 @@ def from_form(tile: Any, shape: Any) -> Form:
     """Return the form of `from_register_order`."""
     form, shape = form_of(tile, f"'{FROM}'"), constant(FROM, "shape", shape)
     if form is None or not vector_of(form.layout):
-        got = called(tile) if form is None else f"{form} in {form.layout} layout"
+        got = called(tile) if form is None else f"{form}"
         raise SpecError(
             f"{FROM}(tile, shape): tile must be a coalesced register tile, got {got}; fix: "
             "numpipe.load_tile(array.at[…])"
         )
     found = Form(tuple(shape) if isinstance(shape, tuple) else (), form.dtype)
-    if ordered(found.shape, found.dtype, FROM) != form:
+    whole = ordered(found.shape, found.dtype, FROM)
+    if whole != form:
         raise SpecError(
-            f"{FROM}: a tile {shape} of {form.dtype} has another form in register order, "
-            f"{ordered(found.shape, found.dtype, FROM)}, than {form}"
+            f"{FROM}: {found.shape} of {form.dtype} is {whole.shape} in register order, but the "
+            f"tile is {form.shape}; fix: pass the shape that was given to {TO}"
         )
     return found
 
