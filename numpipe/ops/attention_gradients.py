@@ -210,6 +210,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         wg_axis="wg",
         memory_registers=24,
         without=() if with_dq else "dq",
+        static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=how.by_hand),
     )
     def attention_gradients(
@@ -358,6 +359,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         wg_axis="wg",
         memory_registers=24,
         without=() if with_dq else "dq",
+        static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def wide_attention_gradients(
