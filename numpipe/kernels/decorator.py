@@ -169,7 +169,7 @@ def kernel(
                 names_of(name, "without", without),
                 workspace,
                 semaphores,
-                dict(static_dims) if isinstance(static_dims, Mapping) else tuple(static_dims),
+                static_dims if isinstance(static_dims, Mapping) else tuple(static_dims),
             ),
         )
 

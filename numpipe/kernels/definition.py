@@ -318,7 +318,7 @@ class Definition:
                 )
             )
 
-    def _static_dims(self, name: str) -> Ints:
+    def _static_dims(self, name: str) -> Sequence[int]:
         """Return the dimensions of an array whose sizes are compile-time constants."""
         dims = self.options.static_dims
         return dims.get(name, ()) if isinstance(dims, Mapping) else dims

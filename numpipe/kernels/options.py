@@ -123,7 +123,7 @@ class Options:
     workspace: Any = None
     semaphores: Any = None
     """number per GPU, or a function of the arguments; None: a kernel of one GPU"""
-    static_dims: Ints | Mapping[str, Ints] = ()
+    static_dims: Ints | Mapping[str, Sequence[int]] = ()
     """dimensions whose sizes are compile-time constants, counted from the last one, -1: of all
     arrays, or by array"""
 

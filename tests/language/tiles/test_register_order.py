@@ -19,4 +19,6 @@ def test_lanes_add_four_adjacent_elements_of_an_accumulator() -> None:
     x, y = np.zeros((64, 64), np.float32), np.zeros((512, 32), np.float32)
     written, _ = kernels("float32")
     ptx = written.inspect("ptx", x, y)
-    assert ptx.count("red.relaxed.gpu.global.add.v4.f32") == 2 * 8
+    # for each addition: of whole tiles without predicates, and of tiles at the end of the array
+    assert ptx.count("red.relaxed.gpu.global.add.v4.f32") == 2 * (8 + 8)
+    assert ptx.count("; @own red.relaxed.gpu.global.add.v4.f32") == 2 * 8
