@@ -140,18 +140,16 @@ class Schedule:
 
     rows        queries of a step
     late        whether the product dV begins after dS: otherwise registers do not suffice
-    add_late    whether dQ is added after the scores of the next step have been issued
     by_hand     whether its barriers of shared memory are the only ones; numpipe's gain 6 % at
                 depth 64
     """
 
     rows: int
     late: bool
-    add_late: bool
     by_hand: bool
 
 
-SCHEDULES = {64: Schedule(128, True, False, False), 128: Schedule(64, False, False, True)}
+SCHEDULES = {64: Schedule(128, True, False), 128: Schedule(64, False, True)}
 """depth -> its schedule; without dQ, always the last one"""
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
@@ -245,9 +243,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         exchanged = scratch(SMEM((3, KEYS, n), q.dtype))
         written = scratch(Barrier(num_arrivals=2, num_barriers=3))
         started = scratch(Barrier(num_arrivals=1))
-        own, whole_part = ds(wg * 64, 64), ds(0, 64)
+        own, every = ds(wg * 64, 64), ds(0, 64)
         # queries and columns of this warpgroup's part of dQ
-        s_part, d_part = (own, whole_part) if by_rows else (whole_part, own)
+        s_part, d_part = (own, every) if by_rows else (every, own)
         numbers = BlockSpec((None, None, n), vector, buffer_count=2)
         main = pipeline(
             grid=(sharing, end - start),
@@ -259,9 +257,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             dk_acc = zeros((64, depth), np.float32)
             dv_acc = zeros((64, depth), np.float32)
-            # the first steps add nothing, outside of dq
-            part, at_before, at_last = zeros((64, 64), np.float32), OUTSIDE, OUTSIDE
-            now, before, last = 0, 2, 1
+            # the first step adds zeros outside of dq
+            now, before, last, at_before = 0, 2, 1, OUTSIDE
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
@@ -279,8 +276,6 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
-                if how.add_late:
-                    add(part, at_last)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 if start + i < whole:
@@ -318,13 +313,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_arrive(q_free)
                 if dq is not None:
                     part = wgmma_wait(part)
-                    if not how.add_late:
-                        add(part, at_before)
-                    at_last, at_before = at_before, base + h * of_head + (start + i) * 2 * lines
+                    add(part, at_before)
+                    at_before = base + h * of_head + (start + i) * 2 * lines
                     now, before, last = last, now, before
             if dq is not None:
-                if how.add_late:
-                    add(part, at_last)
                 barrier_wait(written.at[before])
                 part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
                 add(wgmma_wait(part), at_before)
