@@ -47,7 +47,6 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec
-from ..plan.transforms import SwizzleTransform, TilingTransform
 from .attention_configs import Form
 from .op_outputs import Place, allocated
 
@@ -329,20 +328,19 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
 
 WIDE = 64
 """keys of a CTA, and queries of a step, of `of_keys_wide`"""
-HALVES = TilingTransform((8, 32)), SwizzleTransform(64)
-"""the layout of a tile whose halves of 32 columns are stored by two warpgroups"""
 
 
 def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
-    A CTA owns 64 keys. Each of its two warpgroups has half of the columns of the gradients, and
-    computes P and dS for half of the queries of a step, which they exchange in shared memory.
+    A CTA owns 64 keys. Its first warpgroup computes P and sums up dV, the second one dS and dK. P
+    passes through shared memory in float32 to the second one, and dS for dQ, of which each has half
+    of the columns.
     """
     depth, by_head = form.depth, form.layout == "bhsd"
     half, lines = part_of_dq(depth)
-    seen = visible(form.causal, WIDE // 2)
+    seen = visible(form.causal, WIDE)
     block = (None, None, WIDE, depth) if by_head else (None, WIDE, None, depth)
 
     @numpipe_kernel(
@@ -378,7 +376,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             return place(hk * sharing + h, start + i, 0)
 
         kv = pipeline(grid=(1,), in_specs=(BlockSpec(block, lambda _: place(hk, j, 0)),) * 2)
-        numbers = BlockSpec((None, None, WIDE), vector, buffer_count=1)
+        numbers = BlockSpec((None, None, WIDE), vector, buffer_count=2)
         main = pipeline(
             grid=(sharing, end - start),
             in_specs=(
@@ -387,44 +385,72 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 numbers,
                 BlockSpec(block, matrix, buffer_count=1),
             ),
+            manual_produced_barriers=True,
+            manual_consumed_barriers=True,
         )
-        weights = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
-        slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
-        written = scratch(Barrier(num_arrivals=2, num_barriers=2))
-        own, columns = ds(wg * (WIDE // 2), WIDE // 2), ds(wg * half, half)
+        weights = scratch(SMEM((WIDE, WIDE), np.float32))
+        slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype))
+        weighed = scratch(Barrier(num_arrivals=1))
+        written = scratch(Barrier(num_arrivals=1, num_barriers=2))
         for _, (k_tile, v_tile) in kv(k, v):
-            dk_acc = zeros((WIDE, half), np.float32)
-            dv_acc = zeros((WIDE, half), np.float32)
+            acc = zeros((WIDE, depth), np.float32)
             now = 0
-            for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
-                s = wgmma(None, k_tile, q_tile.at[own, :].T)
-                dp = wgmma(None, v_tile, do_tile.at[own, :].T)
-                s = wgmma_wait(s)
-                if start + i < whole:
-                    least = first - diagonal - (start + i) * WIDE - wg * (WIDE // 2)
-                    s = seen(s, iota(WIDE), keys - first, least)
-                p = np.exp2(fma(s, scale_log2, -stats_tile.at[own][...][None, :]))
-                weights.at[now, :, own][...] = p.astype(q.dtype)
-                dp = wgmma_wait(dp)
-                slope = p * (dp - delta_tile.at[own][...][None, :])
-                slopes.at[now, :, own][...] = slope.astype(q.dtype)
-                commit_smem(meet=False)
-                barrier_arrive(written.at[now])
+            if dq is not None:
+                k_part = k_tile.at[:, ds(wg * half, half)]
+                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                base = (b * q.shape[form.heads] + hk * sharing) * of_head + wg * lines
+            for (
+                (h, i),
+                (q_tile, stats_tile, delta_tile, do_tile),
+                (q_ready, stats_ready, delta_ready, do_ready),
+                (q_free, stats_free, delta_free, do_free),
+            ) in main(q, stats, delta, grad):
+                barrier_wait(q_ready)
+                barrier_wait(do_ready)
+                if wg == 0:  # noqa: SIM108 - products are statements
+                    x = wgmma(None, k_tile, q_tile.T)
+                else:
+                    x = wgmma(None, v_tile, do_tile.T)
+                x = wgmma_wait(x)
+                barrier_wait(stats_ready)
+                barrier_wait(delta_ready)
+                if wg == 0:
+                    if start + i < whole:
+                        least = first - diagonal - (start + i) * WIDE
+                        x = seen(x, iota(WIDE), keys - first, least)
+                    x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
+                    weights[...] = x
+                    barrier_arrive(weighed)
+                    left = x.astype(q.dtype)
+                else:
+                    barrier_wait(weighed)
+                    left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
+                    slopes.at[now][...] = left
+                    commit_smem(meet=False)
+                    barrier_arrive(written.at[now])
+                barrier_arrive(stats_free)
+                barrier_arrive(delta_free)
+                if wg == 0:
+                    acc = wgmma(acc, left, do_tile)
+                else:
+                    acc = wgmma(acc, left, q_tile)
+                # then the second warpgroup has read P, too
                 barrier_wait(written.at[now])
                 if dq is not None:
-                    part = wgmma(None, slopes.at[now].T, k_tile.at[:, columns])
-                dv_acc = wgmma(dv_acc, weights.at[now], do_tile.at[:, columns])
-                dk_acc = wgmma(dk_acc, slopes.at[now], q_tile.at[:, columns])
+                    part = wgmma(None, slopes.at[now].T, k_part)
+                acc = wgmma_wait(acc)
+                barrier_arrive(do_free)
+                barrier_arrive(q_free)
                 if dq is not None:
                     part = to_register_order(wgmma_wait(part))
-                    of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
-                    at = (b * q.shape[form.heads] + hk * sharing + h) * of_head
-                    at = ds(at + (2 * (start + i) + wg) * lines, lines)
+                    at = ds(base + h * of_head + (start + i) * 2 * lines, lines)
                     atomic_add(dq.at[at, ds(0, 32)], part)
                 now = 1 - now
-            i = ds(first, WIDE)
-            dk[place(hk, i, columns)] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(hk, i, columns)] = dv_acc.astype(dv.dtype)
+            i = place(hk, ds(first, WIDE), ds(0, depth))
+            if wg == 0:
+                dv[i] = acc.astype(dv.dtype)
+            else:
+                dk[i] = (acc * scale).astype(dk.dtype)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
