@@ -430,7 +430,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(written.at[now])
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
-                if wg == 0:
+                if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
