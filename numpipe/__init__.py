@@ -25,7 +25,8 @@ register tiles         `zeros`, `full`, `iota`, `mma`, `wgmma`, `wgmma_wait`, `c
                        ``tile.astype(…)``, arithmetic, ``np.exp(tile)``, `fma`, `rsqrt`, `sigmoid`,
                        `mulhi`; `random`, `philox`: random numbers by seed and counter;
                        ``tile.sum(axis=1)``, `partial_sum`, `partial_max`, `partial_min`, `scan`,
-                       `top_k`; `map_columns`, `load_tile`, `unpack`, `layout_cast`, `show_layout`
+                       `top_k`; `map_columns`, `load_tile`, `unpack`, `layout_cast`,
+                       `to_register_order`, `from_register_order`, `show_layout`
 indices                `axis_index`, `axis_size`, `program_id`, `num_programs`, `nd_loop`,
                        `planar_snake`, `cdiv`
 registers              `set_max_registers`
@@ -92,6 +93,7 @@ _HOMES = {
     "language.tiles.strips": "map_columns",
     "language.tiles.top_k": "top_k",
     "language.tiles.conversions": "layout_cast",
+    "language.tiles.register_order": "from_register_order to_register_order",
     "language.tiles.unpack": "unpack",
     "language.tiles.layout_pictures": "show_layout",
     "language.tiles.indices": "index",
@@ -195,6 +197,7 @@ if TYPE_CHECKING:
     from .language.tiles.random_numbers import *
     from .language.tiles.reduce import *
     from .language.tiles.refs import *
+    from .language.tiles.register_order import *
     from .language.tiles.scan import *
     from .language.tiles.strips import *
     from .language.tiles.tile import *

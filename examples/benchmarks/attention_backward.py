@@ -1,26 +1,47 @@
-"""Time the gradients of numpipe.ops.attention against cuDNN's through PyTorch, interleaved in one
-process, with the errors of dQ, dK and dV of the first head of k and v against float64.
+"""Compare the gradients of numpipe.ops.attention with cuDNN's, through torch's
+scaled_dot_product_attention.
 
-python examples/benchmarks/attention_backward.py B,H,HK,S,D,CAUSAL … [--rounds N] [--dtype float16]
+    cd examples/benchmarks
+    python attention_backward.py --out result.json
+    python attention_backward.py --shapes 4,16,16,4096,128 --masks causal --dtype f16
+
+A shape is (batches, heads of q, heads of k and v, positions, depth). Rates are those of the five
+matrix products' operations. The file has the relative errors of all gradients (Frobenius norm
+against float64, of the heads that share the first head of k and v). A row fails if an error
+exceeds cuDNN's by a factor of 1.05.
 """
 
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
-import statistics
-from collections.abc import Sequence
+from collections.abc import Mapping
+from typing import Any
 
-import torch
-from torch.nn.attention import SDPBackend, sdpa_kernel
+import harness
+from gemm_competitors import DTYPES
+from harness.scripts import compare_options
 
+from numpipe import bench
 from numpipe.ops.attention import attention, attention_backward
 
-Tensors = Sequence[torch.Tensor]
+SHAPES = (
+    "4,16,16,4096,64",
+    "4,16,16,4096,128",
+    "1,16,16,16384,128",
+    "2,64,8,4096,128",
+    "4,16,16,4096,256",
+)
+MASKS = "full", "causal"
+ERROR = 1.05
+"""largest quotient of an error and cuDNN's"""
 
 
-def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad: torch.Tensor, causal: bool):  # type: ignore[no-untyped-def]
+def exact(q: Any, k: Any, v: Any, grad: Any, causal: bool) -> tuple[Any, Any, Any]:
     """Return dQ, dK and dV of the heads that share the first head of k and v, in float64."""
+    import torch
+
     group = q.shape[1] // k.shape[1]
     x, g = q[0, :group].double(), grad[0, :group].double()
     y, z, scale = k[0, 0].double(), v[0, 0].double(), q.shape[3] ** -0.5
@@ -32,69 +53,70 @@ def exact(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, grad: torch.Tensor,
     return slopes @ y * scale, (slopes.mT @ x).sum(0) * scale, (p.mT @ g).sum(0)
 
 
-def errors(found: Tensors, expected: Tensors, group: int) -> str:
-    """Return the relative errors of dQ, dK and dV of the first head of k and v."""
-    parts = found[0][0, :group], found[1][0, 0], found[2][0, 0]
-    pairs = zip(parts, expected, strict=True)
-    return " ".join(f"{float((x - y).norm() / y.norm()):.5f}" for x, y in pairs)
+def measure(process: int, case: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one case in this process; return its entry of the result file."""
+    import torch
+    from torch.nn.attention import SDPBackend, sdpa_kernel
 
+    torch.manual_seed(process)
+    batches, heads, shared, positions, depth = map(int, case["shape"].split(","))
+    causal, group = case["mask"] == "causal", heads // shared
 
-def measure(shape: str, rounds: int, dtype: torch.dtype) -> None:
-    """Print the times of one shape."""
-    batches, heads, shared, positions, depth, causal = map(int, shape.split(","))
-    torch.manual_seed(0)
-
-    def some(heads: int) -> torch.Tensor:
-        return torch.randn(batches, heads, positions, depth, device="cuda", dtype=dtype)
+    def some(heads: int) -> Any:
+        shape = batches, heads, positions, depth
+        return torch.randn(*shape, device="cuda", dtype=getattr(torch, DTYPES[case["dtype"]]))
 
     q, grad, k, v = some(heads), some(heads), some(shared), some(shared)
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         made = torch.nn.functional.scaled_dot_product_attention(
-            *leaves, is_causal=bool(causal), enable_gqa=heads > shared
+            *leaves, is_causal=causal, enable_gqa=group > 1
         )
-    o, lse = attention(q, k, v, causal=bool(causal), return_lse=True)
-    given = q, k, v, o, lse, grad
-    runs = {
-        "cuDNN": lambda: torch.autograd.grad(made, leaves, grad, retain_graph=True),
-        "numpipe": lambda: attention_backward(*given, causal=bool(causal)),
-        "deterministic": lambda: attention_backward(
-            *given, causal=bool(causal), deterministic=True
-        ),
+    o, lse = attention(q, k, v, causal=causal, return_lse=True)
+
+    def ours(deterministic: bool) -> Any:
+        given = q, k, v, o, lse, grad
+        return attention_backward(*given, causal=causal, deterministic=deterministic)
+
+    calls = {
+        "numpipe": lambda _: ours(False),
+        "deterministic": lambda _: ours(True),
+        "cuDNN": lambda _: torch.autograd.grad(made, leaves, grad, retain_graph=True),
     }
-    expected = exact(q, k, v, grad, bool(causal))
-    wrong = {name: errors(f(), expected, heads // shared) for name, f in runs.items()}
-    del expected
-    times: dict[str, list] = {name: [] for name in runs}
-    for _ in range(rounds):
-        for name, f in runs.items():
-            start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-            start.record()
-            f()
-            end.record()
-            times[name].append((start, end))
-    torch.cuda.synchronize()
-    operations = 10 * batches * heads * positions**2 * depth / (2 if causal else 1)
-    first = 0.0
-    for name, pairs in times.items():
-        ms = statistics.median(start.elapsed_time(end) for start, end in pairs)
-        first = first or ms
-        print(
-            f"{shape} {name:13} {ms:.3f} ms {operations / ms / 1e9:4.0f} TFLOPS, {first / ms:.3f} "
-            f"of cuDNN's speed, errors {wrong[name]}",
-            flush=True,
-        )
+    wanted, errors = exact(q, k, v, grad, causal), {}
+    for name, call in calls.items():
+        dq, dk, dv = call(0)
+        found = dict(zip(("dq", "dk", "dv"), (dq[0, :group], dk[0, 0], dv[0, 0]), strict=True))
+        errors |= {
+            f"{name} {which}": harness.relative_error(x, right)
+            for (which, x), right in zip(found.items(), wanted, strict=True)
+        }
+    for name, error in errors.items():
+        if not error <= ERROR * errors[f"cuDNN {name.split()[1]}"]:
+            raise AssertionError(f"errors {errors}, {case}")
+    del wanted
+    samples = bench.compare(calls, reference="cuDNN", **compare_options(options))
+    work = 10e-12 * batches * heads * positions**2 * depth / (1 + causal)
+    return bench.run_entry(process, case, work, samples, errors=errors)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("shapes", nargs="+", metavar="B,H,HK,S,D,CAUSAL")
-    parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--dtype", default="bfloat16")
-    given = parser.parse_args()
-    for shape in given.shapes:
-        measure(shape, given.rounds, getattr(torch, given.dtype))
+def main() -> int:
+    parser = harness.script(__doc__)
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="B,H,HK,S,D")
+    parser.add_argument("--masks", nargs="+", default=MASKS, choices=MASKS)
+    parser.add_argument("--dtype", default="bf16", choices=DTYPES)
+    options = harness.parse(parser, None)
+    cases: list[dict[str, Any]] = [
+        {"shape": shape, "mask": mask, "dtype": options.dtype}
+        for shape, mask in itertools.product(options.shapes, options.masks)
+    ]
+    return harness.main(
+        "attention_backward",
+        cases,
+        lambda process, case: measure(process, case, options),
+        **harness.main_options(options),
+    )
 
 
 if __name__ == "__main__":
-    main()
+    harness.run(main)

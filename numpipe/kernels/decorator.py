@@ -5,7 +5,7 @@ The modules that build kernels are imported when the first kernel is defined.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def kernel(
     without: Sequence[str] = (),
     workspace: Any = None,
     semaphores: Any = None,
-    static_dims: Sequence[int] = (),
+    static_dims: Sequence[int] | Mapping[str, Sequence[int]] = (),
 ) -> Any:
     """Turn a Python function over arrays into a kernel.
 
@@ -123,7 +123,8 @@ def kernel(
     static_dims       dimensions of all arrays whose sizes are compile-time constants, counted from
                       the last one, -1: each size is a separate compile. With ``static_dims=(-1,)``
                       a block may be as wide as the array, ``x[ds(i, 8), ds(0, x.shape[1])]``, and
-                      needs no bounds checks along its columns
+                      needs no bounds checks along its columns. ``{"x": (-1,)}``: of x alone,
+                      and a constant, too, whether its rows follow each other without gaps
 
     Positional parameters are arrays or scalars, with inputs before outputs. Scalars may be at any
     position; a call that leaves out the outputs passes the scalars after them by name. Parameters
@@ -168,7 +169,7 @@ def kernel(
                 names_of(name, "without", without),
                 workspace,
                 semaphores,
-                tuple(static_dims),
+                static_dims if isinstance(static_dims, Mapping) else tuple(static_dims),
             ),
         )
 

@@ -318,20 +318,33 @@ class Definition:
                 )
             )
 
-    def _constant_sizes(self, info: ArrayInfo) -> tuple[int | None, ...]:
+    def _static_dims(self, name: str) -> Sequence[int]:
+        """Return the dimensions of an array whose sizes are compile-time constants."""
+        dims = self.options.static_dims
+        return dims.get(name, ()) if isinstance(dims, Mapping) else dims
+
+    def _constant_sizes(self, name: str, info: ArrayInfo) -> tuple[int | None, ...]:
         """Return an array's `ArrayArg.sizes`."""
-        ndim, constant = len(info.shape), self.options.static_dims
+        ndim, constant = len(info.shape), self._static_dims(name)
         if not constant:
             return ()
         return tuple(
             size if axis - ndim in constant else None for axis, size in enumerate(info.shape)
         )
 
-    def _adjacent(self, info: ArrayInfo) -> bool:
+    def _adjacent(self, name: str, info: ArrayInfo) -> bool:
         return (
-            -1 in self.options.static_dims
+            -1 in self._static_dims(name)
             and bool(info.shape)
             and (info.strides[-1] == info.dtype.itemsize or info.shape[-1] == 1)
+        )
+
+    def _dense(self, name: str, info: ArrayInfo) -> bool:
+        return (
+            isinstance(self.options.static_dims, Mapping)
+            and self._adjacent(name, info)
+            and len(info.shape) > 1
+            and info.strides[-2] == info.shape[-1] * info.dtype.itemsize
         )
 
     def key(self, call: Described) -> tuple[tuple, dict[int, str]]:
@@ -360,8 +373,9 @@ class Definition:
                     after_copies is None,
                     padded or not output or ends_whole(info),
                     output,
-                    sizes=self._constant_sizes(info),
-                    adjacent=self._adjacent(info),
+                    sizes=self._constant_sizes(name, info),
+                    adjacent=self._adjacent(name, info),
+                    dense=self._dense(name, info),
                 )
             )
         if self.workspace is not None:

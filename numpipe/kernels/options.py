@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -123,8 +123,9 @@ class Options:
     workspace: Any = None
     semaphores: Any = None
     """number per GPU, or a function of the arguments; None: a kernel of one GPU"""
-    static_dims: Ints = ()
-    """dimensions whose sizes are compile-time constants, counted from the last one, -1"""
+    static_dims: Ints | Mapping[str, Sequence[int]] = ()
+    """dimensions whose sizes are compile-time constants, counted from the last one, -1: of all
+    arrays, or by array"""
 
     def without_workspace(self, function: Callable) -> Options:
         """Leave out the workspace parameter if the `Workspace` is empty (``split=None``, or a

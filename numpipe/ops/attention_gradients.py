@@ -36,9 +36,11 @@ from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.tiles.atomics import atomic_add
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
 from ..language.tiles.refs import ds
+from ..language.tiles.register_order import from_register_order, to_register_order
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
@@ -46,42 +48,40 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
-from ..plan.transforms import SwizzleTransform, TilingTransform
 from .attention_configs import Form
 from .attention_function_gradients import launch_function_gradients
 from .op_outputs import Place, allocated
-from .tiled import Tile, launch_over_tiles
 
 L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
 
 
 @functools.cache
-def over_positions(form: Form) -> tuple[int, Function, dict[str, Any]]:
-    """Return (height, at, options) of kernels that have a CTA for each `height` positions of each
-    head of an array x: ``at(x)`` returns the batch, head and positions of a CTA, and the index of
-    its tile."""
+def over_positions(form: Form) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have a CTA for each 2048 elements of each head of an
+    array x, up to a multiple of 64 positions: ``at(x)`` returns the batch, head and positions of a
+    CTA, and the index of its tile."""
     height = 2048 // form.depth
 
     @function
     def at(x):
-        blocks = cdiv(x.shape[form.positions], height)
+        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
         head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
         b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
         return b, h, s, ((b, h, s, d) if form.layout == "bhsd" else (b, s, h, d))
 
     def grid(x):
-        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], height)
+        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
 
     params = CompilerParams(ctas_per_sm=8, approx_math=True)
-    return height, at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
+    return at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
 
 
 @functools.cache
 def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
-    also stores zeros in dq."""
-    height, at, options = over_positions(form)
+    also stores zeros in dq, which is in register order."""
+    at, options = over_positions(form)
     absent = [name for name in ("grad_lse", "dq") if name not in present]
 
     @numpipe_kernel(without=absent, **options)
@@ -95,22 +95,44 @@ def prepare(form: Form, *present: str) -> Kernel:
         # a query that sees no key: exp2(s - inf) is 0
         stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
         if dq is not None:
-            dq[tile] = full((height, form.depth), 0.0, np.float32)
+            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
+            first = (b * x.shape[form.heads] + h) * of_head + s.start * form.depth // 32
+            dq[ds(first, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
 
+def part_of_dq(depth: int) -> tuple[int, int]:
+    """Return how many columns of dQ a warpgroup of `of_keys` has, of 64 rows, and how many rows
+    these are in register order. Parts of a block of queries follow each other."""
+    columns = 64 if depth <= 128 else 128
+    return columns, 64 * columns // 32
+
+
 @functools.cache
-def convert(tile: Tile) -> Kernel:
-    """Return the kernel of dq = x * scale."""
-    at = tile.at
+def convert(form: Form) -> Kernel:
+    """Return the kernel of dq = x * scale, where x is in register order."""
+    columns, lines = part_of_dq(form.depth)
+    across, by_head = form.depth // columns, form.layout == "bhsd"
 
-    @tile.kernel()
+    @numpipe_kernel(
+        grid=lambda dq: (
+            dq.shape[0] * dq.shape[form.heads] * cdiv(dq.shape[form.positions], 64) * across
+        ),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=4),
+    )
     def attention_gradient_converted(x, dq, *, scale):
-        i, j = at(x)
-        dq[i, j] = x[i, j] * scale
+        parts = cdiv(dq.shape[form.positions], 64) * across
+        head, part = program_id(0) // parts, program_id(0) % parts
+        b, h = head // dq.shape[form.heads], head % dq.shape[form.heads]
+        s, d = ds(part // across * 64, 64), ds(part % across * columns, columns)
+        of_head = x.shape[0] // (dq.shape[0] * dq.shape[form.heads])
+        total = load_tile(x.at[ds(head * of_head + part * lines, lines), ds(0, 32)])
+        total = from_register_order(total, (64, columns)) * scale
+        dq[(b, h, s, d) if by_head else (b, s, h, d)] = total.astype(dq.dtype)
 
-    return attention_gradient_converted
+    return attention_gradient_converted  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
@@ -130,6 +152,8 @@ class Schedule:
 
 SCHEDULES = {64: Schedule(128, True, False), 128: Schedule(64, False, True)}
 """depth -> its schedule; without dQ, always the last one"""
+OUTSIDE = 1 << 30
+"""a row beyond those of dQ in register order"""
 KEYS = 128
 """keys of a CTA of `of_keys`"""
 
@@ -194,7 +218,7 @@ class Work(NamedTuple):
 
 @functools.cache
 def work(form: Form, size: int, n: int) -> Function:
-    """Return the kernel function of the `Work` of a CTA of `size` keys, in blocks of `n` queries."""
+    """Return the kernel function of the `Work` of a CTA of `size` keys, in blocks of n queries."""
 
     @function
     def of_cta(q, k, table, count, diagonal, group):
@@ -265,10 +289,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
     A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and
-    dP^T = V dO^T have keys as rows, so P^T is an A operand in registers for dV. dS^T passes through
-    shared memory once, for dK and for dQ = dS K. The products dQ and dK of a block are issued after
-    the scores of the next one, and run while its exponentials are computed. Warps of the memory
-    warpgroup add dQ by TMA (``store_role``).
+    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
+    passes through shared memory for dQ = dS K alone, which is issued a step later, and which lanes
+    add in register order. The second warpgroup begins after the first exponentials of the first
+    one: from then on, one computes while the other has products.
     """
     if form.depth > max(SCHEDULES):
         return of_keys_wide(form, with_dq)
@@ -276,9 +300,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
-    out_rows, out_cols = (n // 2, depth) if by_rows else (n, depth // 2)
+    _, lines = part_of_dq(depth)
     seen, work_of = visible(form, n), work(form, KEYS, n)
-    own_row, own_col = (out_rows, 0) if by_rows else (0, out_cols)
     rows_of_q, keys_of_k = (
         (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
         for size in (n, KEYS)
@@ -290,12 +313,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         wg_axis="wg",
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
-        compiler_params=CompilerParams(
-            approx_math=True,
-            store_role=True,
-            store_slots=2,
-            unsafe_no_auto_barriers=how.by_hand,
-        ),
+        static_dims={"dq": (-1,)},
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=how.by_hand),
     )
     def attention_gradients(
         q,
@@ -323,32 +342,31 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         def place(h, s, d):
             return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
 
-        def add(part, h, i):
+        def add(part, at):
             if dq is not None:
-                s = ds(cta.query + i * n + wg * own_row, out_rows)
-                atomic_add(dq.at[place(cta.hk * sharing + h, s, ds(wg * own_col, out_cols))], part)
+                atomic_add(dq.at[ds(at, lines), ds(0, 32)], to_register_order(part))
 
         def vector(h, i):
             return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n
 
-        def matrix(count):
-            return BlockSpec(
-                rows_of_q,
-                lambda h, i: place(cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
-                buffer_count=count,
-                delay_release=1,
-            )
-
+        matrix = BlockSpec(
+            rows_of_q,
+            lambda h, i: place(cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
+            buffer_count=2,
+        )
         kv = pipeline(
             grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.hk, cta.row, 0)),) * 2
         )
-        exchanged = scratch(SMEM((2, KEYS, n), q.dtype))
-        written = scratch(Barrier(num_arrivals=2, num_barriers=2))
-        own = ds(wg * 64, 64)
+        exchanged = scratch(SMEM((3, KEYS, n), q.dtype))
+        written = scratch(Barrier(num_arrivals=2, num_barriers=3))
+        started = scratch(Barrier(num_arrivals=1))
+        own, every = ds(wg * 64, 64), ds(0, 64)
+        # queries and columns of this warpgroup's part of dQ
+        s_part, d_part = (own, every) if by_rows else (every, own)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
-            in_specs=(matrix(3), numbers, numbers, matrix(2)),
+            in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
@@ -356,31 +374,25 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         dv_acc = zeros((64, depth), np.float32)
         for _, (k_tile, v_tile) in kv(k, v):
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
+            # the first step adds zeros outside of dq
+            now, before, last, at_before = 0, 2, 1, OUTSIDE
             if dq is not None:
-                k_part = k_tile.at[:, ds(wg * own_col, out_cols)]
-            exchanged.at[1, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
-            commit_smem(meet=False)
-            barrier_arrive(written.at[1])
-            # the first step adds nothing, outside of dq
-            before, now, h_before, i_before = 1, 0, 0, cta.end
+                k_part = k_tile.at[:, d_part]
+                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * lines
+                exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
+                commit_smem(meet=False)
+                barrier_arrive(written.at[before])
+            if wg == 1:
+                barrier_wait(started)
             for (
                 (h, i),
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
-                if h + i == 0:
-                    q_before = q_tile
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
-                dv_acc = wgmma_wait(dv_acc)
-                barrier_arrive(do_free)
-                barrier_wait(written.at[before])
-                if dq is not None:
-                    part = wgmma(
-                        None, exchanged.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
-                    )
-                dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_before)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 i_first = (cta.start + i) * n
@@ -392,14 +404,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least, low, high)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
-                if dq is not None:
-                    part = wgmma_wait(part)
-                    add(part, h_before, i_before)
+                if h + i == 0 and wg == 0:
+                    barrier_arrive(started)
                 barrier_wait(do_ready)
-                barrier_wait(delta_ready)
                 dp = wgmma(None, v_own, do_tile.T)
-                dk_acc = wgmma_wait(dk_acc)
-                barrier_arrive(q_free)
+                barrier_wait(delta_ready)
                 if how.late:
                     dp = wgmma_wait(dp)
                     pb = p.astype(q.dtype)
@@ -409,24 +418,29 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                     dp = wgmma_wait(dp)
                     grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
+                if dq is not None:
+                    barrier_wait(written.at[before])
+                    exchanged.at[now, own, :][...] = grad_s
+                dk_acc = wgmma(dk_acc, grad_s, q_tile)
+                if dq is not None:
+                    commit_smem(meet=False)
+                    barrier_arrive(written.at[now])
+                    part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
-                exchanged.at[now, own, :][...] = grad_s
-                commit_smem(meet=False)
-                barrier_arrive(written.at[now])
-                q_before, h_before, i_before, before, now = q_tile, h, cta.start + i, now, before
-                if h == sharing - 1 and cta.start + i == cta.end - 1:
-                    dv_acc = wgmma_wait(dv_acc)
-                    barrier_wait(written.at[before])
-                    if dq is not None:
-                        part = wgmma(
-                            None, exchanged.at[before].T.at[ds(wg * own_row, out_rows), :], k_part
-                        )
-                    dk_acc = wgmma(dk_acc, exchanged.at[before, own, :], q_tile)
-                    if dq is not None:
-                        part = wgmma_wait(part)
-                        add(part, h, i_before)
-                    dk_acc = wgmma_wait(dk_acc)
+                dv_acc = wgmma_wait(dv_acc)
+                barrier_arrive(do_free)
+                dk_acc = wgmma_wait(dk_acc)
+                barrier_arrive(q_free)
+                if dq is not None:
+                    part = wgmma_wait(part)
+                    add(part, at_before)
+                    at_before = base + h * of_head + (cta.start + i) * 2 * lines
+                    now, before, last = last, now, before
+            if dq is not None:
+                barrier_wait(written.at[before])
+                part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
+                add(wgmma_wait(part), at_before)
         # after the loop, in which the compiler would compute all addresses before it
         if not form.ranges or cta.row + KEYS <= cta.end_row:
             mine = ds(cta.row + wg * 64, 64)
@@ -442,19 +456,19 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
 
 WIDE = 64
 """keys of a CTA, and queries of a step, of `of_keys_wide`"""
-HALVES = TilingTransform((8, 32)), SwizzleTransform(64)
-"""the layout of a tile whose halves of 32 columns are stored by two warpgroups"""
 
 
 def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
-    A CTA owns 64 keys. Each of its two warpgroups has half of the columns of the gradients, and
-    computes P and dS for half of the queries of a step, which they exchange in shared memory.
+    A CTA owns 64 keys. Its first warpgroup computes P and sums up dV, the second one dS and dK. P
+    passes through shared memory in float32 to the second one, and dS for dQ, of which each has half
+    of the columns.
     """
-    depth, by_head, half = form.depth, form.layout == "bhsd", form.depth // 2
-    seen, work_of, side = visible(form, WIDE // 2), work(form, WIDE, WIDE), Element(WIDE)
+    depth, by_head = form.depth, form.layout == "bhsd"
+    half, lines = part_of_dq(depth)
+    seen, work_of, side = visible(form, WIDE), work(form, WIDE, WIDE), Element(WIDE)
     block = (None, None, side, depth) if by_head else (None, side, None, depth)
 
     @numpipe_kernel(
@@ -463,9 +477,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         wg_axis="wg",
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
-        compiler_params=CompilerParams(
-            approx_math=True, store_role=True, store_slots=2, unsafe_no_auto_barriers=True
-        ),
+        static_dims={"dq": (-1,)},
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def wide_attention_gradients(
         q,
@@ -502,7 +515,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         kv = pipeline(
             grid=(1,), in_specs=(BlockSpec(block, lambda _: place(cta.hk, cta.row, 0)),) * 2
         )
-        numbers = BlockSpec((None, None, side), vector, buffer_count=1)
+        numbers = BlockSpec((None, None, side), vector, buffer_count=2)
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(
@@ -511,51 +524,83 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 numbers,
                 BlockSpec(block, matrix, buffer_count=1),
             ),
+            manual_produced_barriers=True,
+            manual_consumed_barriers=True,
         )
-        weights = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
-        slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype, transforms=HALVES))
-        written = scratch(Barrier(num_arrivals=2, num_barriers=2))
-        own, columns = ds(wg * (WIDE // 2), WIDE // 2), ds(wg * half, half)
-        dk_acc = zeros((WIDE, half), np.float32)
-        dv_acc = zeros((WIDE, half), np.float32)
+        weights = scratch(SMEM((WIDE, WIDE), np.float32))
+        slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype))
+        weighed = scratch(Barrier(num_arrivals=1))
+        written = scratch(Barrier(num_arrivals=1, num_barriers=2))
+        acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile) in kv(k, v):
             now = 0
-            for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
-                s = wgmma(None, k_tile, q_tile.at[own, :].T)
-                dp = wgmma(None, v_tile, do_tile.at[own, :].T)
-                s = wgmma_wait(s)
-                i_first = (cta.start + i) * WIDE
-                if cta.start + i < cta.whole or (
-                    form.ranges and outside(i_first, WIDE, cta.skipped, cta.queries)
-                ):
-                    i_first = i_first + wg * (WIDE // 2)
-                    least = cta.first - cta.diagonal - i_first
-                    low, high = cta.skipped - i_first, cta.queries - i_first
-                    s = seen(s, iota(WIDE), cta.keys - cta.first, least, low, high)
-                p = np.exp2(fma(s, scale_log2, -stats_tile.at[own][...][None, :]))
-                weights.at[now, :, own][...] = p.astype(q.dtype)
-                dp = wgmma_wait(dp)
-                slope = p * (dp - delta_tile.at[own][...][None, :])
-                slopes.at[now, :, own][...] = slope.astype(q.dtype)
-                commit_smem(meet=False)
-                barrier_arrive(written.at[now])
+            if dq is not None:
+                k_part = k_tile.at[:, ds(wg * half, half)]
+                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * lines
+            for (
+                (h, i),
+                (q_tile, stats_tile, delta_tile, do_tile),
+                (q_ready, stats_ready, delta_ready, do_ready),
+                (q_free, stats_free, delta_free, do_free),
+            ) in main(q, stats, delta, grad):
+                barrier_wait(q_ready)
+                barrier_wait(do_ready)
+                if wg == 0:  # noqa: SIM108 - products are statements
+                    x = wgmma(None, k_tile, q_tile.T)
+                else:
+                    x = wgmma(None, v_tile, do_tile.T)
+                x = wgmma_wait(x)
+                barrier_wait(stats_ready)
+                barrier_wait(delta_ready)
+                if wg == 0:
+                    i_first = (cta.start + i) * WIDE
+                    if cta.start + i < cta.whole or (
+                        form.ranges and outside(i_first, WIDE, cta.skipped, cta.queries)
+                    ):
+                        least = cta.first - cta.diagonal - i_first
+                        low, high = cta.skipped - i_first, cta.queries - i_first
+                        x = seen(x, iota(WIDE), cta.keys - cta.first, least, low, high)
+                    x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
+                    weights[...] = x
+                    barrier_arrive(weighed)
+                    left = x.astype(q.dtype)
+                else:
+                    barrier_wait(weighed)
+                    left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
+                    slopes.at[now][...] = left
+                    commit_smem(meet=False)
+                    barrier_arrive(written.at[now])
+                barrier_arrive(stats_free)
+                barrier_arrive(delta_free)
+                if wg == 0:  # noqa: SIM108
+                    acc = wgmma(acc, left, do_tile)
+                else:
+                    acc = wgmma(acc, left, q_tile)
+                # then the second warpgroup has read P, too
                 barrier_wait(written.at[now])
                 if dq is not None:
-                    part = wgmma(None, slopes.at[now].T, k_tile.at[:, columns])
-                dv_acc = wgmma(dv_acc, weights.at[now], do_tile.at[:, columns])
-                dk_acc = wgmma(dk_acc, slopes.at[now], q_tile.at[:, columns])
+                    part = wgmma(None, slopes.at[now].T, k_part)
+                acc = wgmma_wait(acc)
+                barrier_arrive(do_free)
+                barrier_arrive(q_free)
                 if dq is not None:
-                    part = wgmma_wait(part)
-                    s_of = ds(cta.query + (cta.start + i) * WIDE, WIDE)
-                    atomic_add(dq.at[place(cta.hk * sharing + h, s_of, columns)], part)
+                    part = to_register_order(wgmma_wait(part))
+                    at = ds(base + h * of_head + (cta.start + i) * 2 * lines, lines)
+                    atomic_add(dq.at[at, ds(0, 32)], part)
                 now = 1 - now
         if not form.ranges or cta.row + WIDE <= cta.end_row:
-            dk[place(cta.hk, ds(cta.row, WIDE), columns)] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(cta.hk, ds(cta.row, WIDE), columns)] = dv_acc.astype(dv.dtype)
+            at = place(cta.hk, ds(cta.row, WIDE), ds(0, depth))
+            if wg == 0:
+                dv[at] = acc.astype(dv.dtype)
+            else:
+                dk[at] = (acc * scale).astype(dk.dtype)
         else:
-            inside = ds(cta.row, WIDE, stop=cta.end_row)
-            dk[place(cta.hk, inside, columns)] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(cta.hk, inside, columns)] = dv_acc.astype(dv.dtype)
+            at = place(cta.hk, ds(cta.row, WIDE, stop=cta.end_row), ds(0, depth))
+            if wg == 0:
+                dv[at] = acc.astype(dv.dtype)
+            else:
+                dk[at] = (acc * scale).astype(dk.dtype)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
@@ -686,8 +731,8 @@ def launch_gradients(
     deterministic = deterministic or form.functions
     dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
-        made = allocated(q, (*q.shape[:3], round_up(depth, 4)), place, np.float32)
-        dq_total = (strided(made, q.shape, made.strides),)
+        lines = batches * heads * round_up(queries, 128) * form.depth // 32
+        dq_total = (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
     prepare(form, *present)(o, lse, grad, *of_lse, stats, delta, *dq_total, **place)
@@ -707,4 +752,4 @@ def launch_gradients(
     if deterministic:
         of_queries(form)(*read, *of_q, dq, **scalars, **place)
     else:
-        launch_over_tiles(convert, {"x": dq_total[0]}, {"dq": dq}, place, scale=scale)
+        convert(form)(*dq_total, dq, scale=scale, **place)

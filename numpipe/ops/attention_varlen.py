@@ -7,7 +7,8 @@ sequence, which queries and keys it has, the tiles with the most steps first. Th
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, operator, arg-type, call-overload, assignment, comparison-overlap"
+# mypy: disable-error-code="no-untyped-def, operator, arg-type, call-overload, assignment"
+# mypy: disable-error-code="comparison-overlap"
 
 from __future__ import annotations
 
@@ -288,7 +289,6 @@ def _launch_backward(
     diagonal: int,
     align: str,
     scale: float | None,
-    deterministic: bool,
     debug: bool,
     place: Place,
 ) -> None:
@@ -296,18 +296,16 @@ def _launch_backward(
     form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
-    size, n = keys_and_queries(form, not deterministic)
+    size, n = keys_and_queries(form, False)
     lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
-    of_q: tuple = ()
-    if deterministic:
-        wgs, n, _ = QUERIES[form.depth]
-        of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
+    wgs, n, _ = QUERIES[form.depth]
+    of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
     loaded = {"q": q, "k": k, "v": v, "grad": grad}
     q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
     o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
     scale = depth**-0.5 if scale is None else float(scale)
     arrays = q, k, v, o, lse, grad, grad_lse and _batch(grad_lse), dq, dk, dv
-    launch_gradients(*arrays, form, 0, scale, deterministic, place, lists, of_q)
+    launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)
 
 
 def _gradient_of_q(
@@ -339,7 +337,7 @@ def _sums(q: Any, return_lse: bool) -> ArrayType | None:
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
-    checks=OPTIONS | {"deterministic": FLAG},
+    checks=OPTIONS,
     batching="each",
 )
 def attention_varlen_backward(
@@ -357,7 +355,6 @@ def attention_varlen_backward(
     diagonal: int = 0,
     align: str = "end",
     scale: float | None = None,
-    deterministic: bool = False,
     debug: bool = False,
     out: Any = None,
     target: str | None = None,
@@ -382,7 +379,6 @@ def _gradients(
     diagonal: int,
     align: str,
     scale: float | None,
-    deterministic: bool,
     debug: bool,
 ) -> Any:
     return xp(
@@ -392,7 +388,6 @@ def _gradients(
         diagonal=diagonal,
         align=align,
         scale=scale,
-        deterministic=deterministic,
         debug=debug,
     )
 
@@ -409,7 +404,6 @@ def _recorded(
     align: str,
     scale: float | None,
     exact: bool,
-    deterministic: bool,
     batch_invariant: bool,
     debug: bool,
 ) -> Any:
@@ -423,7 +417,6 @@ def _recorded(
         scale=scale,
         exact=exact,
         return_lse=True,
-        deterministic=deterministic,
         batch_invariant=batch_invariant,
         debug=debug,
     )
@@ -435,8 +428,7 @@ def _recorded(
     results={"out": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
-    checks=OPTIONS
-    | {"exact": FLAG, "return_lse": FLAG, "deterministic": FLAG, "batch_invariant": FLAG},
+    checks=OPTIONS | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG},
     gradients={"q k v": _gradients},
     composite=lambda return_lse: None if return_lse else _recorded,
     batching="each",
@@ -454,7 +446,6 @@ def attention_varlen(
     scale: float | None = None,
     exact: bool = True,
     return_lse: bool = False,
-    deterministic: bool = False,
     batch_invariant: bool = False,
     debug: bool = False,
     out: Any = None,
@@ -480,8 +471,6 @@ def attention_varlen(
     exact       as for `attention`
     return_lse  return (result, lse) with the logarithms of the sums of exponentials, float32
                 (heads, positions of queries); -inf where a query sees no key
-    deterministic
-                add up the gradient of q in a fixed order, as for `attention`
     batch_invariant
                 let the bits of a row depend on nothing but its query, keys and values, as for
                 `attention`, whose rows then have the same bits
@@ -493,10 +482,11 @@ def attention_varlen(
                 as for any kernel
 
     The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
-    on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also reach
-    the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute the
-    scores again, and have no gradients themselves. Raises SpecError if shapes do not match, for
-    other element types, and for arrays of different types or on different devices.
+    on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also
+    reach the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute
+    the scores again, add up in a fixed order, and have no gradients themselves. Raises SpecError if
+    shapes do not match, for other element types, and for arrays of different types or on different
+    devices.
 
     >>> q, at = np.ones((100, 8, 64), np.float16), np.array([0, 30, 100], np.int32)
     >>> attention_varlen(q, q[:, :2], q[:, :2], at, at, causal=True, target="sim").shape

@@ -51,6 +51,7 @@ class ArrayArg:
                others; empty if all are run-time values
     adjacent   whether the size along the last dimension is a constant, and the elements along it
                are adjacent in memory
+    dense      whether its rows are known to follow each other without gaps, too
     """
 
     name: str
@@ -64,6 +65,7 @@ class ArrayArg:
     semaphores: bool = False
     sizes: tuple[int | None, ...] = ()
     adjacent: bool = False
+    dense: bool = False
 
     @property
     def own(self) -> bool:
@@ -73,7 +75,7 @@ class ArrayArg:
     @property
     def flat(self) -> ArrayArg:
         """The same array, contiguous, with a single dimension."""
-        return replace(self, ndim=1, order="row", tma=True, tma_store=False, sizes=())
+        return replace(self, ndim=1, order="row", tma=True, tma_store=False, sizes=(), dense=False)
 
     def check_plain(self, what: str) -> None:
         """Raise SpecError for semaphores, which are not an array of numbers; `what` begins the

@@ -29,6 +29,45 @@ refused(
     fix={'"columns"': '"column"'},
 )
 refused(
+    "a_coalesced_tile_to_register_order",
+    """
+    x = numpipe.to_register_order(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "to_register_order(tile): tile must be a register tile in accumulator layout, got float32 "
+    "(64, 64) (coalesced 4 layout); fix: numpipe.layout_cast(tile, "
+    '"accumulator")',
+    kind=SpecError,
+    fix={
+        "numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)])": (
+            'numpipe.layout_cast(numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)]), "accumulator")'
+        ),
+    },
+)
+refused(
+    "a_tile_that_is_too_small_for_register_order",
+    """
+    x = numpipe.to_register_order(numpipe.zeros((64, 8), np.float32))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "to_register_order: expected an accumulator of 16-bit or 32-bit elements, with a multiple of "
+    "8192 bytes, got float32 (64, 8); fix: a tile (64, 64)",
+    kind=SpecError,
+    fix={"(64, 8)": "(64, 64)"},
+)
+refused(
+    "another_shape_from_register_order",
+    """
+    x = numpipe.to_register_order(numpipe.zeros((64, 64), np.float32))
+    y = numpipe.from_register_order(x, (64, 128))
+    #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "from_register_order: (64, 128) of float32 is (256, 32) in register order, but the tile is "
+    "(128, 32); fix: pass the shape that was given to to_register_order",
+    kind=SpecError,
+    fix={"(64, 128)": "(64, 64)"},
+)
+refused(
     "a_product_of_a_coalesced_tile",
     """
     for (k,), (y,) in pipe(b):

@@ -58,6 +58,8 @@ class Block:
                 shape[axis] = nb.const(size)
         if ref.arg.adjacent:
             strides[-1] = nb.const(1, nb.i64)
+        if ref.arg.dense:
+            strides[-2] = builder.zext(shape[-1], nb.i64)
         for axis, stop in enumerate(stops):
             if stop is not None:
                 least = builder.select(

@@ -21,6 +21,9 @@ tile                    how (PTX ISA)                            types
 TMA can address         ``cp.reduce.async.bulk.tensor`` from     int32; min, max: float16, bfloat16,
                         panels in shared memory, 16 bytes at a   int32; and, or, xor: int32; uint32
                         time                                     as int32
+coalesced (M, N) of     by the lanes, four elements at a time:   add: float32
+float32                 ``red.relaxed.gpu.global.add.v4.f32``
+                        (see `register_order`)
 other tiles, vectors,   by the lanes:                            add: float32, float16, bfloat16,
 (M, 1), (1, N),         ``red.relaxed.gpu.global`` for each      int32; min, max, and, or, xor:
 elements                element; 16-bit types by a               int32; uint32 as int32

@@ -181,7 +181,10 @@ class _Lanes:
         by_row = lanes_of(self.tile.form.settled(COLUMN).layout)
         side_by_side &= array.tma or bool(array.adjacent and by_row)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
-        side_by_side &= self.statement[0].startswith("st.")
+        # red.global has vectors of float32 for `add`
+        side_by_side &= self.statement[0].startswith("st.") or (
+            bool(vector_of(self.tile.layout)) and "add.f32" in self.statement[0]
+        )
         if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
             self._runs(side_by_side)
         elif self.tile.layout != ACCUMULATOR:
@@ -225,10 +228,12 @@ class _Lanes:
                 ]
             words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
         words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
-        predicate = builder.zext(chosen, nb.i32)
+        predicate = None if chosen is None else builder.zext(chosen, nb.i32)
+        statement, _, own = self.statement[0].split()[0].rpartition(".")
+        kind = kind if statement == "st.global" else own
         for n in range(0, len(words), 4):
             at = builder.add(address, 4 * n)
-            store_words(builder, kind, at, words[n : n + 4], predicate, "global")
+            store_words(builder, kind, at, words[n : n + 4], predicate, statement)
 
     def _plane(self) -> None:
         """Store an accumulator's elements, with branches for the bounds."""
@@ -341,9 +346,9 @@ class _Lanes:
             tests = [
                 builder.icmp_unsigned("<", n, size) for n, size in zip((r, c), to.size, strict=True)
             ]
-            if self.indices or not lanes:
+            if self.indices:
                 return to.moved(to.moved(to.base, r, to.stride[0]), c, stride), tests
-            tests[1] = to.has(tile.form, column, right)
+            tests[1] = to.has(tile.form, column, right) if lanes else tests[1]
             line = to.moved(to.moved(to.base, first, to.stride[0]), begin, stride)
             line = to.moved(line, nb.const(down), to.stride[0])
             return to.moved(line, nb.const(right), stride), tests
@@ -352,10 +357,23 @@ class _Lanes:
             masked = [] if masks[number] is None else [masks[number]]
             return functools.reduce(builder.and_, [*tests, *masked], mine)
 
-        def runs() -> None:
+        def runs(checked: bool = True) -> None:
             for first in range(0, len(where), vector):
                 at, tests = place(first, nb.const(1, nb.i64))
-                self._run(first, vector, at, inside(first, tests if lanes else tests[:1]))
+                here = inside(first, tests if lanes else tests[:1]) if checked else None
+                self._run(first, vector, at, here)
+
+        def by_rows() -> None:
+            if self.statement[0].startswith("st."):
+                runs()
+                return
+            # ptxas branches around each reduction that has a predicate
+            all_rows = builder.and_(mine, to.aligned(tile.shape, 1))
+            with builder.if_else(all_rows) as (every, some):
+                with every:
+                    runs(checked=False)
+                with some:
+                    runs()
 
         def elements() -> None:
             for number in range(len(where)):
@@ -372,6 +390,6 @@ class _Lanes:
         )
         with builder.if_else(whole) as (quick, slow):
             with quick:
-                runs()
+                by_rows()
             with slow:
                 elements()

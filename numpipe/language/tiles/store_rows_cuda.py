@@ -111,5 +111,5 @@ class _Rows:
                 place_at,
                 [word],
                 builder.zext(inside, nb.i32),
-                "global",
+                "st.global",
             )

@@ -23,14 +23,14 @@ def store_words(
     address: Any,
     values: Sequence,
     chosen: Any = None,
-    space: str = "shared",
+    statement: str = "st.shared",
 ) -> None:
-    """Store registers to adjacent places in memory with one instruction, in lanes where `chosen`,
-    an int32, is not 0."""
+    """Store registers to adjacent places in memory with one instruction, or reduce them there, in
+    lanes where `chosen`, an int32, is not 0."""
     where = [address] if chosen is None else [address, chosen]
     names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
     vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
-    text = f"st.{space}{vector}.{kind} [$0], {names};"
+    text = f"{statement}{vector}.{kind} [$0], {names};"
     if chosen is not None:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
     builder.emit_asm(nb.void, [*where, *values], text)

@@ -218,10 +218,10 @@ class Lanes(LaneBuilder):
         address: np.ndarray,
         words: list[np.ndarray],
         chosen: Any,
-        space: str,
+        statement: str,
     ) -> None:
         nbytes = int(kind[1:]) // 8
-        assert space == "global" and (address[chosen] % nbytes == 0).all()
+        assert statement == "st.global" and (address[chosen] % nbytes == 0).all()
         at = address[chosen] - self.base
         assert not at.size or (at.min() >= 0 and at.max() + nbytes <= len(self.memory))
         self.memory[at[:, None] + np.arange(nbytes)] = words[0][chosen]

@@ -117,8 +117,7 @@ def attention_gradients() -> None:
 
 def attention_varlen() -> None:
     test_attention_varlen.check("fewer keys", "sim")
-    for deterministic in (False, True):
-        test_attention_varlen.check_gradients("depth 128", "sim", deterministic)
+    test_attention_varlen.check_gradients("depth 128", "sim")
     test_attention_varlen.check_gradients("depth 256", "sim", False)
 
 
