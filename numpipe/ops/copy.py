@@ -431,7 +431,8 @@ def copy_into(
             wide = piece.size == 2 and columns >= 256
             block = (32, 64) if small else (64, 256 if wide else 64)
             if small and min(rows, columns) <= 8:  # few of a larger block would be used
-                block = (8, 128) if rows <= 8 else (64, 8)
+                block = (8, 256 // piece.size)
+                block = block if rows <= 8 else block[::-1]
             turned(*block)(*arrays, **place)
         elif piece.way == "transposed":
             stored = (
