@@ -7,7 +7,7 @@ sequence, which queries and keys it has, the tiles with the most steps first. Th
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, operator, arg-type, call-overload, assignment, comparison-overlap"
+# mypy: disable-error-code="no-untyped-def, operator, arg-type, call-overload, assignment"
 
 from __future__ import annotations
 
@@ -130,7 +130,7 @@ def plan(
             more = tiles_above(steps, size, size_k, of_s)
             as_many = tiles_above(steps - 1, size, size_k, of_s) - more
             # the tiles of its own sequence that have as many steps come in order
-            before = np.where(number == s, tile - (cdiv(size, rows) - more - as_many), 0)
+            before = np.where(number == s, tile - (cdiv(size, rows) - more - as_many), 0)  # type: ignore[comparison-overlap]
             place = place + more + np.where(number > s, as_many, before)
             q, k = q + size, k + size_k
         at = index(np.where(n < total, place, -1), "zero")
@@ -493,8 +493,8 @@ def attention_varlen(
                 as for any kernel
 
     The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
-    on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also reach
-    the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute the
+    on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also
+    reach the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute the
     scores again, and have no gradients themselves. Raises SpecError if shapes do not match, for
     other element types, and for arrays of different types or on different devices.
 
