@@ -753,8 +753,8 @@ def attention(
     batch_invariant
                 let the bits of a row of the result and its sum depend only on its query, and on the
                 keys and values that it sees: not on the number of queries, heads and batches, nor
-                on a mask that hides nothing from it. The config is then the same for all shapes of a
-                depth. The gradients of k and v add up queries, so they have no such option
+                on a mask that hides nothing from it. The config is then the same for all shapes
+                of a depth. The gradients of k and v add up queries, so they have no such option
     out         array for the result, or with return_lse a pair of arrays; allocated by default
     config      by default what `choose` returns; ignored if gradients are needed
     target, stream

@@ -494,8 +494,8 @@ def attention_varlen(
 
     The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
     on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also
-    reach the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute the
-    scores again, and have no gradients themselves. Raises SpecError if shapes do not match, for
+    reach the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute
+    the scores again, and have no gradients themselves. Raises SpecError if shapes do not match, for
     other element types, and for arrays of different types or on different devices.
 
     >>> q, at = np.ones((100, 8, 64), np.float16), np.array([0, 30, 100], np.int32)
