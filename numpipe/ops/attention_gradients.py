@@ -218,7 +218,7 @@ class Work(NamedTuple):
 
 @functools.cache
 def work(form: Form, size: int, n: int) -> Function:
-    """Return the kernel function of the `Work` of a CTA of `size` keys, in blocks of n queries."""
+    """Return the kernel function of a CTA's `Work`: `size` keys, in blocks of `n` queries."""
 
     @function
     def of_cta(q, k, table, count, diagonal, group):

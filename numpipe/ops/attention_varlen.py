@@ -8,7 +8,6 @@ sequence, which queries and keys it has, the tiles with the most steps first. Th
 
 # tiles in kernels have no types
 # mypy: disable-error-code="no-untyped-def, operator, arg-type, call-overload, assignment"
-# mypy: disable-error-code="comparison-overlap"
 
 from __future__ import annotations
 
@@ -131,7 +130,7 @@ def plan(
             more = tiles_above(steps, size, size_k, of_s)
             as_many = tiles_above(steps - 1, size, size_k, of_s) - more
             # the tiles of its own sequence that have as many steps come in order
-            before = np.where(number == s, tile - (cdiv(size, rows) - more - as_many), 0)
+            before = np.where(number == s, tile - (cdiv(size, rows) - more - as_many), 0)  # type: ignore[comparison-overlap]
             place = place + more + np.where(number > s, as_many, before)
             q, k = q + size, k + size_k
         at = index(np.where(n < total, place, -1), "zero")
