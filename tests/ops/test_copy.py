@@ -290,6 +290,22 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
         copy(**arguments, target="sim")
 
 
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
+    a, o = numbers(1, 1, 64, 128), np.zeros((1, 1, 128, 64), np.float16)
+    OP.by_tma(OP.TRANSPOSED, True).simulate(a, o, seed=seed)
+    assert o.tobytes() == np.ascontiguousarray(a.swapaxes(2, 3)).tobytes()
+    a, o = numbers(40, 24)[:, :17], numbers(40, 17)
+    source, target = describe(a, "a"), describe(o, "o")
+    for piece in ways(a.shape, a.strides, o.strides, 2, (a.ctypes.data % 16, o.ctypes.data % 16)):
+        arrays = OP.window(source, piece.source, 2), OP.window(target, piece.target, 2)
+        OP.lanes(2, 8, 256, 1).simulate(
+            arrays[0], *arrays, **dict(zip(OP.NUMBERS, piece.numbers, strict=True)), seed=seed
+        )
+    assert o.tobytes() == np.ascontiguousarray(a).tobytes()
+
+
 # ---- the machine code
 @pytest.mark.variants(0, thorough=4)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
