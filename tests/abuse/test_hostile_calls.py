@@ -24,11 +24,16 @@ from tests.kernels.attention_function_cases import causal
 
 H, X = np.ones((64, 64), np.float16), np.ones((64, 64), np.float32)
 Q = np.ones((1, 2, 64, 64), np.float16)
+PACKED, BEGINS = np.ones((64, 2, 64), np.float16), np.array([0, 30, 64], np.int32)
 MESH = numpipe.Mesh.simulated(2)
 GOOD: dict[str, Mapping[str, Any]] = {
     "matmul": {"a": H, "b": H},
     "attention": {"q": Q, "k": Q, "v": Q, "mask": causal},
     "attention_blocks": {"q": Q, "k": Q, "mask": causal},
+    "attention_varlen": {
+        **dict.fromkeys("qkv", PACKED),
+        **dict.fromkeys(("cu_seqlens_q", "cu_seqlens_k"), BEGINS),
+    },
     "copy": {"a": H},
     "softmax": {"x": X},
     "log_softmax": {"x": H},
