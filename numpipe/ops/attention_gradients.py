@@ -739,7 +739,8 @@ def launch_gradients(
     scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
     # beyond these, the mask hides all or nothing
     scalars["diagonal"] = max(-queries, min(diagonal, keys))
-    bytes_of_head = max(1, 8 * heads // k.shape[form.heads] * queries * depth)
+    # of one head of queries: a CTA loops over those that share its keys
+    bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
     if form.functions:
