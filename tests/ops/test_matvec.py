@@ -101,6 +101,6 @@ def test_the_kernels_keep_their_sums_in_registers() -> None:
         x, weights, y = (
             ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down], 1))
         )
-        arrays = {"weights": weights, "y": y, "parts": 1, "first": 0, "scale": 1.0}
+        arrays = {"weights": weights, "y": y, "parts": 1, "scale": 1.0}
         assert kernel.inspect("gate", x, **arrays) == ()
         assert kernel.inspect("resources", x, **arrays).spill_bytes == 0
