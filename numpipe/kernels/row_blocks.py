@@ -55,10 +55,10 @@ def functions(rows: Any) -> dict[str, Function]:
     region = (slots - 1) * width + (end if whole < steps else width)
     # the numbers of all lanes, as a row in the registers of the CTAs
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
-    sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
-    mean_of_lanes = lanes["mean"]
-    number, column = lanes["number"], lanes["column"]
-    exp, log, normal = lanes["exp"], lanes["log"], lanes["normal"]
+    sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, column = (
+        lanes[name] for name in ("sum", "sums", "max", "mean", "number", "column")
+    )
+    exp, log, normal = (lanes[name] for name in ("exp", "log", "normal"))
 
     @function
     def shift():
@@ -119,18 +119,13 @@ def functions(rows: Any) -> dict[str, Function]:
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
-    def chunk(k, x, j, which):
-        """A chunk of row k as float32."""
-        if slots == 0 or (direct > 0 and j.start + shifts < direct * across):
-            tile = x[ds(k, 1), j]
-        else:
-            tile = landed_chunk(k, j, which)
-        return tile.astype(np.float32)
-
-    @function
     def value(k, x, which):
         def of(j):
-            return chunk(k, x, j, which)
+            if slots == 0 or (direct > 0 and j.start + shifts < direct * across):
+                tile = x[ds(k, 1), j]
+            else:
+                tile = landed_chunk(k, j, which)
+            return tile.astype(np.float32)
 
         return of
 

@@ -53,7 +53,7 @@ from .op_outputs import Place, same
 
 __all__ = ["copy"]
 
-MOVED = {1: np.dtype("u1"), 2: np.dtype("f2"), 4: np.dtype("i4")}
+MOVED: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("f2"), 4: np.dtype("i4")}
 """the type used to move elements, by their size in bytes"""
 NUMBERS = (
     "group",
@@ -130,6 +130,7 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
         # in transposed copies, and with few rows in a block, each warpgroup moves half of the
         # columns
         half = columns // 2
+        own = ds(wg * half, half)
         wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
         begun = begin_strips(high, wide, config.group)
         blocks = o.shape[0] * o.shape[1] * high * wide
@@ -148,17 +149,10 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
             above, below, i, j = place(k)
             return above, below, j, i
 
-        source = BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last")
-        if transposed:
-            source = BlockSpec(
-                (None, None, columns, config.rows), across, eviction_policy="evict_last"
-            )
-        target = BlockSpec(
-            (None, None, config.rows, columns),
-            place,
-            buffer_count=config.outs,
-            eviction_policy="evict_first",
-        )
+        written = (None, None, config.rows, columns)
+        read = (None, None, columns, config.rows) if transposed else written
+        source = BlockSpec(read, across if transposed else place, eviction_policy="evict_last")
+        target = BlockSpec(written, place, buffer_count=config.outs, eviction_policy="evict_first")
         steps = (cdiv(blocks - cta, ctas),)
         if stored:
             pipe = pipeline(
@@ -169,12 +163,12 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
             )  # type: ignore[var-annotated]
             for _, (a_tile, o_tile) in pipe(a, o):
                 if transposed:
-                    o_tile[:, ds(wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+                    o_tile[:, own] = a_tile.at[own, :].T[...]
                 elif config.rows > 64:
                     upper = ds(wg * (config.rows // 2), config.rows // 2)
                     o_tile[upper, :] = a_tile[upper, :]
                 else:
-                    o_tile[:, ds(wg * half, half)] = a_tile[:, ds(wg * half, half)]
+                    o_tile[:, own] = a_tile[:, own]
         else:
             pipe = pipeline(grid=steps, max_concurrent_steps=config.slots, in_specs=(source,))
             for (k,), (a_tile,) in pipe(a):
@@ -184,7 +178,7 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
                     below,
                     ds(i * config.rows, config.rows),
                     ds(j * columns + wg * half, half),
-                ] = a_tile.at[ds(wg * half, half), :].T[...]
+                ] = a_tile.at[own, :].T[...]
 
     return copy_tma  # type: ignore[no-any-return]
 

@@ -177,8 +177,9 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
         source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
         return [Piece("transposed" if addressed else "turned", size, source, target)]
-    dense = all(one.target == other.size * other.target for one, other in itertools.pairwise(outer))
-    if size > 1 and aligned[1] and dense and (padded or outer[-1].target == last.size * size):
+    neighbors = itertools.pairwise(outer if padded else dims)
+    dense = all(one.target == other.size * other.target for one, other in neighbors)
+    if size > 1 and aligned[1] and dense:
         return _lanes(outer, last, size)
     return _blocks(dims, size)
 

@@ -140,11 +140,12 @@ def reducer(
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
+            along = ds(early + start, length)
             if sums and each > 1:
-                return of[batch, own, ds(early + start, length, stop=(number + 1) * n)]
-            if sums or short:
-                return of[batch, own, ds(early + start, length)]
-            return of[batch, own, ds(early + start, length, most=x.shape[2] - length)]
+                along = ds(along.start, length, stop=(number + 1) * n)
+            elif not (sums or short):
+                along = ds(along.start, length, most=x.shape[2] - length)
+            return of[batch, own, along]
 
         def piece(of, k):
             along = ds(k, step)
@@ -472,5 +473,14 @@ def launch_on_view(
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
-        options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
-        launch_reduction(way, made["y"], 1, y, place, **options)
+        launch_reduction(
+            way,
+            made["y"],
+            1,
+            y,
+            place,
+            scale=scale,
+            finish=finish,
+            places=made.get("found"),
+            again=True,
+        )
