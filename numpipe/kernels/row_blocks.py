@@ -16,6 +16,8 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
+from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
 from ..language.memory.copies import copy_gmem_to_smem
@@ -48,15 +50,15 @@ def functions(rows: Any) -> dict[str, Function]:
     across = ctas * wgs * width
     whole = n // across
     # a warpgroup's columns of the step in which the row ends
-    end = -(-(n + shifts - whole * across) // (ctas * wgs * STEP)) * STEP
+    end = round_up(cdiv(n + shifts - whole * across, ctas * wgs), STEP)
     # the last chunk may be small
     region = (slots - 1) * width + (end if whole < steps else width)
     # the numbers of all lanes, as a row in the registers of the CTAs
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
-    sum_of_lanes, sums_of_lanes, largest_of_lanes = lanes["sum"], lanes["sums"], lanes["max"]
-    mean_of_lanes = lanes["mean"]
-    number, column = lanes["number"], lanes["column"]
-    exp, log, normal = lanes["exp"], lanes["log"], lanes["normal"]
+    sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, column = (
+        lanes[name] for name in ("sum", "sums", "max", "mean", "number", "column")
+    )
+    exp, log, normal = (lanes[name] for name in ("exp", "log", "normal"))
 
     @function
     def shift():
@@ -117,22 +119,13 @@ def functions(rows: Any) -> dict[str, Function]:
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
-    def chunk(k, x, j, which):
-        """A chunk of row k as float32."""
-        if slots == 0:
-            tile = x[ds(k, 1), j]
-        elif direct == 0:
-            tile = landed_chunk(k, j, which)
-        elif j.start + shifts < direct * across:
-            tile = x[ds(k, 1), j]
-        else:
-            tile = landed_chunk(k, j, which)
-        return tile.astype(np.float32)
-
-    @function
     def value(k, x, which):
         def of(j):
-            return chunk(k, x, j, which)
+            if slots == 0 or (direct > 0 and j.start + shifts < direct * across):
+                tile = x[ds(k, 1), j]
+            else:
+                tile = landed_chunk(k, j, which)
+            return tile.astype(np.float32)
 
         return of
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from ..core.arith import cdiv
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import (
     ArrayInfo,
@@ -71,7 +72,7 @@ class RowKernel:
 
         def blocks(**arguments: Any) -> tuple[int]:
             (array,) = arguments.values()
-            return (-(-array.shape[0] // row.height) * row.cluster,)
+            return (cdiv(array.shape[0], row.height) * row.cluster,)
 
         parameter = inspect.Parameter(self.first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         blocks.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]

@@ -16,12 +16,15 @@ for TMA
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..arch.dtypes import FLOAT32
+from ..core.arith import cdiv
 from ..core.functions import Function
 from ..language.tiles.warp_parts import STEP
 from . import row_blocks, row_registers
@@ -156,8 +159,9 @@ def choose(
     (2, 4, 4, 4)
     """
     values = max(held, operands)
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, unit=unit)
     if n <= min(2048 // values, 1536):
-        return _short(n, operands, dtype, values, unit, flat)
+        return _short(rows, n, values, unit, flat)
     # bytes of a column in registers
     nbytes = max(4 * held, operands * dtype.itemsize)
     part, wgs = PART * 4 // max(nbytes, 4), 1
@@ -167,17 +171,17 @@ def choose(
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     most = ODD if flat and n % 2 and not once else 2 * part
     if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
-        width = -(-n // (STEP * wgs)) * STEP
+        width = round_up(cdiv(n, wgs), STEP)
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
         ctas = max(1, 512 // live // wgs)
-        return Rows(n, 1, width, wgs, whole, ctas, operands=operands, dtype=dtype, unit=unit)
+        return rows(1, width, wgs, whole, ctas)
     itemsize = dtype.itemsize
     if once or not (aligned or flat):
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
-        return Rows(n, 1, width, 2, 0, 2, -(-n // (2 * width)), 0, operands, dtype, unit=unit)
+        return rows(1, width, 2, ctas=2, steps=cdiv(n, 2 * width))
     cluster = 1
     while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
         cluster *= 2
@@ -187,23 +191,22 @@ def choose(
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
     width = max(STEP, width >> max(0, held - 1))
-    steps, step = -(-n // (cluster * wgs * width)), width * itemsize
+    steps, step = cdiv(n, cluster * wgs * width), width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     ctas = 1 + 4 // wgs if wgs * operands * step * (slots - 1) <= SHARED else 1
-    of = ctas, steps, slots, operands, dtype, flat
-    return Rows(n, 1, width, wgs, 0, *of, unit=unit, cluster=cluster)
+    return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int, flat: bool) -> Rows:
+def _short(rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat and unit == 1:
         room = 6144 // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         # two vectors along the columns take as many registers as another matrix
         ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
-        return Rows(n, height, n, 1, n, ctas, 0, 0, operands, dtype, flat)
-    height, group = 8, 64
+        return rows(height, n, 1, n, ctas, flat=True)
+    height = 8
     while height * n < 2048 and height < 32:
         height *= 2
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
@@ -211,12 +214,11 @@ def _short(n: int, operands: int, dtype: np.dtype, held: int, unit: int, flat: b
     if n <= SHORT_ROW and unit == 1:
         height, wide = short_tile(n)
     if unit > 1 or SHORT_ROW < n < wide:
-        wide = -(-n // max(group, unit)) * max(group, unit)
+        wide = round_up(n, max(64, unit))
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     live = height * wide * held // 128
-    of = max(1, 512 // (live + 40)), 0, 0, operands, dtype
-    return Rows(n, height, wide, 1, whole, *of, unit=unit)
+    return rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
 
 
 def short_tile(n: int) -> tuple[int, int]:
@@ -226,5 +228,5 @@ def short_tile(n: int) -> tuple[int, int]:
     >>> short_tile(12), short_tile(24), short_tile(49)
     ((32, 16), (64, 24), (32, 80))
     """
-    columns, size = min((size * (-(-n // size) | 1), size) for size in (16, 8) if n <= 5 * size)
+    columns, size = min((size * (cdiv(n, size) | 1), size) for size in (16, 8) if n <= 5 * size)
     return 512 // size, columns

@@ -53,11 +53,7 @@ from .op_outputs import Place, same
 
 __all__ = ["copy"]
 
-MOVED: dict[int, np.dtype] = {
-    1: np.dtype(np.uint8),
-    2: np.dtype(np.float16),
-    4: np.dtype(np.int32),
-}
+MOVED: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("f2"), 4: np.dtype("i4")}
 """the type used to move elements, by their size in bytes"""
 NUMBERS = (
     "group",
@@ -134,11 +130,10 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
         # in transposed copies, and with few rows in a block, each warpgroup moves half of the
         # columns
         half = columns // 2
+        own = ds(wg * half, half)
         wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
-        begun, blocks = (
-            begin_strips(high, wide, config.group),
-            o.shape[0] * o.shape[1] * high * wide,
-        )
+        begun = begin_strips(high, wide, config.group)
+        blocks = o.shape[0] * o.shape[1] * high * wide
         # steps that are assigned in runs; the rest go one block at a time, to balance the CTAs
         whole = blocks // (config.run * ctas) * config.run
 
@@ -154,17 +149,10 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
             above, below, i, j = place(k)
             return above, below, j, i
 
-        source = BlockSpec((None, None, config.rows, columns), place, eviction_policy="evict_last")
-        if transposed:
-            source = BlockSpec(
-                (None, None, columns, config.rows), across, eviction_policy="evict_last"
-            )
-        target = BlockSpec(
-            (None, None, config.rows, columns),
-            place,
-            buffer_count=config.outs,
-            eviction_policy="evict_first",
-        )
+        written = (None, None, config.rows, columns)
+        read = (None, None, columns, config.rows) if transposed else written
+        source = BlockSpec(read, across if transposed else place, eviction_policy="evict_last")
+        target = BlockSpec(written, place, buffer_count=config.outs, eviction_policy="evict_first")
         steps = (cdiv(blocks - cta, ctas),)
         if stored:
             pipe = pipeline(
@@ -175,12 +163,12 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
             )  # type: ignore[var-annotated]
             for _, (a_tile, o_tile) in pipe(a, o):
                 if transposed:
-                    o_tile[:, ds(wg * half, half)] = a_tile.at[ds(wg * half, half), :].T[...]
+                    o_tile[:, own] = a_tile.at[own, :].T[...]
                 elif config.rows > 64:
                     upper = ds(wg * (config.rows // 2), config.rows // 2)
                     o_tile[upper, :] = a_tile[upper, :]
                 else:
-                    o_tile[:, ds(wg * half, half)] = a_tile[:, ds(wg * half, half)]
+                    o_tile[:, own] = a_tile[:, own]
         else:
             pipe = pipeline(grid=steps, max_concurrent_steps=config.slots, in_specs=(source,))
             for (k,), (a_tile,) in pipe(a):
@@ -190,7 +178,7 @@ def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Ker
                     below,
                     ds(i * config.rows, config.rows),
                     ds(j * columns + wg * half, half),
-                ] = a_tile.at[ds(wg * half, half), :].T[...]
+                ] = a_tile.at[own, :].T[...]
 
     return copy_tma  # type: ignore[no-any-return]
 
@@ -415,38 +403,32 @@ def copy_into(
     """Copy one array to another of the same shape and element type that does not overlap it. With
     `padded`, bytes between the rows of the result may be overwritten."""
     places = source.address % 16, result.address % 16
-    for piece in ways(
+    for way, size, read, written, dims, numbers in ways(
         source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded
     ):
-        arrays = (
-            window(source, piece.source, piece.size),
-            window(result, piece.target, piece.size),
-        )
-        small = math.prod(piece.source.shape) < SMALL
-        if piece.way == "rows":
-            by_tma(config or choose(piece.source.shape[3] * piece.size))(*arrays, **place)
-        elif piece.way == "turned" or (piece.way == "transposed" and small):
+        arrays = window(source, read, size), window(result, written, size)
+        small = math.prod(read.shape) < SMALL
+        if way == "rows":
+            by_tma(config or choose(read.shape[3] * size))(*arrays, **place)
+        elif way == "turned" or (way == "transposed" and small):
             # rows of 2-byte elements at odd addresses are loaded one element at a time
-            rows, columns = piece.source.shape[2:]
-            wide = piece.size == 2 and columns >= 256
+            rows, columns = read.shape[2:]
+            wide = size == 2 and columns >= 256
             block = (32, 64) if small else (64, 256 if wide else 64)
             if small and min(rows, columns) <= 8:  # few of a larger block would be used
-                block = (8, 256 // piece.size)
+                block = (8, 256 // size)
                 block = block if rows <= 8 else block[::-1]
             turned(*block)(*arrays, **place)
-        elif piece.way == "transposed":
-            stored = (
-                piece.target.shape[3] * piece.size % 16 == 0
-                and launch.tma_addressable(arrays[1]) is None
-            )
+        elif way == "transposed":
+            stored = written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
             by_tma(TRANSPOSED, True, stored)(*arrays, **place)
-        elif piece.way == "line":
+        elif way == "line":
             copy_line(*arrays, **place)
-        elif piece.way == "lanes":
-            numbers: dict[str, Any] = dict(zip(NUMBERS, piece.numbers, strict=True))
-            high = piece.target.shape[0] >= 64
-            block = (64, 128 // piece.size) if high else (8, 512 // piece.size)
-            lanes(piece.size, *block, piece.dims)(arrays[0], *arrays, **numbers, **place)
+        elif way == "lanes":
+            scalars: Any = dict(zip(NUMBERS, numbers, strict=True))
+            high = written.shape[0] >= 64
+            block = (64, 128 // size) if high else (8, 512 // size)
+            lanes(size, *block, dims)(arrays[0], *arrays, **scalars, **place)
         else:
             copy_blocks(*arrays, **place)
 

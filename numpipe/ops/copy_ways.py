@@ -130,8 +130,8 @@ def _simplest(dims: list[Dim], size: int) -> tuple[list[Dim], tuple[int, int]]:
     source = target = 0
     for number, dim in enumerate(dims):
         if dim.target < 0:  # walk it backwards
-            source = source + (dim.size - 1) * dim.source
-            target = target + (dim.size - 1) * dim.target
+            source += (dim.size - 1) * dim.source
+            target += (dim.size - 1) * dim.target
             dims[number] = Dim(dim.size, -dim.source, -dim.target)
     merged: list[Dim] = []
     for dim in sorted(dims, key=lambda dim: -dim.target):
@@ -153,10 +153,12 @@ def _widened(dims: list[Dim], size: int, places: tuple[int, int]) -> tuple[list[
 
 def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -> list[Piece]:
     *outer, last = dims
-    if not outer and last.target == size:
+    if last.target != size:
+        return _blocks(dims, size)
+    if not outer:
         return _flat(last, size, places)
     aligned = [place % LINE == 0 for place in places]
-    by_tma = aligned[0] and len(dims) <= 4 and last.target == size
+    by_tma = aligned[0] and len(dims) <= 4
     stored = (
         aligned[1]
         and all(_line(dim.target) for dim in outer)
@@ -169,20 +171,15 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
     turned = min(outer, key=lambda dim: abs(dim.source), default=last)
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4
-    if size > 1 and last.target == size and closer:
+    if size > 1 and closer:
         rest = [dim for dim in outer if dim is not turned]
         addressed = by_tma and turned.source == size
         addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
         source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
         return [Piece("transposed" if addressed else "turned", size, source, target)]
-    dense = all(one.target == other.size * other.target for one, other in itertools.pairwise(outer))
-    if (
-        size > 1
-        and last.target == size
-        and aligned[1]
-        and dense
-        and (padded or outer[-1].target == last.size * size)
-    ):
+    neighbors = itertools.pairwise(outer if padded else dims)
+    dense = all(one.target == other.size * other.target for one, other in neighbors)
+    if size > 1 and aligned[1] and dense:
         return _lanes(outer, last, size)
     return _blocks(dims, size)
 
@@ -195,10 +192,8 @@ def _views(dims: Sequence[Dim], rank: int) -> tuple[Part, Part]:
     """Return the views of source and target, padded in front with dimensions of size 1 to
     `rank`."""
     whole = [Dim(1, LINE, LINE)] * (rank - len(dims)) + list(dims)
-    shape = tuple(dim.size for dim in whole)
-    return Part(0, shape, tuple(dim.source for dim in whole)), Part(
-        0, shape, tuple(dim.target for dim in whole)
-    )
+    shape, source, target = zip(*whole, strict=True)
+    return Part(0, shape, source), Part(0, shape, target)
 
 
 def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
@@ -235,13 +230,11 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
     if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or (many and not half):
         return _blocks([*outer, last], size)
     if many:
-        halves = [
-            _lanes([outer[0]._replace(size=part), *outer[1:]], last, size)
-            for part in (half, outer[0].size - half)
-        ]
+        first, *rest = outer
         return [
-            *halves[0],
-            *(piece.moved(half * outer[0].source, half * outer[0].target) for piece in halves[1]),
+            piece.moved(begin * first.source, begin * first.target)
+            for begin, part in ((0, half), (half, first.size - half))
+            for piece in _lanes([first._replace(size=part), *rest], last, size)
         ]
     group = LINE // math.gcd(pitch, LINE)
     while group * pitch < SUPER and count >= 128 * group:

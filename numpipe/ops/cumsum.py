@@ -356,8 +356,7 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
         with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(in_tiles, place=place))
     else:
         kernel: Any = cumsum_short if columns <= SHORT else in_parts
-        arrays = {"x": ("matrix", x)}, {"y": ("matrix", y)}
-        launch_over_rows(kernel, *arrays, place)
+        launch_over_rows(kernel, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

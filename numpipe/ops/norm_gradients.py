@@ -217,7 +217,7 @@ def in_ring(
     shifts = n % 2 if flat else 0
     width = n // (ctas * wgs * STEP) * STEP
     whole = ctas * wgs * width
-    rests = -(-(n + shifts - whole) // (ctas * STEP))
+    rests = cdiv(n + shifts - whole, ctas * STEP)
     # columns that a copy loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
     size, rest_size = wgs * width + more, STEP + more

@@ -190,7 +190,7 @@ def padded(matrices: Sequence[ArrayInfo], place: Place) -> list[ArrayInfo]:
     whole = made._replace(
         shape=(made.shape[0], pitch // size), strides=(pitch, size), dtype=MOVED[size]
     )
-    numbers: dict[str, Any] = dict.fromkeys(NUMBERS, 0) | {
+    numbers: Any = dict.fromkeys(NUMBERS, 0) | {
         "columns": columns,
         "last": rows_a - 1,
         "s3": steps[0],

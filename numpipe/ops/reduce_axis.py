@@ -140,11 +140,12 @@ def reducer(
         def loaded(of, start):
             if down:
                 return of[batch, ds(start, length), own]
+            along = ds(early + start, length)
             if sums and each > 1:
-                return of[batch, own, ds(early + start, length, stop=(number + 1) * n)]
-            if sums or short:
-                return of[batch, own, ds(early + start, length)]
-            return of[batch, own, ds(early + start, length, most=x.shape[2] - length)]
+                along = ds(along.start, length, stop=(number + 1) * n)
+            elif not (sums or short):
+                along = ds(along.start, length, most=x.shape[2] - length)
+            return of[batch, own, along]
 
         def piece(of, k):
             along = ds(k, step)
@@ -341,24 +342,6 @@ def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
     return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
 
 
-def _narrow(view: ArrayInfo) -> ArrayInfo | None:
-    """Return the matrix whose rows `narrow_reducer` loads, or None."""
-    (batch, rows, columns), (_, row, size) = view.shape, view.strides
-    if batch != 1 or columns >= NARROW or rows * row < FOLDED:
-        return None
-    matrix = strided(view, (rows, columns), (row, size))
-    return matrix if loadable(matrix)[1] else None
-
-
-def narrow_height(n: int, itemsize: int) -> int:
-    """Return how many rows of n elements a CTA of `narrow_reducer` loads.
-
-    >>> narrow_height(24, 2), narrow_height(100, 4)
-    (256, 64)
-    """
-    return next((rows for rows in (256, 128) if rows * n * itemsize <= 16384), PIECE)
-
-
 def schedule(
     shape: Ints,
     down: bool,
@@ -379,7 +362,7 @@ def schedule(
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
     if down:
-        across = 64 * cdiv(others, 64 * cdiv(others, WIDE))
+        across = round_up(cdiv(others, cdiv(others, WIDE)), 64)
         if slots and fold > 1 and 8 * others * itemsize <= TILE:
             across = round_up(others, 64)  # narrow columns are all in one tile
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
@@ -451,11 +434,13 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    if not (down or again) and (matrix := _narrow(view)):
-        kernel = narrow_reducer(kind, columns, narrow_height(columns, size), finish)
-        y = reshaped(y, rows)
-        kernel(matrix, **inputs, y=y, scale=scale, **place)
-        return
+    if batch == 1 and columns < NARROW and rows * near >= FOLDED and not (down or again):
+        matrix = strided(view, (rows, columns), (near, size))
+        if loadable(matrix)[1]:
+            fits = (many for many in (256, 128) if many * columns * size <= 16384)
+            kernel = narrow_reducer(kind, columns, next(fits, PIECE), finish)
+            kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
+            return
     fold = 1 if again else _folded(view, kind, down)
     whole = rows // fold * fold
     if whole < rows and not down:
@@ -488,5 +473,14 @@ def launch_on_view(
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
-        options = {"scale": scale, "finish": finish, "places": made.get("found"), "again": True}
-        launch_reduction(way, made["y"], 1, y, place, **options)
+        launch_reduction(
+            way,
+            made["y"],
+            1,
+            y,
+            place,
+            scale=scale,
+            finish=finish,
+            places=made.get("found"),
+            again=True,
+        )

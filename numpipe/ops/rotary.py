@@ -92,7 +92,7 @@ def _launch(
         )
         repeats = next(k for k in (2, 3, 5, 1) if not sizes[same] % k)
         n = cos.shape[3]
-        width = min(256, -(-n // 64) * 64) if n > 32 else 32 if n > 16 else 16
+        width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
         kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
         kernel(*halves(x, interleaved), cos, sin, *halves(y, interleaved), **place)
 

@@ -39,7 +39,7 @@ def tile_for(columns: int, elements: int) -> tuple[int, int]:
     ((1, 4096), (1, 2560), (4, 1024), (32, 16))
     """
     if columns > elements // 4:
-        return 1, -(-columns // (512 * -(-columns // elements))) * 512
+        return 1, round_up(cdiv(columns, cdiv(columns, elements)), 512)
     width = round_up(columns, 64) if columns > 32 else 16 if columns <= 16 else 32
     return next(height for height in (32, 16, 8, 4) if height * width <= elements), width
 
