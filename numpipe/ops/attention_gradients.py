@@ -158,11 +158,9 @@ KEYS = 128
 """keys of a CTA of `of_keys`"""
 
 
-def keys_and_queries(form: Form, with_dq: bool) -> tuple[int, int]:
-    """Return how many keys a CTA of `of_keys` has, and how many queries a step."""
-    if form.depth > max(SCHEDULES):
-        return WIDE, WIDE
-    return KEYS, SCHEDULES[form.depth if with_dq else 128].rows
+def keys_and_queries(depth: int) -> tuple[int, int]:
+    """Return how many keys a CTA of `of_keys` has without dQ, and how many queries a step."""
+    return (WIDE, WIDE) if depth > max(SCHEDULES) else (KEYS, SCHEDULES[128].rows)
 
 
 @functools.cache

@@ -295,7 +295,7 @@ def _launch_backward(
     form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
-    size, n = keys_and_queries(form, False)
+    size, n = keys_and_queries(form.depth)
     lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
     wgs, n, _ = QUERIES[form.depth]
     of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
