@@ -414,7 +414,7 @@ def copy_into(
             # rows of 2-byte elements at odd addresses are loaded one element at a time
             rows, columns = read.shape[2:]
             wide = size == 2 and columns >= 256
-            block = (32, 64) if small else (64, 256 if wide else 64)
+            block = (64 // size, 64) if small else (64, 256 if wide else 64)
             if small and min(rows, columns) <= 8:  # few of a larger block would be used
                 block = (8, 256 // size)
                 block = block if rows <= 8 else block[::-1]
