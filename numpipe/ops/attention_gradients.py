@@ -29,6 +29,7 @@ from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.memory.copies import commit_smem
+from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.pipeline.pipelines import pipeline
@@ -44,7 +45,7 @@ from ..language.tiles.register_order import from_register_order, to_register_ord
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
-from ..plan.allocations import SMEM, Barrier
+from ..plan.allocations import SMEM, Barrier, ClusterBarrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
@@ -102,18 +103,15 @@ def prepare(form: Form, *present: str) -> Kernel:
     return attention_gradient_sums  # type: ignore[no-any-return]
 
 
-def part_of_dq(depth: int) -> tuple[int, int]:
-    """Return how many columns of dQ a warpgroup of `of_keys` has, of 64 rows, and how many rows
-    these are in register order. Parts of a block of queries follow each other."""
-    columns = 64 if depth <= 128 else 128
-    return columns, 64 * columns // 32
+LINES = 64 * 64 // 32
+"""rows of 64 x 64 elements of dQ, the part of a warpgroup, in register order. Parts of a block of
+queries follow each other"""
 
 
 @functools.cache
 def convert(form: Form) -> Kernel:
     """Return the kernel of dq = x * scale, where x is in register order."""
-    columns, lines = part_of_dq(form.depth)
-    across, by_head = form.depth // columns, form.layout == "bhsd"
+    across, by_head = form.depth // 64, form.layout == "bhsd"
 
     @numpipe_kernel(
         grid=lambda dq: (
@@ -126,10 +124,10 @@ def convert(form: Form) -> Kernel:
         parts = cdiv(dq.shape[form.positions], 64) * across
         head, part = program_id(0) // parts, program_id(0) % parts
         b, h = head // dq.shape[form.heads], head % dq.shape[form.heads]
-        s, d = ds(part // across * 64, 64), ds(part % across * columns, columns)
+        s, d = ds(part // across * 64, 64), ds(part % across * 64, 64)
         of_head = x.shape[0] // (dq.shape[0] * dq.shape[form.heads])
-        total = load_tile(x.at[ds(head * of_head + part * lines, lines), ds(0, 32)])
-        total = from_register_order(total, (64, columns)) * scale
+        total = load_tile(x.at[ds(head * of_head + part * LINES, LINES), ds(0, 32)])
+        total = from_register_order(total, (64, 64)) * scale
         dq[(b, h, s, d) if by_head else (b, s, h, d)] = total.astype(dq.dtype)
 
     return attention_gradient_converted  # type: ignore[no-any-return]
@@ -160,7 +158,7 @@ KEYS = 128
 
 def keys_and_queries(depth: int) -> tuple[int, int]:
     """Return how many keys a CTA of `of_keys` has without dQ, and how many queries a step."""
-    return (WIDE, WIDE) if depth > max(SCHEDULES) else (KEYS, SCHEDULES[128].rows)
+    return KEYS, SCHEDULES[128].rows
 
 
 @functools.cache
@@ -219,12 +217,12 @@ def work(form: Form, size: int, n: int) -> Function:
     """Return the kernel function of a CTA's `Work`: `size` keys, in blocks of `n` queries."""
 
     @function
-    def of_cta(q, k, table, count, diagonal, group):
+    def of_cta(q, k, table, count, diagonal, group, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
         blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
-        head, j = program_id(0) // blocks, program_id(0) % blocks
+        head, j = number // blocks, number % blocks
         if form.causal or form.ranges:
-            head, j = interleaved(blocks, k.shape[0] * heads, group)
+            head, j = interleaved(blocks, k.shape[0] * heads, group, number)
         there, first = head < k.shape[0] * heads, j * size
         row, end_row, query, skipped = first, keys, 0, 0
         if form.ranges:
@@ -261,10 +259,10 @@ def work(form: Form, size: int, n: int) -> Function:
 
 
 @function
-def interleaved(blocks, heads, group):
+def interleaved(blocks, heads, group, number):
     """Return the head and the block of keys of a CTA: heads of a group side by side, so that what
     they read stays in L2, and blocks of keys that most queries see first."""
-    above, rest = program_id(0) // (blocks * group), program_id(0) % (blocks * group)
+    above, rest = number // (blocks * group), number % (blocks * group)
     size = max(1, min(group, heads - above * group))
     return above * group + rest % size, rest // size
 
@@ -275,11 +273,11 @@ def outside(first, n, least, end):
     return first < least or first + n > end
 
 
-def grid_of(form: Form, size: int) -> Any:
-    """Return the number of tiles of `size` keys, or as many as a list may have."""
+def grid_of(form: Form, size: int, ctas: int = 1) -> Any:
+    """Return the number of CTAs for tiles of `size` keys, or for as many as a list may have."""
     if form.ranges:
-        return lambda k, table: table.shape[0] * k.shape[form.heads]
-    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0]
+        return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
+    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
 
 
 @functools.cache
@@ -298,7 +296,6 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
-    _, lines = part_of_dq(depth)
     seen, work_of = visible(form, n), work(form, KEYS, n)
     rows_of_q, keys_of_k = (
         (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
@@ -333,7 +330,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        cta = work_of(q, k, table, count, diagonal, group)
+        cta = work_of(q, k, table, count, diagonal, group, program_id(0))
         if not cta.there:
             return
 
@@ -342,7 +339,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
 
         def add(part, at):
             if dq is not None:
-                atomic_add(dq.at[ds(at, lines), ds(0, 32)], to_register_order(part))
+                atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
 
         def vector(h, i):
             return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n
@@ -377,7 +374,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * lines
+                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
@@ -433,7 +430,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(part, at_before)
-                    at_before = base + h * of_head + (cta.start + i) * 2 * lines
+                    at_before = base + h * of_head + (cta.start + i) * 2 * LINES
                     now, before, last = last, now, before
             if dq is not None:
                 barrier_wait(written.at[before])
@@ -460,17 +457,24 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
-    A CTA owns 64 keys. Its first warpgroup computes P and sums up dV, the second one dS and dK. P
-    passes through shared memory in float32 to the second one, and dS for dQ, of which each has half
-    of the columns.
+    A CTA owns 64 keys, a cluster of two 128. The first warpgroup of a CTA computes P and sums up
+    dV, the second one dS and dK. P passes through shared memory in float32 to the second one. The
+    CTAs of a cluster send each other dS, and each adds dQ of half of the columns for the keys of
+    both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
+    step late, so that what is sent has arrived.
     """
     depth, by_head = form.depth, form.layout == "bhsd"
-    half, lines = part_of_dq(depth)
-    seen, work_of, side = visible(form, WIDE), work(form, WIDE, WIDE), Element(WIDE)
-    block = (None, None, side, depth) if by_head else (None, side, None, depth)
+    half = depth // 2
+    seen, work_of, side = visible(form, WIDE), work(form, KEYS, WIDE), Element(WIDE)
+    block, block_of_half = (
+        (None, None, side, columns) if by_head else (None, side, None, columns)
+        for columns in (depth, half)
+    )
 
     @numpipe_kernel(
-        grid=grid_of(form, WIDE),
+        grid=grid_of(form, KEYS, 2),
+        cluster=2,
+        cluster_names="pair",
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
@@ -497,9 +501,11 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        cta = work_of(q, k, table, count, diagonal, group)
+        rank = axis_index("pair")
+        cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
+        first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
 
         def place(h, s, d):
             return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
@@ -510,10 +516,21 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         def matrix(h, i):
             return place(cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
 
-        kv = pipeline(
-            grid=(1,), in_specs=(BlockSpec(block, lambda _: place(cta.hk, cta.row, 0)),) * 2
+        def add(part, at):
+            if dq is not None:
+                atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
+
+        # the second CTA may have no keys
+        mine, others = (
+            BlockSpec(block, lambda _: place(cta.hk, row, 0), mode="zero"),
+            BlockSpec(
+                block_of_half,
+                lambda _: place(cta.hk, cta.row + (1 - rank) * WIDE, rank),
+                mode="zero",
+            ),
         )
-        numbers = BlockSpec((None, None, side), vector, buffer_count=2)
+        kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
+        numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(
@@ -526,16 +543,34 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             manual_consumed_barriers=True,
         )
         weights = scratch(SMEM((WIDE, WIDE), np.float32))
-        slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype))
-        weighed = scratch(Barrier(num_arrivals=1))
-        written = scratch(Barrier(num_arrivals=1, num_barriers=2))
+        slopes = scratch(SMEM((WIDE, WIDE), q.dtype))
+        received = scratch(SMEM((WIDE, WIDE), q.dtype))
+        weighed = scratch(Barrier(num_arrivals=2))
+        written = scratch(Barrier(num_arrivals=1))
+        landed = scratch(Barrier(num_arrivals=1))
+        free = scratch(ClusterBarrier("pair", num_arrivals=2))
         acc = zeros((WIDE, depth), np.float32)
-        for _, (k_tile, v_tile) in kv(k, v):
-            now = 0
+        for _, (k_tile, v_tile, k_other) in kv(k, v, k):
+            at_before = OUTSIDE
             if dq is not None:
-                k_part = k_tile.at[:, ds(wg * half, half)]
+                k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
+                k_rest = k_other.at[:, ds(wg * 64, 64)]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * lines
+                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
+                base = base + (rank * 2 + wg) * LINES
+                # the first step adds zeros outside of dq
+                if wg == 1:
+                    none = full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype)
+                    slopes[...] = none
+                    async_store_smem(
+                        none,
+                        received,
+                        landed,
+                        cluster_idx=1 - rank,
+                        cluster_dim="pair",
+                    )
+                    commit_smem(meet=False)
+                    barrier_arrive(written)
             for (
                 (h, i),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -548,7 +583,19 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     x = wgmma(None, k_tile, q_tile.T)
                 else:
                     x = wgmma(None, v_tile, do_tile.T)
+                if dq is not None:
+                    # then the second warpgroup has read P, too
+                    barrier_wait(written)
+                    barrier_wait(landed)
+                    rest = received.T[...]
+                    barrier_arrive(free)
+                    part = wgmma(None, slopes.T, k_part)
+                    part = wgmma(part, rest, k_rest)
                 x = wgmma_wait(x)
+                if dq is not None:
+                    part = wgmma_wait(part)
+                    add(part, at_before)
+                    at_before = base + h * of_head + (cta.start + i) * 4 * LINES
                 barrier_wait(stats_ready)
                 barrier_wait(delta_ready)
                 if wg == 0:
@@ -556,45 +603,57 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     if cta.start + i < cta.whole or (
                         form.ranges and outside(i_first, WIDE, cta.skipped, cta.queries)
                     ):
-                        least = cta.first - cta.diagonal - i_first
+                        least = first - cta.diagonal - i_first
                         low, high = cta.skipped - i_first, cta.queries - i_first
-                        x = seen(x, iota(WIDE), cta.keys - cta.first, least, low, high)
+                        x = seen(x, iota(WIDE), cta.keys - first, least, low, high)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     weights[...] = x
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
                 else:
+                    # all warps have read dS
+                    barrier_arrive(weighed)
                     barrier_wait(weighed)
                     left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
-                    slopes.at[now][...] = left
-                    commit_smem(meet=False)
-                    barrier_arrive(written.at[now])
+                    if dq is not None:
+                        slopes[...] = left
+                        commit_smem(meet=False)
+                    barrier_arrive(written)
+                    if dq is not None:
+                        barrier_wait(free)
+                        async_store_smem(
+                            left,
+                            received,
+                            landed,
+                            cluster_idx=1 - rank,
+                            cluster_dim="pair",
+                        )
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                # then the second warpgroup has read P, too
-                barrier_wait(written.at[now])
-                if dq is not None:
-                    part = wgmma(None, slopes.at[now].T, k_part)
+                if dq is None:
+                    barrier_wait(written)
                 acc = wgmma_wait(acc)
                 barrier_arrive(do_free)
                 barrier_arrive(q_free)
-                if dq is not None:
-                    part = to_register_order(wgmma_wait(part))
-                    at = ds(base + h * of_head + (cta.start + i) * 2 * lines, lines)
-                    atomic_add(dq.at[at, ds(0, 32)], part)
-                now = 1 - now
-        if not form.ranges or cta.row + WIDE <= cta.end_row:
-            at = place(cta.hk, ds(cta.row, WIDE), ds(0, depth))
+            if dq is not None:
+                barrier_wait(written)
+                barrier_wait(landed)
+                rest = received.T[...]
+                part = wgmma(None, slopes.T, k_part)
+                part = wgmma(part, rest, k_rest)
+                add(wgmma_wait(part), at_before)
+        if not form.ranges or row + WIDE <= cta.end_row:
+            at = place(cta.hk, ds(row, WIDE), ds(0, depth))
             if wg == 0:
                 dv[at] = acc.astype(dv.dtype)
             else:
                 dk[at] = (acc * scale).astype(dk.dtype)
         else:
-            at = place(cta.hk, ds(cta.row, WIDE, stop=cta.end_row), ds(0, depth))
+            at = place(cta.hk, ds(row, WIDE, stop=cta.end_row), ds(0, depth))
             if wg == 0:
                 dv[at] = acc.astype(dv.dtype)
             else:
