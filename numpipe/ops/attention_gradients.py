@@ -56,79 +56,116 @@ from .op_outputs import Place, allocated
 L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
 
 
+BLOCK = 128
+"""queries of a block without a list of them"""
+LINES = 64 * 64 // 32
+"""rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
+follow each other"""
+
+
+def block_of(form: Form, with_dq: bool) -> int:
+    """Return how many queries each block has that `prepare` and `convert` go through."""
+    return BLOCK if with_dq or not form.ranges else 64 * QUERIES[form.depth][0]
+
+
 @functools.cache
-def over_positions(form: Form) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels that have a CTA for each 2048 elements of each head of an
-    array x, up to a multiple of 64 positions: ``at(x)`` returns the batch, head and positions of a
-    CTA, and the index of its tile."""
-    height = 2048 // form.depth
+def over_queries(form: Form, rows: int, parts: int) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have `parts` CTAs for each block of `rows` queries of
+    each head and sequence.
+
+    ``at(x, table, count)`` returns, for an array x of the shape of q: whether the CTA has a block,
+    its batch, head, first query, the end of its sequence, its place in `stats`, `delta` and dq,
+    where all blocks are whole, and the number of the part.
+    """
 
     @function
-    def at(x):
-        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
-        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
-        b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
-        return b, h, s, ((b, h, s, d) if form.layout == "bhsd" else (b, s, h, d))
+    def at(x, table, count):
+        end = x.shape[form.positions]
+        blocks = table.shape[0] if form.ranges else cdiv(end, rows)
+        head, i = program_id(0) // (blocks * parts), program_id(0) // parts % blocks
+        there, first, place = True, i * rows, i * rows
+        if form.ranges:
+            there = i < count[0]
+            if there:
+                first, end = table[i, 0], table[i, 1]
+                place = place_of(table, i, 0, rows)
+        b, h = head // x.shape[form.heads], head % x.shape[form.heads]
+        return there, b, h, first, end, place, program_id(0) % parts
 
-    def grid(x):
-        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
+    if form.ranges:
+
+        def grid(x, table):
+            return x.shape[0] * x.shape[form.heads] * table.shape[0] * parts
+
+    else:
+
+        def grid(x):
+            blocks = cdiv(x.shape[form.positions], rows)
+            return x.shape[0] * x.shape[form.heads] * blocks * parts
 
     params = CompilerParams(ctas_per_sm=8, approx_math=True)
     return at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
 
 
+@function
+def place_of(table, i, column, rows):
+    """Return the place of a query where all sequences have whole blocks of `rows` queries: each
+    begins a block later than the last one of its own would."""
+    return (table[i, column] // rows + table[i, 6]) * rows
+
+
 @functools.cache
-def prepare(form: Form, *present: str) -> Kernel:
+def prepare(form: Form, rows: int, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
-    also stores zeros in dq, which is in register order."""
-    at, options = over_positions(form)
-    absent = [name for name in ("grad_lse", "dq") if name not in present]
+    also stores zeros in dq, which is in register order. What is in a block after the end of a
+    sequence has no weights."""
+    height = 2048 // form.depth
+    at, options = over_queries(form, rows, rows // height)
+    absent = [name for name in ("grad_lse", "dq") if name not in present] + form.unlisted
 
     @numpipe_kernel(without=absent, **options)
-    def attention_gradient_sums(x, lse, grad, grad_lse, stats, delta, dq):
-        b, h, s, tile = at(x)
+    def attention_gradient_sums(x, lse, grad, grad_lse, table, count, stats, delta, dq):
+        there, b, h, first, end, place, part = at(x, table, count)
+        if not there:
+            return
+        first, place = first + part * height, place + part * height
+        s, d, mine = ds(first, height, stop=end), ds(0, form.depth), ds(place, height)
+        tile = (b, h, s, d) if form.layout == "bhsd" else (b, s, h, d)
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
             total = total - grad_lse[b, h, s]
-        delta[b, h, s] = total
+        delta[b, h, mine] = total
         logarithm = lse[b, h, s] * math.log2(math.e)
         # a query that sees no key: exp2(s - inf) is 0
-        stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
+        none = (iota(height) >= end - first) | (logarithm == -np.inf)
+        stats[b, h, mine] = np.where(none, np.inf, logarithm)
         if dq is not None:
             of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            first = (b * x.shape[form.heads] + h) * of_head + s.start * form.depth // 32
-            dq[ds(first, 64), ds(0, 32)] = zeros((64, 32), np.float32)
+            at_zeros = (b * x.shape[form.heads] + h) * of_head + place * form.depth // 32
+            dq[ds(at_zeros, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
 
-LINES = 64 * 64 // 32
-"""rows of 64 x 64 elements of dQ, the part of a warpgroup, in register order. Parts of a block of
-queries follow each other"""
-
-
 @functools.cache
 def convert(form: Form) -> Kernel:
-    """Return the kernel of dq = x * scale, where x is in register order."""
-    across, by_head = form.depth // 64, form.layout == "bhsd"
+    """Return the kernel of x = total * scale, where `total` is dQ in register order."""
+    across = form.depth // 64
+    at, options = over_queries(form, BLOCK, BLOCK // 64 * across)
 
-    @numpipe_kernel(
-        grid=lambda dq: (
-            dq.shape[0] * dq.shape[form.heads] * cdiv(dq.shape[form.positions], 64) * across
-        ),
-        warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=4),
-    )
-    def attention_gradient_converted(x, dq, *, scale):
-        parts = cdiv(dq.shape[form.positions], 64) * across
-        head, part = program_id(0) // parts, program_id(0) % parts
-        b, h = head // dq.shape[form.heads], head % dq.shape[form.heads]
-        s, d = ds(part // across * 64, 64), ds(part % across * 64, 64)
-        of_head = x.shape[0] // (dq.shape[0] * dq.shape[form.heads])
-        total = load_tile(x.at[ds(head * of_head + part * LINES, LINES), ds(0, 32)])
-        total = from_register_order(total, (64, 64)) * scale
-        dq[(b, h, s, d) if by_head else (b, s, h, d)] = total.astype(dq.dtype)
+    @numpipe_kernel(without=form.unlisted, **options)
+    def attention_gradient_converted(total, table, count, x, *, scale):
+        there, b, h, first, end, place, part = at(x, table, count)
+        if not there:
+            return
+        row, d = first + part // across * 64, ds(part % across * 64, 64)
+        s = ds(row, 64, stop=end) if form.ranges else ds(row, 64)
+        of_head = total.shape[0] // (x.shape[0] * x.shape[form.heads])
+        line = (b * x.shape[form.heads] + h) * of_head + (place // 64 * across + part) * LINES
+        found = load_tile(total.at[ds(line, LINES), ds(0, 32)])
+        found = from_register_order(found, (64, 64)) * scale
+        x[(b, h, s, d) if form.layout == "bhsd" else (b, s, h, d)] = found.astype(x.dtype)
 
     return attention_gradient_converted  # type: ignore[no-any-return]
 
@@ -156,31 +193,18 @@ KEYS = 128
 """keys of a CTA of `of_keys`"""
 
 
-def keys_and_queries(depth: int) -> tuple[int, int]:
-    """Return how many keys a CTA of `of_keys` has without dQ, and how many queries a step."""
-    return KEYS, SCHEDULES[128].rows
-
-
 @functools.cache
 def visible(form: Form, n: int) -> Function:
-    """Return the kernel function ``seen(s, key, left, least, low, high)`` that makes scores -inf
-    that no query sees: keys from `left` on, if causal, those of queries before ``key + least``, and
-    in a sequence among others, all of queries that are not in ``low <= query < high``."""
+    """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
+    sees: keys from `left` on, and if causal, those of queries before ``key + least``."""
 
     @function
-    def seen(s, key, left, least, low, high):
+    def seen(s, key, left, least):
         # a first query for each key: a last key for each query takes more registers
         begin = np.where(key < left, key + least if form.causal else 0, n)
-        if form.ranges:
-            begin = np.maximum(begin, low)
-            s = np.where(iota(n) < high, s, -np.inf)
         return np.where(iota(n) >= begin[:, None], s, -np.inf)
 
     return seen
-
-
-ALIGNED = 4
-"""queries; TMA can load the numbers of queries from a multiple of it on"""
 
 
 class Work(NamedTuple):
@@ -190,10 +214,11 @@ class Work(NamedTuple):
     b, hk     batch and head of the keys
     row       the first key in the array, and `end_row` the end of its sequence there
     first     its number in its sequence, which has `keys` keys
-    query     where block 0 of the queries begins in the array. Its first `skipped` queries are of
-              another sequence; `queries` and `diagonal` count them
+    query     the first query of the sequence in the array, and `place` its place in `stats`,
+              `delta` and dq
+    diagonal  the first query that sees key 0 is -diagonal
     start     blocks before it see none of the keys, and those from `whole` on all. `end` is the
-              number of blocks, at least 1
+              number of blocks
     """
 
     there: Any
@@ -204,8 +229,7 @@ class Work(NamedTuple):
     first: Any
     keys: Any
     query: Any
-    skipped: Any
-    queries: Any
+    place: Any
     diagonal: Any
     start: Any
     end: Any
@@ -213,46 +237,34 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, size: int, n: int) -> Function:
-    """Return the kernel function of a CTA's `Work`: `size` keys, in blocks of `n` queries."""
+def work(form: Form, n: int, rows: int) -> Function:
+    """Return the kernel function of the `Work` of 128 keys, in blocks of `n` queries. In `stats`,
+    `delta` and dq, sequences have whole blocks of `rows` queries."""
 
     @function
     def of_cta(q, k, table, count, diagonal, group, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
-        blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
+        blocks = max(1, count[0] if form.ranges else cdiv(keys, KEYS))
         head, j = number // blocks, number % blocks
         if form.causal or form.ranges:
             head, j = interleaved(blocks, k.shape[0] * heads, group, number)
-        there, first = head < k.shape[0] * heads, j * size
-        row, end_row, query, skipped = first, keys, 0, 0
+        there, first = head < k.shape[0] * heads, j * KEYS
+        row, end_row, query, place = first, keys, 0, 0
         if form.ranges:
             there = there and count[0] > 0
             if there:
                 row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
-                keys, skipped = end_row - row + first, table[j, 2] % ALIGNED
-                query, queries = table[j, 2] - skipped, table[j, 3] + skipped
+                keys, query, queries = end_row - row + first, table[j, 2], table[j, 3]
+                place = place_of(table, j, 2, rows)
                 # the first query that sees the first key
-                diagonal = first - table[j, 4] - skipped
-        end = max(1, cdiv(queries, n))
-        start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
-        whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
-        whole = whole if first + size <= keys else end
+                diagonal = first - table[j, 4]
+        end = cdiv(queries, n)
+        start = max(0, min(end - 1, (first - diagonal) // n)) if form.causal else 0
+        whole = cdiv(max(0, first + KEYS - 1 - diagonal), n) if form.causal else 0
+        whole = whole if first + KEYS <= keys else end
         b, hk = head // heads, head % heads
         return Work(
-            there,
-            b,
-            hk,
-            row,
-            end_row,
-            first,
-            keys,
-            query,
-            skipped,
-            queries,
-            diagonal,
-            start,
-            end,
-            whole,
+            there, b, hk, row, end_row, first, keys, query, place, diagonal, start, end, whole
         )
 
     return of_cta
@@ -267,17 +279,30 @@ def interleaved(blocks, heads, group, number):
     return above * group + rest % size, rest // size
 
 
-@function
-def outside(first, n, least, end):
-    """Return whether some of the n positions from `first` on are not in ``least <= i < end``."""
-    return first < least or first + n > end
-
-
-def grid_of(form: Form, size: int, ctas: int = 1) -> Any:
-    """Return the number of CTAs for tiles of `size` keys, or for as many as a list may have."""
+def grid_of(form: Form, ctas: int = 1) -> Any:
+    """Return the number of CTAs for tiles of 128 keys, or for as many as a list may have."""
     if form.ranges:
         return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
-    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
+    return lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0] * ctas
+
+
+@functools.cache
+def stored(form: Form) -> Function:
+    """Return the kernel function ``store(x, cta, row, sums)`` of the gradients of 64 keys."""
+
+    @function
+    def store(x, cta, row, sums):
+        b, h, d = cta.b, cta.hk, ds(0, form.depth)
+        if not form.ranges or row + 64 <= cta.end_row:
+            s = ds(row, 64)
+            x[(b, h, s, d) if form.layout == "bhsd" else (b, s, h, d)] = sums.astype(x.dtype)
+        else:
+            inside = ds(row, 64, stop=cta.end_row)
+            x[(b, h, inside, d) if form.layout == "bhsd" else (b, inside, h, d)] = sums.astype(
+                x.dtype
+            )
+
+    return store
 
 
 @functools.cache
@@ -296,14 +321,15 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
-    seen, work_of = visible(form, n), work(form, KEYS, n)
+    seen, store = visible(form, n), stored(form)
+    work_of = work(form, n, block_of(form, with_dq))
     rows_of_q, keys_of_k = (
         (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
         for size in (n, KEYS)
     )
 
     @numpipe_kernel(
-        grid=grid_of(form, KEYS),
+        grid=grid_of(form),
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
@@ -342,7 +368,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
 
         def vector(h, i):
-            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n
+            return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * n
 
         matrix = BlockSpec(
             rows_of_q,
@@ -374,11 +400,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * LINES
+                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
+                base = base + cta.place * depth // 32 + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
-            if wg == 1:
+            if wg == 1 and cta.start < cta.end:
                 barrier_wait(started)
             for (
                 (h, i),
@@ -390,13 +417,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                i_first = (cta.start + i) * n
-                if cta.start + i < cta.whole or (
-                    form.ranges and outside(i_first, n, cta.skipped, cta.queries)
-                ):
-                    least = cta.first - cta.diagonal - i_first
-                    low, high = cta.skipped - i_first, cta.queries - i_first
-                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least, low, high)
+                if cta.start + i < cta.whole:
+                    least = cta.first - cta.diagonal - (cta.start + i) * n
+                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if h + i == 0 and wg == 0:
@@ -437,14 +460,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
                 add(wgmma_wait(part), at_before)
         # after the loop, in which the compiler would compute all addresses before it
-        if not form.ranges or cta.row + KEYS <= cta.end_row:
-            mine = ds(cta.row + wg * 64, 64)
-            dk[place(cta.hk, mine, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(cta.hk, mine, ds(0, depth))] = dv_acc.astype(dv.dtype)
-        else:
-            inside = ds(cta.row + wg * 64, 64, stop=cta.end_row)
-            dk[place(cta.hk, inside, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(cta.hk, inside, ds(0, depth))] = dv_acc.astype(dv.dtype)
+        store(dk, cta, cta.row + wg * 64, dk_acc * scale)
+        store(dv, cta, cta.row + wg * 64, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -465,14 +482,19 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """
     depth, by_head = form.depth, form.layout == "bhsd"
     half = depth // 2
-    seen, work_of, side = visible(form, WIDE), work(form, KEYS, WIDE), Element(WIDE)
+    import os
+    when = int(os.environ.get("WHEN", "1"))
+    noadd = int(os.environ.get("NOADD", "0"))
+    axes = "pair" if int(os.environ.get("MC", "0")) else None
+    seen, store, side = visible(form, WIDE), stored(form), Element(WIDE)
+    work_of = work(form, WIDE, block_of(form, with_dq))
     block, block_of_half = (
         (None, None, side, columns) if by_head else (None, side, None, columns)
         for columns in (depth, half)
     )
 
     @numpipe_kernel(
-        grid=grid_of(form, KEYS, 2),
+        grid=grid_of(form, 2),
         cluster=2,
         cluster_names="pair",
         num_compute_wgs=2,
@@ -511,13 +533,13 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
 
         def vector(h, i):
-            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE
+            return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * WIDE
 
         def matrix(h, i):
             return place(cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
 
         def add(part, at):
-            if dq is not None:
+            if dq is not None and not noadd:
                 atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
 
         # the second CTA may have no keys
@@ -534,10 +556,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2),
+                BlockSpec(block, matrix, buffer_count=2, collective_axes=axes),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1),
+                BlockSpec(block, matrix, buffer_count=1, collective_axes=axes),
             ),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -557,7 +579,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + (rank * 2 + wg) * LINES
+                base = base + cta.place * depth // 32 + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
                 if wg == 1:
                     none = full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype)
@@ -593,26 +615,30 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     part = wgmma(part, rest, k_rest)
                 x = wgmma_wait(x)
                 if dq is not None:
-                    part = wgmma_wait(part)
-                    add(part, at_before)
-                    at_before = base + h * of_head + (cta.start + i) * 4 * LINES
+                    if when == 1:
+                        part = wgmma_wait(part)
+                        add(part, at_before)
                 barrier_wait(stats_ready)
                 barrier_wait(delta_ready)
                 if wg == 0:
-                    i_first = (cta.start + i) * WIDE
-                    if cta.start + i < cta.whole or (
-                        form.ranges and outside(i_first, WIDE, cta.skipped, cta.queries)
-                    ):
-                        least = first - cta.diagonal - i_first
-                        low, high = cta.skipped - i_first, cta.queries - i_first
-                        x = seen(x, iota(WIDE), cta.keys - first, least, low, high)
+                    if cta.start + i < cta.whole:
+                        least = first - cta.diagonal - (cta.start + i) * WIDE
+                        x = seen(x, iota(WIDE), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     weights[...] = x
+                    if dq is not None and when > 1:
+                        part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
+                    if when == 2:
+                        add(part, at_before)
                 else:
                     # all warps have read dS
+                    if dq is not None and when > 1:
+                        part = wgmma_wait(part)
                     barrier_arrive(weighed)
+                    if when > 1:
+                        add(part, at_before)
                     barrier_wait(weighed)
                     left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
                     if dq is not None:
@@ -636,9 +662,15 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     acc = wgmma(acc, left, q_tile)
                 if dq is None:
                     barrier_wait(written)
+                if when == 3 and wg == 0:
+                    add(part, at_before)
                 acc = wgmma_wait(acc)
                 barrier_arrive(do_free)
                 barrier_arrive(q_free)
+                if when == 4 and wg == 0:
+                    add(part, at_before)
+                if dq is not None:
+                    at_before = base + h * of_head + (cta.start + i) * 4 * LINES
             if dq is not None:
                 barrier_wait(written)
                 barrier_wait(landed)
@@ -646,18 +678,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 part = wgmma(None, slopes.T, k_part)
                 part = wgmma(part, rest, k_rest)
                 add(wgmma_wait(part), at_before)
-        if not form.ranges or row + WIDE <= cta.end_row:
-            at = place(cta.hk, ds(row, WIDE), ds(0, depth))
-            if wg == 0:
-                dv[at] = acc.astype(dv.dtype)
-            else:
-                dk[at] = (acc * scale).astype(dk.dtype)
+        if wg == 0:
+            store(dv, cta, row, acc)
         else:
-            at = place(cta.hk, ds(row, WIDE, stop=cta.end_row), ds(0, depth))
-            if wg == 0:
-                dv[at] = acc.astype(dv.dtype)
-            else:
-                dk[at] = (acc * scale).astype(dk.dtype)
+            store(dk, cta, row, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
@@ -701,6 +725,7 @@ def of_queries(form: Form) -> Kernel:
             if i >= count[0]:
                 return
             row, key, keys, sees = table[i, 0], table[i, 2], table[i, 3], table[i, 4]
+            place_of_row = place_of(table, i, 0, rows)
             mine = ds(row + own_row, 64, stop=table[i, 1])
         else:
             blocks = cdiv(q.shape[form.positions], rows)
@@ -708,7 +733,7 @@ def of_queries(form: Form) -> Kernel:
             if form.causal:  # the longest first
                 i = blocks - 1 - i
             b, h, row, key = head // heads, head % heads, i * rows, 0
-            sees, mine = row + diagonal + 1, ds(row + own_row, 64)
+            sees, mine, place_of_row = row + diagonal + 1, ds(row + own_row, 64), row
         hk = h * k.shape[form.heads] // heads
         steps = cdiv(min(keys, max(0, sees + rows - 1)) if form.causal else keys, n)
         # keys that all queries see
@@ -726,8 +751,9 @@ def of_queries(form: Form) -> Kernel:
             )
 
         own = ds(own_row, 64)
-        offset = layout_cast(stats[b, h, mine], "column")[:, None]
-        total = layout_cast(delta[b, h, mine], "column")[:, None]
+        numbers = ds(place_of_row + own_row, 64)
+        offset = layout_cast(stats[b, h, numbers], "column")[:, None]
+        total = layout_cast(delta[b, h, numbers], "column")[:, None]
         acc = zeros((64, depth), np.float32)
         queries = pipeline(
             grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, row, 0)),) * 2
@@ -778,21 +804,20 @@ def launch_gradients(
     of the form's functions."""
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     queries, keys = q.shape[form.positions], k.shape[form.positions]
-    stats, delta = (
-        strided(made, (batches, heads, queries), made.strides)
-        for made in (
-            allocated(q, (batches, heads, round_up(queries, 4)), place, np.float32)
-            for _ in range(2)
-        )
-    )
     deterministic = deterministic or form.functions
+    rows = block_of(form, not deterministic)
+    places = of_q[0].shape[0] * rows if form.ranges else round_up(queries, rows)
+    stats, delta = (
+        allocated(q, (batches, heads, places), place, np.float32) for _ in range(2)
+    )
     dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
-        lines = batches * heads * round_up(queries, 128) * form.depth // 32
+        lines = batches * heads * places * form.depth // 32
         dq_total = (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
-    prepare(form, *present)(o, lse, grad, *of_lse, stats, delta, *dq_total, **place)
+    run = prepare(form, rows, *present)
+    run(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
     scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
     # beyond these, the mask hides all or nothing
     scalars["diagonal"] = max(-queries, min(diagonal, keys))
@@ -810,4 +835,4 @@ def launch_gradients(
     if deterministic:
         of_queries(form)(*read, *of_q, dq, **scalars, **place)
     else:
-        convert(form)(*dq_total, dq, scale=scale, **place)
+        convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

@@ -44,7 +44,7 @@ from .attention import (
     kernel,
 )
 from .attention_configs import DEPTHS, WIDTHS, Form, choose
-from .attention_gradients import QUERIES, keys_and_queries, launch_gradients
+from .attention_gradients import KEYS, block_of, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 
@@ -68,7 +68,7 @@ def plan(
 
     A row of the list is (first query in the array, end of the queries there, first key there,
     number of keys, number of keys that the first query sees, number of the first query in its
-    sequence). Each lane has one tile, and stores it after all tiles that have more steps, and those
+    sequence, number of the sequence). Each lane has one tile, and stores it after all tiles that have more steps, and those
     of earlier sequences that have as many. Lengths that decrease or overrun are 0 or end with the
     array; with `debug`, an assertion fails.
 
@@ -143,6 +143,7 @@ def plan(
         table[at, 3] = keys
         table[at, 4] = seen
         table[at, 5] = tile * rows
+        table[at, 6] = number
         if program_id(0) == 0:
             count[0] = total
 
@@ -198,7 +199,7 @@ def _tiles(
     """Return the list of tiles and their number. `own` and `other` are the starts of sequences and
     the positions of the array, of the tiles' side and of the other side."""
     (starts, total), (starts_k, total_k) = own, other
-    shape = total // rows + starts.shape[0] - 1, 6
+    shape = total // rows + starts.shape[0] - 1, 7
     table, count = (allocated(starts, each, place, np.int32) for each in (shape, (1,)))
     make = plan(rows, block, causal, from_end, of_keys, debug)
     totals = {"diagonal": diagonal, "total_q": total, "total_k": total_k}
@@ -295,16 +296,15 @@ def _launch_backward(
     form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
-    size, n = keys_and_queries(form.depth)
-    lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
-    wgs, n, _ = QUERIES[form.depth]
-    of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
+    lists = _tiles(KEYS, 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
+    rows = block_of(form, True)
+    of_q = _tiles(rows, 64, causal, diagonal, at_end, *sides, False, debug, place)
     loaded = {"q": q, "k": k, "v": v, "grad": grad}
     q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
     o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
     scale = depth**-0.5 if scale is None else float(scale)
     arrays = q, k, v, o, lse, grad, grad_lse and _batch(grad_lse), dq, dk, dv
-    launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)
+    launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)
 
 
 def _gradient_of_q(
