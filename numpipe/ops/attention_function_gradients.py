@@ -39,9 +39,9 @@ from .op_outputs import Place
 ROWS = 64
 """queries of a step of `of_keys`"""
 BLOCK = 128
-"""keys of a CTA of `of_keys`, and queries of a CTA of `of_queries`"""
-KEYS = {64: 64, 128: 64, 256: 32}
-"""depth -> keys of a step of `of_queries`"""
+"""keys of a CTA of `of_keys`"""
+QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
+"""depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
 
 
 @functools.cache
@@ -57,13 +57,13 @@ def scores(form: Form) -> Function:
     def weights(s, stats, masked, b, h, query, key, sizes, arrays):
         queries, keys, diagonal, scale = sizes
         score_0, score_1, score_2, mask_0, mask_1, mask_2 = arrays
-        i, j, s, slope = query, key, s * scale, 1.0
+        i, j, factor, slope = query, key, scale * math.log2(math.e), 1.0
         if masked:
             i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
-        if slope_of is not None:
+        if of is not None:
+            s, factor = s * scale, math.log2(math.e)
             # 16 bits: half of the registers until dP is known
             slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)
-        if of is not None:
             s = of(s, b, h, i, j, score_0, score_1, score_2)
         if masked:
             if mask_of is not None:
@@ -71,7 +71,7 @@ def scores(form: Form) -> Function:
             if form.causal:
                 s = np.where(query + diagonal >= key, s, -np.inf)
             s = np.where((query < queries) & (key < keys), s, -np.inf)
-        return np.exp2(fma(s, math.log2(math.e), -stats)), slope
+        return np.exp2(fma(s, factor, -stats)), slope
 
     return weights
 
@@ -177,24 +177,30 @@ def of_keys(form: Form, *absent: str) -> Kernel:
     return attention_function_gradients  # type: ignore[no-any-return]
 
 
+def tiling(form: Form) -> tuple[int, int, tuple[int, int]]:
+    """Return the row of `QUERIES` for a form. Functions need registers."""
+    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
+
+
 @functools.cache
 def of_queries(form: Form) -> Kernel:
-    """Return the kernel of dq. A CTA owns 128 queries and loops over blocks of keys."""
+    """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
     depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
-    n = KEYS[depth]
+    wgs, n, (slots, slots_of_v) = tiling(form)
+    rows = 64 * wgs
     rows_of_q, keys_of_k = (
-        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (BLOCK, n)
+        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (rows, n)
     )
 
     @numpipe_kernel(
-        grid=lambda q: cdiv(q.shape[form.positions], BLOCK) * q.shape[form.heads] * q.shape[0],
-        num_compute_wgs=2,
+        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
+        num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=40 if form.mask is not None else 24,
         without=form.absent,
         compiler_params=CompilerParams(approx_math=True),
     )
-    def attention_function_gradient_of_queries(
+    def attention_gradient_of_queries(
         q,
         k,
         v,
@@ -214,12 +220,15 @@ def of_queries(form: Form) -> Kernel:
         diagonal,
     ):
         queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
-        head, i = program_id(0) // cdiv(queries, BLOCK), program_id(0) % cdiv(queries, BLOCK)
+        tiles = cdiv(queries, rows)
+        head, i = program_id(0) // tiles, program_id(0) % tiles
+        if form.causal:  # the longest first
+            i = tiles - 1 - i
         b, h = head // heads, head % heads
-        hk, first = h * k.shape[form.heads] // heads, i * BLOCK + axis_index("wg") * 64
-        last = min(keys, max(0, (i + 1) * BLOCK + diagonal)) if form.causal else keys
+        hk, first = h * k.shape[form.heads] // heads, i * rows + axis_index("wg") * 64
+        last = min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys
         # keys that all queries see
-        whole = min(keys, max(0, i * BLOCK + diagonal + 1)) if form.causal else keys
+        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
         steps, parts = cdiv(last, n), 0
         if blocks is not None:
             bm, hm = b % blocks.shape[0], h % blocks.shape[1]
@@ -239,8 +248,18 @@ def of_queries(form: Form) -> Kernel:
         queries_of = pipeline(
             grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
         )
-        matrix = BlockSpec(keys_of_k, lambda j: place(hk, block(j), 0))
-        main = pipeline(grid=(steps,), in_specs=(matrix, matrix))
+
+        def matrix(count, delay):
+            return BlockSpec(
+                keys_of_k,
+                lambda j: place(hk, block(j), 0),
+                buffer_count=count,
+                delay_release=delay,
+            )
+
+        main = pipeline(
+            grid=(steps,), in_specs=(matrix(slots, slots - 2), matrix(slots_of_v, 0))
+        )
         for _, (q_tile, do_tile) in queries_of(q, grad):
             for (j,), (k_tile, v_tile) in main(k, v):
                 s = wgmma(None, q_tile.at[own, :], k_tile.T)
@@ -263,10 +282,10 @@ def of_queries(form: Form) -> Kernel:
                 acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
         dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
-    return attention_function_gradient_of_queries  # type: ignore[no-any-return]
+    return attention_gradient_of_queries  # type: ignore[no-any-return]
 
 
-def launch_function_gradients(
+def launch_in_order(
     read: tuple[ArrayInfo, ...],
     dq: ArrayInfo,
     dk: ArrayInfo,
@@ -277,8 +296,8 @@ def launch_function_gradients(
     scale: float,
     place: Place,
 ) -> None:
-    """Compute dq, dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
-    `arrays` are those of the form's functions."""
+    """Compute dq, and with functions dk and dv, from q, k, v, grad, stats and delta
+    (`attention_gradients.prepare`). `arrays` are those of the form's functions."""
 
     def with_lists(rows: int, columns: int, by_keys: bool) -> Sequence[ArrayInfo]:
         if form.mask is None:
@@ -288,8 +307,9 @@ def launch_function_gradients(
         return [found, *arrays]
 
     numbers = {"scale": scale, "diagonal": diagonal, **place}
-    of_queries(form)(*read, *with_lists(BLOCK, KEYS[form.depth], False), dq, **numbers)
-    if dk.shape[form.positions]:
+    wgs, n, _ = tiling(form)
+    of_queries(form)(*read, *with_lists(64 * wgs, n, False), dq, **numbers)
+    if form.functions and dk.shape[form.positions]:
         listed = with_lists(ROWS, BLOCK, True)
         if form.depth <= 128:
             of_keys(form)(*read, *listed, dk, dv, **numbers)

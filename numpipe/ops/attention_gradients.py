@@ -50,27 +50,24 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import Form
-from .attention_function_gradients import launch_function_gradients
+from .attention_function_gradients import launch_in_order
 from .op_outputs import Place, allocated
 
 L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
 
 
-BLOCK = 128
-"""queries of a block without a list of them"""
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
 follow each other"""
 
 
-def block_of(form: Form, with_dq: bool) -> int:
-    """Return how many queries each block has that `prepare` and `convert` go through."""
-    return BLOCK if with_dq or not form.ranges else 64 * QUERIES[form.depth][0]
+BLOCK = 128
+"""queries of a block of `prepare` and `convert`"""
 
 
 @functools.cache
-def over_queries(form: Form, rows: int, parts: int) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels that have `parts` CTAs for each block of `rows` queries of
+def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have `parts` CTAs for each block of 128 queries of
     each head and sequence.
 
     ``at(x, table, count)`` returns, for an array x of the shape of q: whether the CTA has a block,
@@ -81,14 +78,14 @@ def over_queries(form: Form, rows: int, parts: int) -> tuple[Function, dict[str,
     @function
     def at(x, table, count):
         end = x.shape[form.positions]
-        blocks = table.shape[0] if form.ranges else cdiv(end, rows)
+        blocks = table.shape[0] if form.ranges else cdiv(end, BLOCK)
         head, i = program_id(0) // (blocks * parts), program_id(0) // parts % blocks
-        there, first, place = True, i * rows, i * rows
+        there, first, place = True, i * BLOCK, i * BLOCK
         if form.ranges:
             there = i < count[0]
             if there:
                 first, end = table[i, 0], table[i, 1]
-                place = place_of(table, i, 0, rows)
+                place = place_of(table, i, 0)
         b, h = head // x.shape[form.heads], head % x.shape[form.heads]
         return there, b, h, first, end, place, program_id(0) % parts
 
@@ -100,7 +97,7 @@ def over_queries(form: Form, rows: int, parts: int) -> tuple[Function, dict[str,
     else:
 
         def grid(x):
-            blocks = cdiv(x.shape[form.positions], rows)
+            blocks = cdiv(x.shape[form.positions], BLOCK)
             return x.shape[0] * x.shape[form.heads] * blocks * parts
 
     params = CompilerParams(ctas_per_sm=8, approx_math=True)
@@ -108,20 +105,20 @@ def over_queries(form: Form, rows: int, parts: int) -> tuple[Function, dict[str,
 
 
 @function
-def place_of(table, i, column, rows):
-    """Return the place of a query where all sequences have whole blocks of `rows` queries: each
-    begins a block later than the last one of its own would."""
-    return (table[i, column] // rows + table[i, 6]) * rows
+def place_of(table, i, column):
+    """Return the place of a query where all sequences have whole blocks."""
+    # the sum of rounded lengths is at most the rounded sum and a block for each sequence
+    return (table[i, column] // BLOCK + table[i, 6]) * BLOCK
 
 
 @functools.cache
-def prepare(form: Form, rows: int, *present: str) -> Kernel:
+def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
     height = 2048 // form.depth
-    at, options = over_queries(form, rows, rows // height)
+    at, options = over_queries(form, BLOCK // height)
     absent = [name for name in ("grad_lse", "dq") if name not in present] + form.unlisted
 
     @numpipe_kernel(without=absent, **options)
@@ -152,7 +149,7 @@ def prepare(form: Form, rows: int, *present: str) -> Kernel:
 def convert(form: Form) -> Kernel:
     """Return the kernel of x = total * scale, where `total` is dQ in register order."""
     across = form.depth // 64
-    at, options = over_queries(form, BLOCK, BLOCK // 64 * across)
+    at, options = over_queries(form, BLOCK // 64 * across)
 
     @numpipe_kernel(without=form.unlisted, **options)
     def attention_gradient_converted(total, table, count, x, *, scale):
@@ -237,9 +234,8 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, n: int, rows: int) -> Function:
-    """Return the kernel function of the `Work` of 128 keys, in blocks of `n` queries. In `stats`,
-    `delta` and dq, sequences have whole blocks of `rows` queries."""
+def work(form: Form, n: int) -> Function:
+    """Return the kernel function of the `Work` of 128 keys, in steps of `n` queries."""
 
     @function
     def of_cta(q, k, table, count, diagonal, group, number):
@@ -255,7 +251,7 @@ def work(form: Form, n: int, rows: int) -> Function:
             if there:
                 row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
                 keys, query, queries = end_row - row + first, table[j, 2], table[j, 3]
-                place = place_of(table, j, 2, rows)
+                place = place_of(table, j, 2)
                 # the first query that sees the first key
                 diagonal = first - table[j, 4]
         end = cdiv(queries, n)
@@ -321,8 +317,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
-    seen, store = visible(form, n), stored(form)
-    work_of = work(form, n, block_of(form, with_dq))
+    seen, work_of, store = visible(form, n), work(form, n), stored(form)
     rows_of_q, keys_of_k = (
         (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
         for size in (n, KEYS)
@@ -486,8 +481,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     when = int(os.environ.get("WHEN", "1"))
     noadd = int(os.environ.get("NOADD", "0"))
     axes = "pair" if int(os.environ.get("MC", "0")) else None
-    seen, store, side = visible(form, WIDE), stored(form), Element(WIDE)
-    work_of = work(form, WIDE, block_of(form, with_dq))
+    seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
+    side = Element(WIDE)
     block, block_of_half = (
         (None, None, side, columns) if by_head else (None, side, None, columns)
         for columns in (depth, half)
@@ -686,99 +681,6 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     return wide_attention_gradients  # type: ignore[no-any-return]
 
 
-def grid_of_queries(form: Form, rows: int) -> Any:
-    if form.ranges:
-        return lambda q, table: table.shape[0] * q.shape[form.heads]
-    return lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0]
-
-
-QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
-"""depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
-
-
-@functools.cache
-def of_queries(form: Form) -> Kernel:
-    """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
-    queries, and dS stays in registers."""
-    depth, by_head = form.depth, form.layout == "bhsd"
-    wgs, n, slots = QUERIES[depth]
-    rows, delay = 64 * wgs, slots[0] - 2
-    rows_of_q, keys_of_k = (
-        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
-        for size in (rows, n)
-    )
-
-    @numpipe_kernel(
-        grid=grid_of_queries(form, rows),
-        without=form.unlisted,
-        num_compute_wgs=wgs,
-        wg_axis="wg",
-        memory_registers=24,
-        compiler_params=CompilerParams(approx_math=True),
-    )
-    def attention_gradient_of_queries(
-        q, k, v, grad, stats, delta, table, count, dq, *, scale, scale_log2, diagonal
-    ):
-        keys, heads, own_row = k.shape[form.positions], q.shape[form.heads], axis_index("wg") * 64
-        if form.ranges:
-            b, h, i = 0, program_id(0) % heads, program_id(0) // heads
-            if i >= count[0]:
-                return
-            row, key, keys, sees = table[i, 0], table[i, 2], table[i, 3], table[i, 4]
-            place_of_row = place_of(table, i, 0, rows)
-            mine = ds(row + own_row, 64, stop=table[i, 1])
-        else:
-            blocks = cdiv(q.shape[form.positions], rows)
-            head, i = program_id(0) // blocks, program_id(0) % blocks
-            if form.causal:  # the longest first
-                i = blocks - 1 - i
-            b, h, row, key = head // heads, head % heads, i * rows, 0
-            sees, mine, place_of_row = row + diagonal + 1, ds(row + own_row, 64), row
-        hk = h * k.shape[form.heads] // heads
-        steps = cdiv(min(keys, max(0, sees + rows - 1)) if form.causal else keys, n)
-        # keys that all queries see
-        whole = min(keys, max(0, sees)) if form.causal else keys
-
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
-        def block(count, delay):
-            return BlockSpec(
-                keys_of_k,
-                lambda j: place(hk, key + j * n, 0),
-                buffer_count=count,
-                delay_release=delay,
-            )
-
-        own = ds(own_row, 64)
-        numbers = ds(place_of_row + own_row, 64)
-        offset = layout_cast(stats[b, h, numbers], "column")[:, None]
-        total = layout_cast(delta[b, h, numbers], "column")[:, None]
-        acc = zeros((64, depth), np.float32)
-        queries = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, row, 0)),) * 2
-        )
-        main = pipeline(grid=(steps,), in_specs=(block(slots[0], delay), block(slots[1], 0)))
-        for _, (q_tile, do_tile) in queries(q, grad):
-            for (j,), (k_tile, v_tile) in main(k, v):
-                s = wgmma(None, q_tile.at[own, :], k_tile.T)
-                dp = wgmma(None, do_tile.at[own, :], v_tile.T)
-                s = wgmma_wait(s)
-                if (j + 1) * n > whole:
-                    last = (
-                        np.minimum(iota(64) + (sees + own_row), keys)[:, None]
-                        if form.causal
-                        else keys
-                    )
-                    s = np.where(iota(n) + j * n < last, s, -np.inf)
-                p = np.exp2(fma(s, scale_log2, -offset))
-                dp = wgmma_wait(dp)
-                acc = wgmma(acc, (p * (dp - total)).astype(q.dtype), k_tile)
-        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
-
-    return attention_gradient_of_queries  # type: ignore[no-any-return]
-
-
 def launch_gradients(
     q: ArrayInfo,
     k: ArrayInfo,
@@ -805,19 +707,15 @@ def launch_gradients(
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     queries, keys = q.shape[form.positions], k.shape[form.positions]
     deterministic = deterministic or form.functions
-    rows = block_of(form, not deterministic)
-    places = of_q[0].shape[0] * rows if form.ranges else round_up(queries, rows)
-    stats, delta = (
-        allocated(q, (batches, heads, places), place, np.float32) for _ in range(2)
-    )
-    dq_total: tuple[ArrayInfo, ...] = ()
-    if not deterministic:
-        lines = batches * heads * places * form.depth // 32
-        dq_total = (allocated(q, (lines, 32), place, np.float32),)
+    places = (of_q[0].shape[0] if form.ranges else cdiv(queries, BLOCK)) * BLOCK
+    stats, delta = (allocated(q, (batches, heads, places), place, np.float32) for _ in range(2))
+    lines = batches * heads * places * form.depth // 32
+    dq_total = () if deterministic else (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
-    run = prepare(form, rows, *present)
-    run(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
+    prepare(form, *present)(
+        o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place
+    )
     scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
     # beyond these, the mask hides all or nothing
     scalars["diagonal"] = max(-queries, min(diagonal, keys))
@@ -825,14 +723,11 @@ def launch_gradients(
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
-    if form.functions:
+    if deterministic:
         numbers = scalars["diagonal"], scale
-        launch_function_gradients(read, dq, dk, dv, form, of_functions, *numbers, place)
-        return
-    if keys:
+        launch_in_order(read, dq, dk, dv, form, of_functions, *numbers, place)
+    if keys and not form.functions:
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
-    if deterministic:
-        of_queries(form)(*read, *of_q, dq, **scalars, **place)
-    else:
+    if not deterministic:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

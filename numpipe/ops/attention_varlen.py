@@ -44,7 +44,7 @@ from .attention import (
     kernel,
 )
 from .attention_configs import DEPTHS, WIDTHS, Form, choose
-from .attention_gradients import KEYS, block_of, launch_gradients
+from .attention_gradients import BLOCK, KEYS, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 
@@ -297,8 +297,7 @@ def _launch_backward(
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
     lists = _tiles(KEYS, 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
-    rows = block_of(form, True)
-    of_q = _tiles(rows, 64, causal, diagonal, at_end, *sides, False, debug, place)
+    of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
     loaded = {"q": q, "k": k, "v": v, "grad": grad}
     q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
     o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
@@ -483,7 +482,7 @@ def attention_varlen(
     The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
     on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also
     reach the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute
-    the scores again, add up in a fixed order, and have no gradients themselves. Raises SpecError if
+    the scores again, and have no gradients themselves. Raises SpecError if
     shapes do not match, for other element types, and for arrays of different types or on different
     devices.
 

@@ -182,7 +182,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         {
             "attend",
             "attend_short",
-            "attention_function_gradient_of_queries",
+            "attention_gradient_of_queries",
             "attention_function_gradients",
             "attention_mask_flags",
             "attention_mask_lists",
