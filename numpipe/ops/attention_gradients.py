@@ -478,7 +478,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     depth, by_head = form.depth, form.layout == "bhsd"
     half = depth // 2
     import os
-    when = int(os.environ.get("WHEN", "1"))
+    when = int(os.environ.get("WHEN", "2"))
     noadd = int(os.environ.get("NOADD", "0"))
     axes = "pair" if int(os.environ.get("MC", "0")) else None
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
@@ -560,12 +560,22 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             manual_consumed_barriers=True,
         )
         weights = scratch(SMEM((WIDE, WIDE), np.float32))
-        slopes = scratch(SMEM((WIDE, WIDE), q.dtype))
-        received = scratch(SMEM((WIDE, WIDE), q.dtype))
-        weighed = scratch(Barrier(num_arrivals=2))
-        written = scratch(Barrier(num_arrivals=1))
-        landed = scratch(Barrier(num_arrivals=1))
-        free = scratch(ClusterBarrier("pair", num_arrivals=2))
+        slopes, received = scratch((SMEM((WIDE, WIDE), q.dtype), SMEM((WIDE, WIDE), q.dtype)))
+        weighed, written = scratch((Barrier(num_arrivals=2), Barrier(num_arrivals=1)))
+        landed, free = scratch((Barrier(num_arrivals=1), ClusterBarrier("pair", num_arrivals=2)))
+
+        def share(left):
+            """Write dS of these keys, which the second warpgroup has, to both CTAs."""
+            if dq is not None:
+                slopes[...] = left
+                commit_smem(meet=False)
+            # all warps have read P, too
+            barrier_arrive(written)
+            if dq is not None:
+                async_store_smem(
+                    left, received, landed, cluster_idx=1 - rank, cluster_dim="pair"
+                )
+
         acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
             at_before = OUTSIDE
@@ -577,17 +587,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 base = base + cta.place * depth // 32 + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
                 if wg == 1:
-                    none = full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype)
-                    slopes[...] = none
-                    async_store_smem(
-                        none,
-                        received,
-                        landed,
-                        cluster_idx=1 - rank,
-                        cluster_dim="pair",
-                    )
-                    commit_smem(meet=False)
-                    barrier_arrive(written)
+                    share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
+                barrier_wait(written)
             for (
                 (h, i),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -601,18 +602,12 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     x = wgmma(None, v_tile, do_tile.T)
                 if dq is not None:
-                    # then the second warpgroup has read P, too
-                    barrier_wait(written)
                     barrier_wait(landed)
                     rest = received.T[...]
                     barrier_arrive(free)
                     part = wgmma(None, slopes.T, k_part)
                     part = wgmma(part, rest, k_rest)
                 x = wgmma_wait(x)
-                if dq is not None:
-                    if when == 1:
-                        part = wgmma_wait(part)
-                        add(part, at_before)
                 barrier_wait(stats_ready)
                 barrier_wait(delta_ready)
                 if wg == 0:
@@ -621,53 +616,38 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                         x = seen(x, iota(WIDE), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     weights[...] = x
-                    if dq is not None and when > 1:
+                    if dq is not None:
                         part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
-                    if when == 2:
+                    if when == 2 and dq is not None:
                         add(part, at_before)
                 else:
-                    # all warps have read dS
-                    if dq is not None and when > 1:
+                    if dq is not None:
                         part = wgmma_wait(part)
-                    barrier_arrive(weighed)
-                    if when > 1:
                         add(part, at_before)
+                    # all warps have read dS
+                    barrier_arrive(weighed)
                     barrier_wait(weighed)
                     left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
                     if dq is not None:
-                        slopes[...] = left
-                        commit_smem(meet=False)
-                    barrier_arrive(written)
-                    if dq is not None:
                         barrier_wait(free)
-                        async_store_smem(
-                            left,
-                            received,
-                            landed,
-                            cluster_idx=1 - rank,
-                            cluster_dim="pair",
-                        )
+                    share(left)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                if dq is None:
-                    barrier_wait(written)
-                if when == 3 and wg == 0:
+                if when == 3 and dq is not None and wg == 0:
                     add(part, at_before)
+                barrier_wait(written)
                 acc = wgmma_wait(acc)
                 barrier_arrive(do_free)
                 barrier_arrive(q_free)
-                if when == 4 and wg == 0:
-                    add(part, at_before)
                 if dq is not None:
                     at_before = base + h * of_head + (cta.start + i) * 4 * LINES
             if dq is not None:
-                barrier_wait(written)
                 barrier_wait(landed)
                 rest = received.T[...]
                 part = wgmma(None, slopes.T, k_part)
