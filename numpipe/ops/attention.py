@@ -341,38 +341,23 @@ def _result(
     q: Any,
     k: Any,
     v: Any,
+    score: tuple | None,
+    mask: tuple | None,
     layout: str,
     causal: bool,
     diagonal: int,
+    blocks: Any = None,
     exact: bool = True,
     batch_invariant: bool = False,
 ) -> ArrayType:
-    """Return the shape and type of the result. Raises SpecError if the operands do not match, and
-    for options that contradict each other."""
+    """Return the shape and type of the result. Raises SpecError if the operands do not match, for
+    options that contradict each other, and for functions that take other arguments."""
     check_invariant("attention", exact, batch_invariant)
     if diagonal and not causal:
         raise SpecError(
             f"attention: diagonal={diagonal} moves the causal mask, but causal is False; fix: pass "
             "causal=True, or leave diagonal out"
         )
-    check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
-    return ArrayType(q.shape, q.dtype)
-
-
-def _masked_result(
-    q: Any,
-    k: Any,
-    v: Any,
-    blocks: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    layout: str,
-    causal: bool,
-    diagonal: int,
-    exact: bool,
-    batch_invariant: bool,
-) -> ArrayType:
-    """Return the same for a call with functions. Raises SpecError if they take other arguments."""
     if causal and mask is not None:
         raise SpecError(
             "attention: causal=True and a mask; fix: leave causal out, and let the mask function "
@@ -383,7 +368,7 @@ def _masked_result(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
         )
-    made = _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
+    check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
     check_function("score", score)
     check_function("mask", mask)
     if blocks is not None:
@@ -395,7 +380,7 @@ def _masked_result(
                 f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
                 "what attention_blocks returns for q, k and the same mask, and leave config out"
             )
-    return made
+    return ArrayType(q.shape, q.dtype)
 
 
 def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
@@ -418,7 +403,7 @@ def _launch(
     q: ArrayInfo,
     k: ArrayInfo,
     v: ArrayInfo,
-    out: ArrayInfo,
+    o: ArrayInfo,
     lse: ArrayInfo | None,
     blocks: ArrayInfo | None,
     score: tuple | None,
@@ -476,7 +461,7 @@ def _launch(
         *arrays,
         *for_score,
         *for_mask,
-        out=out if lse is None else (out, lse),
+        out=o if lse is None else (o, lse),
         scale=scale * math.log2(math.e) if of_score is None else scale,
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
@@ -509,24 +494,26 @@ def _gradient_of_q(
     v: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any,
+    score: tuple | None,
+    mask: tuple | None,
     layout: str,
     causal: bool,
     diagonal: int,
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
-    result, sums = _result(q, k, v, layout, causal, diagonal), _sums(q, layout, True)
-    check_results("attention_backward", o, lse, grad, grad_lse, result, sums)
+    result = _result(q, k, v, score, mask, layout, causal, diagonal)
+    check_results("attention_backward", o, lse, grad_o, grad_lse, result, _sums(q, layout, True))
     return result
 
 
 def check_results(
-    op: str, o: Any, lse: Any, grad: Any, grad_lse: Any, result: Any, sums: Any
+    op: str, o: Any, lse: Any, grad_o: Any, grad_lse: Any, result: Any, sums: Any
 ) -> None:
     """Raise SpecError if the results of attention and their gradients do not have the shapes of
     `result` and of `sums`."""
-    wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad", grad, result))
+    wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad_o", grad_o, result))
     for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
         if tuple(info.shape) != tuple(like.shape):
             raise SpecError(
@@ -542,7 +529,7 @@ def _launch_backward(
     v: ArrayInfo,
     o: ArrayInfo,
     lse: ArrayInfo,
-    grad: ArrayInfo,
+    grad_o: ArrayInfo,
     grad_lse: ArrayInfo | None,
     dq: ArrayInfo,
     dk: ArrayInfo,
@@ -568,10 +555,10 @@ def _launch_backward(
         mask=of_mask,
         arrays=(len(for_score), len(for_mask)),
     )
-    loaded = {"q": q, "k": k, "v": v, "grad": grad}
-    q, k, v, grad = (_loaded(name, info, place) for name, info in loaded.items())
+    loaded = {"q": q, "k": k, "v": v, "grad_o": grad_o}
+    q, k, v, grad_o = (_loaded(name, info, place) for name, info in loaded.items())
     scale = depth**-0.5 if scale is None else float(scale)
-    arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
+    arrays = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
     of_functions = [*for_score, *for_mask]
     launch_gradients(
         *arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions
@@ -585,7 +572,7 @@ def _launch_backward(
         "v": "",
         "o": "",
         "lse": NUMBERS,
-        "grad": "",
+        "grad_o": "",
         "grad_lse": NUMBERS,
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
@@ -602,7 +589,7 @@ def attention_backward(
     v: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any = None,
     *,
     score: Any = None,
@@ -621,85 +608,16 @@ def attention_backward(
     and their gradients."""
 
 
-def _gradients(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    lse: Any,
-    grad_out: Any,
-    grad_lse: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    score_gradient: Function | None,
-    causal: bool,
-    diagonal: int,
-    scale: float | None,
-    layout: str,
-    deterministic: bool,
-) -> Any:
-    return xp(
-        attention_backward,
-        *(q, k, v, out, lse, grad_out, grad_lse),
-        score=score,
-        mask=mask,
-        score_gradient=score_gradient,
-        causal=causal,
-        diagonal=diagonal,
-        scale=scale,
-        layout=layout,
-        deterministic=deterministic,
-    )
-
-
-def _recorded(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    blocks: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    score_gradient: Function | None,
-    causal: bool,
-    diagonal: int,
-    scale: float | None,
-    layout: str,
-    exact: bool,
-    deterministic: bool,
-    batch_invariant: bool,
-) -> Any:
-    """Compute attention with the sums, which its gradients need."""
-    made, _ = xp(
-        attention,
-        *(q, k, v),
-        blocks=blocks,
-        score=score,
-        mask=mask,
-        score_gradient=score_gradient,
-        causal=causal,
-        diagonal=diagonal,
-        scale=scale,
-        layout=layout,
-        exact=exact,
-        return_lse=True,
-        deterministic=deterministic,
-        batch_invariant=batch_invariant,
-    )
-    return made
-
-
 @op(
     operands={"q": "", "k": "", "v": "", "blocks": Operand("", ("int32",))},
-    results={"out": _masked_result, "lse": _sums},
+    results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
     functions=("score", "mask"),
     checks=CHECKS
     | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG, "config": a(Config) | NONE},
-    gradients={"q k v": _gradients},
-    composite=lambda return_lse: None if return_lse else _recorded,
+    gradients={"q k v": attention_backward},
+    composite="return_lse",
     batching="merge",
     operations=lambda q, k, layout: 4.0 * math.prod(q.shape) * k.shape[layout.index("s")],
 )
@@ -756,7 +674,7 @@ def attention(
                 nor on a mask that hides nothing from it. The config is then the same for all shapes
                 of a depth. The gradients of k and v add up queries, so they have no such option
     out         array for the result, or with return_lse a pair of arrays; allocated by default
-    config      by default what `choose` returns; ignored if gradients are needed
+    config      by default what `choose` returns
     target, stream
                 as for any kernel
 

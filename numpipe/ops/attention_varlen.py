@@ -212,7 +212,7 @@ def _launch(
     v: ArrayInfo,
     cu_seqlens_q: ArrayInfo,
     cu_seqlens_k: ArrayInfo,
-    out: ArrayInfo,
+    o: ArrayInfo,
     lse: ArrayInfo | None,
     causal: bool,
     diagonal: int,
@@ -226,7 +226,7 @@ def _launch(
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     width = next(each for each in WIDTHS if each >= depth)
     form = Form(width, causal, "bshd", lse is not None, ranges=True)
-    outs = [_batch(x) for x in (out, lse) if x is not None]
+    outs = [_batch(x) for x in (o, lse) if x is not None]
     q, k, v = (_loaded(name, _batch(x), place) for name, x in zip("qkv", (q, k, v), strict=True))
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
@@ -279,7 +279,7 @@ def _launch_backward(
     cu_seqlens_k: ArrayInfo,
     o: ArrayInfo,
     lse: ArrayInfo,
-    grad: ArrayInfo,
+    grad_o: ArrayInfo,
     grad_lse: ArrayInfo | None,
     dq: ArrayInfo,
     dk: ArrayInfo,
@@ -299,11 +299,11 @@ def _launch_backward(
     lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
     wgs, n, _ = QUERIES[form.depth]
     of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
-    loaded = {"q": q, "k": k, "v": v, "grad": grad}
-    q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
+    loaded = {"q": q, "k": k, "v": v, "grad_o": grad_o}
+    q, k, v, grad_o = (_loaded(name, _batch(info), place) for name, info in loaded.items())
     o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
     scale = depth**-0.5 if scale is None else float(scale)
-    arrays = q, k, v, o, lse, grad, grad_lse and _batch(grad_lse), dq, dk, dv
+    arrays = q, k, v, o, lse, grad_o, grad_lse and _batch(grad_lse), dq, dk, dv
     launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)
 
 
@@ -315,11 +315,11 @@ def _gradient_of_q(
     cu_seqlens_k: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any,
 ) -> ArrayType:
     result, sums = _result(q, k, v, cu_seqlens_q, cu_seqlens_k), _sums(q, True)
-    check_results("attention_varlen_backward", o, lse, grad, grad_lse, result, sums)
+    check_results("attention_varlen_backward", o, lse, grad_o, grad_lse, result, sums)
     return result
 
 
@@ -331,7 +331,7 @@ def _sums(q: Any, return_lse: bool) -> ArrayType | None:
     operands={
         **{"q": "", "k": "", "v": ""},
         **STARTS,
-        **{"o": "", "lse": NUMBERS, "grad": "", "grad_lse": NUMBERS},
+        **{"o": "", "lse": NUMBERS, "grad_o": "", "grad_lse": NUMBERS},
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -347,7 +347,7 @@ def attention_varlen_backward(
     cu_seqlens_k: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any = None,
     *,
     causal: bool = False,
@@ -363,73 +363,14 @@ def attention_varlen_backward(
     return_lse, and their gradients."""
 
 
-def _gradients(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    out: Any,
-    lse: Any,
-    grad_out: Any,
-    grad_lse: Any,
-    causal: bool,
-    diagonal: int,
-    align: str,
-    scale: float | None,
-    debug: bool,
-) -> Any:
-    return xp(
-        attention_varlen_backward,
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, grad_out, grad_lse),
-        causal=causal,
-        diagonal=diagonal,
-        align=align,
-        scale=scale,
-        debug=debug,
-    )
-
-
-def _recorded(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    causal: bool,
-    diagonal: int,
-    align: str,
-    scale: float | None,
-    exact: bool,
-    batch_invariant: bool,
-    debug: bool,
-) -> Any:
-    """Compute attention with the sums, which its gradients need."""
-    made, _ = xp(
-        attention_varlen,
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k),
-        causal=causal,
-        diagonal=diagonal,
-        align=align,
-        scale=scale,
-        exact=exact,
-        return_lse=True,
-        batch_invariant=batch_invariant,
-        debug=debug,
-    )
-    return made
-
-
 @op(
     operands={"q": "", "k": "", "v": "", **STARTS},
-    results={"out": _result, "lse": _sums},
+    results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
     checks=OPTIONS | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG},
-    gradients={"q k v": _gradients},
-    composite=lambda return_lse: None if return_lse else _recorded,
+    gradients={"q k v": attention_varlen_backward},
+    composite="return_lse",
     batching="each",
 )
 def attention_varlen(

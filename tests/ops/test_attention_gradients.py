@@ -70,7 +70,7 @@ def arrays(name: str, case: Case, kind: Any = np.zeros) -> tuple[list[Any], dict
             r"'o' must have the shape \(1, 2, 72, 64\), got \(1, 2, 64, 64\); fix:",
         ),
         ({4: (1, 2, 64)}, r"'lse' must have the shape \(1, 2, 72\), got"),
-        ({5: (1, 2, 72, 32)}, r"'grad' must have the shape \(1, 2, 72, 64\), got"),
+        ({5: (1, 2, 72, 32)}, r"'grad_o' must have the shape \(1, 2, 72, 64\), got"),
         ({6: (2, 72)}, r"'grad_lse' must have the shape \(1, 2, 72\), got"),
     ],
 )
