@@ -73,13 +73,10 @@ def kernel(config: Config, form: Form) -> Kernel:
     """Return the kernel for a config and a form."""
     if config.alone:
         return short_kernel(config, form)
-    by_head, order = form.layout == "bhsd", "products" if config.turns else None
+    place, order = form.place, "products" if config.turns else None
     score = form.score and caller("score", form.score, form.arrays[0])
     mask = form.mask and caller("mask", form.mask, form.arrays[1])
-    rows_of_q, keys_of_k = (
-        (None, None, Element(n), form.depth) if by_head else (None, Element(n), None, form.depth)
-        for n in (config.rows, config.keys)
-    )
+    rows_of_q, keys_of_k = (form.block(Element(n)) for n in (config.rows, config.keys))
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
@@ -225,36 +222,34 @@ def kernel(config: Config, form: Form) -> Kernel:
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 
-            def at(head, i):
-                return (b, head, i, 0) if by_head else (b, i, head, 0)
-
             # a step computes the scores of one block, and the product of the previous one
             outside = k.shape[form.positions]
 
             def kv(first):
-                def place(p):
+                def keys_at(p):
                     # a block that no step needs is outside of the array, so nothing is read
-                    return at(
-                        hk,
-                        first_key + block(p) * config.keys if p >= 0 and p < steps else outside,
-                    )
+                    needed = p >= 0 and p < steps
+                    s = first_key + block(p) * config.keys if needed else outside
+                    return place(b, hk, s, 0)
 
                 return (
                     BlockSpec(
                         keys_of_k,
-                        lambda j: place(first + j),
+                        lambda j: keys_at(first + j),
                         buffer_count=config.slots,
                         mode="zero",
                     ),
                     BlockSpec(
                         keys_of_k,
-                        lambda j: place(first + j - 1),
+                        lambda j: keys_at(first + j - 1),
                         buffer_count=config.slots,
                         mode="zero",
                     ),
                 )
 
-            q_spec = BlockSpec(rows_of_q, lambda _: at(h, row), buffer_count=config.q_slots)
+            q_spec = BlockSpec(
+                rows_of_q, lambda _: place(b, h, row, 0), buffer_count=config.q_slots
+            )
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # Three pipelines on the same slots: blocks with a mask, blocks without, the last
             # product. V of the first step and K of the last are out of range
@@ -330,7 +325,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-            o[(b, h, own, ds(0, form.depth)) if by_head else (b, own, h, ds(0, form.depth))] = out
+            o[place(b, h, own, ds(0, form.depth))] = out
             if lse is not None:
                 lse[b, h, own] = (top * unit + np.log2(weight)) * math.log(2)
 

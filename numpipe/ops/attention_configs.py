@@ -11,7 +11,7 @@ import numpy as np
 
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import Function
+from ..core.functions import Function, function
 from ..plan.specs import ArrayType
 from .declaration import of_function
 
@@ -118,6 +118,16 @@ SMALLER = {
 """depth -> pairs of configs with fewer rows, for short sequences: (exact, lazy)"""
 
 
+@function
+def by_head(b, h, s, d):  # type: ignore[no-untyped-def]
+    return b, h, s, d
+
+
+@function
+def by_position(b, h, s, d):  # type: ignore[no-untyped-def]
+    return b, s, h, d
+
+
 @dataclass(frozen=True)
 class Form:
     """The parts of the computation other than the config.
@@ -177,6 +187,16 @@ class Form:
     @property
     def positions(self) -> int:
         return self.layout.index("s")
+
+    @property
+    def place(self) -> Function:
+        """The kernel function of an index (batch, head, position, depth) of an array."""
+        return by_head if self.layout == "bhsd" else by_position
+
+    def block(self, positions: Any) -> tuple:
+        """Return the block shape (`BlockSpec`) of some positions of a head."""
+        sizes = {"s": positions, "d": self.depth}
+        return tuple(map(sizes.get, self.layout))
 
     def results(self, q: Any) -> tuple[ArrayType, ...]:
         sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions]), np.float32)

@@ -80,10 +80,8 @@ def scores(form: Form) -> Function:
 def of_keys(form: Form, *absent: str) -> Kernel:
     """Return the kernel of dk and dv, or of one of them. A CTA owns 128 keys and loops over blocks
     of queries, in all heads that share the keys."""
-    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
-    rows_of_q, keys_of_k = (
-        (None, None, n, depth) if by_head else (None, n, None, depth) for n in (ROWS, BLOCK)
-    )
+    depth, place, weights = form.depth, form.place, scores(form)
+    rows_of_q, keys_of_k = form.block(ROWS), form.block(BLOCK)
 
     @numpipe_kernel(
         grid=lambda k: cdiv(k.shape[form.positions], BLOCK) * k.shape[form.heads] * k.shape[0],
@@ -131,12 +129,9 @@ def of_keys(form: Form, *absent: str) -> Kernel:
         def block(i):
             return start + i if blocks is None else nth(blocks, bm, hm, j, i)
 
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
         matrix = BlockSpec(
             rows_of_q,
-            lambda h, i: place(hk * sharing + h, block(i), 0),
+            lambda h, i: place(b, hk * sharing + h, block(i), 0),
             buffer_count=1 if depth > 128 else 2,
         )
         vector = BlockSpec((None, None, ROWS), lambda h, i: (b, hk * sharing + h, block(i)))
@@ -145,7 +140,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
             zeros((64, depth if dk is not None else 8), np.float32),
             zeros((64, depth if dv is not None else 8), np.float32),
         )
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, j, 0)),) * 2)
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(b, hk, j, 0)),) * 2)
         main = pipeline(grid=(sharing, steps), in_specs=(matrix, vector, vector, matrix))
         for _, (k_tile, v_tile) in kv(k, v):
             for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
@@ -168,7 +163,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
                     dp = wgmma_wait(wgmma(None, v_tile.at[own, :], do_tile.T))
                     grad_s = p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
                     dk_acc = wgmma(dk_acc, grad_s.astype(q.dtype), q_tile)
-        mine = place(hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
+        mine = place(b, hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
         if dk is not None:
             dk[mine] = (dk_acc * scale).astype(dk.dtype)
         if dv is not None:
@@ -180,11 +175,9 @@ def of_keys(form: Form, *absent: str) -> Kernel:
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq. A CTA owns 128 queries and loops over blocks of keys."""
-    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
+    depth, place, weights = form.depth, form.place, scores(form)
     n = KEYS[depth]
-    rows_of_q, keys_of_k = (
-        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (BLOCK, n)
-    )
+    rows_of_q, keys_of_k = form.block(BLOCK), form.block(n)
 
     @numpipe_kernel(
         grid=lambda q: cdiv(q.shape[form.positions], BLOCK) * q.shape[form.heads] * q.shape[0],
@@ -229,17 +222,14 @@ def of_queries(form: Form) -> Kernel:
         def block(j):
             return j if blocks is None else nth(blocks, bm, hm, i, j)
 
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
         own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
         offset = layout_cast(stats[b, h, mine], "column")[:, None]
         total = layout_cast(delta[b, h, mine], "column")[:, None]
         acc = zeros((64, depth), np.float32)
         queries_of = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
+            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(b, h, i, 0)),) * 2
         )
-        matrix = BlockSpec(keys_of_k, lambda j: place(hk, block(j), 0))
+        matrix = BlockSpec(keys_of_k, lambda j: place(b, hk, block(j), 0))
         main = pipeline(grid=(steps,), in_specs=(matrix, matrix))
         for _, (q_tile, do_tile) in queries_of(q, grad):
             for (j,), (k_tile, v_tile) in main(k, v):
@@ -261,7 +251,7 @@ def of_queries(form: Form) -> Kernel:
                 dp = wgmma_wait(dp)
                 grad_s = p * (dp - total) * slope.astype(np.float32)
                 acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
-        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
+        dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
     return attention_function_gradient_of_queries  # type: ignore[no-any-return]
 

@@ -60,14 +60,14 @@ def over_positions(form: Form) -> tuple[Function, dict[str, Any]]:
     """Return (at, options) of kernels that have a CTA for each 2048 elements of each head of an
     array x, up to a multiple of 64 positions: ``at(x)`` returns the batch, head and positions of a
     CTA, and the index of its tile."""
-    height = 2048 // form.depth
+    height, place = 2048 // form.depth, form.place
 
     @function
     def at(x):
         blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
         head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
         b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
-        return b, h, s, ((b, h, s, d) if form.layout == "bhsd" else (b, s, h, d))
+        return b, h, s, place(b, h, s, d)
 
     def grid(x):
         return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
@@ -113,7 +113,7 @@ def part_of_dq(depth: int) -> tuple[int, int]:
 def convert(form: Form) -> Kernel:
     """Return the kernel of dq = x * scale, where x is in register order."""
     columns, lines = part_of_dq(form.depth)
-    across, by_head = form.depth // columns, form.layout == "bhsd"
+    across, place = form.depth // columns, form.place
 
     @numpipe_kernel(
         grid=lambda dq: (
@@ -130,7 +130,7 @@ def convert(form: Form) -> Kernel:
         of_head = x.shape[0] // (dq.shape[0] * dq.shape[form.heads])
         total = load_tile(x.at[ds(head * of_head + part * lines, lines), ds(0, 32)])
         total = from_register_order(total, (64, columns)) * scale
-        dq[(b, h, s, d) if by_head else (b, s, h, d)] = total.astype(dq.dtype)
+        dq[place(b, h, s, d)] = total.astype(dq.dtype)
 
     return attention_gradient_converted  # type: ignore[no-any-return]
 
@@ -294,16 +294,13 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     """
     if form.depth > max(SCHEDULES):
         return of_keys_wide(form, with_dq)
-    depth, by_head = form.depth, form.layout == "bhsd"
+    depth, index = form.depth, form.place
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
     _, lines = part_of_dq(depth)
     seen, work_of = visible(form, n), work(form, KEYS, n)
-    rows_of_q, keys_of_k = (
-        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
-        for size in (n, KEYS)
-    )
+    rows_of_q, keys_of_k = (form.block(Element(size)) for size in (n, KEYS))
 
     @numpipe_kernel(
         grid=grid_of(form, KEYS),
@@ -338,7 +335,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             return
 
         def place(h, s, d):
-            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
+            return index(cta.b, h, s, d)
 
         def add(part, at):
             if dq is not None:
@@ -464,10 +461,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     passes through shared memory in float32 to the second one, and dS for dQ, of which each has half
     of the columns.
     """
-    depth, by_head = form.depth, form.layout == "bhsd"
+    depth, index = form.depth, form.place
     half, lines = part_of_dq(depth)
     seen, work_of, side = visible(form, WIDE), work(form, WIDE, WIDE), Element(WIDE)
-    block = (None, None, side, depth) if by_head else (None, side, None, depth)
+    block = form.block(side)
 
     @numpipe_kernel(
         grid=grid_of(form, WIDE),
@@ -502,7 +499,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             return
 
         def place(h, s, d):
-            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
+            return index(cta.b, h, s, d)
 
         def vector(h, i):
             return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE
@@ -617,13 +614,10 @@ QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
     queries, and dS stays in registers."""
-    depth, by_head = form.depth, form.layout == "bhsd"
+    depth, place = form.depth, form.place
     wgs, n, slots = QUERIES[depth]
     rows, delay = 64 * wgs, slots[0] - 2
-    rows_of_q, keys_of_k = (
-        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
-        for size in (rows, n)
-    )
+    rows_of_q, keys_of_k = (form.block(Element(size)) for size in (rows, n))
 
     @numpipe_kernel(
         grid=grid_of_queries(form, rows),
@@ -655,13 +649,10 @@ def of_queries(form: Form) -> Kernel:
         # keys that all queries see
         whole = min(keys, max(0, sees)) if form.causal else keys
 
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
         def block(count, delay):
             return BlockSpec(
                 keys_of_k,
-                lambda j: place(hk, key + j * n, 0),
+                lambda j: place(b, hk, key + j * n, 0),
                 buffer_count=count,
                 delay_release=delay,
             )
@@ -671,7 +662,7 @@ def of_queries(form: Form) -> Kernel:
         total = layout_cast(delta[b, h, mine], "column")[:, None]
         acc = zeros((64, depth), np.float32)
         queries = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, row, 0)),) * 2
+            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(b, h, row, 0)),) * 2
         )
         main = pipeline(grid=(steps,), in_specs=(block(slots[0], delay), block(slots[1], 0)))
         for _, (q_tile, do_tile) in queries(q, grad):
@@ -689,7 +680,7 @@ def of_queries(form: Form) -> Kernel:
                 p = np.exp2(fma(s, scale_log2, -offset))
                 dp = wgmma_wait(dp)
                 acc = wgmma(acc, (p * (dp - total)).astype(q.dtype), k_tile)
-        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
+        dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
     return attention_gradient_of_queries  # type: ignore[no-any-return]
 
