@@ -38,13 +38,13 @@ from ..language.tiles.reduce import partial_max, partial_sum
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo, tma_addressable
+from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .attention_configs import CONFIGS as CONFIGS
-from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose, with_functions
+from .attention_configs import DEPTHS, L2, WIDTHS, Config, Form, choose, loaded, with_functions
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
 from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
@@ -52,12 +52,10 @@ from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
 from .derivatives import derivative
-from .op_outputs import Place, same, tell_copied
-from .operands import copied
+from .op_outputs import Place, same
 
 __all__ = ["attention", "attention_blocks"]
 
-L2 = 32 << 20  # most bytes of keys and values that a group of interleaved heads may have
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
 
@@ -390,8 +388,7 @@ def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
     if not return_lse:
         return None
-    form = Form(0, False, layout, True)
-    return ArrayType((q.shape[0], q.shape[form.heads], q.shape[form.positions]), np.float32)
+    return Form(0, False, layout, True).results(q)[1]
 
 
 def _launch(
@@ -414,54 +411,50 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
-    form = Form(
-        next(width for width in WIDTHS if width >= depth),
-        causal,
-        layout,
-        lse is not None,
-        score=of_score,
-        mask=of_mask,
-        arrays=(len(for_score), len(for_mask)),
-    )
+    form, of_functions = Form.of(depth, causal, layout, lse is not None, score=score, mask=mask)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if form.functions and (config is None or batch_invariant):
         config = with_functions(depth, exact, mask is not None)
-    elif batch_invariant:
-        config = choose(form.depth)
-    if config is None:
-        device = launch.gpu_state().device
-        config = choose(
-            form.depth,
-            causal,
-            exact,
-            q.shape[form.positions],
-            k.shape[form.positions],
-            heads,
-            device.sm_count if device else DEFAULT.sms,
-        )
+    elif config is None or batch_invariant:
+        sizes = q.shape[form.positions], k.shape[form.positions], heads
+        config = fitting(form, exact, batch_invariant, *sizes)
     elif config.alone and form.functions:
         raise SpecError(
             "attention: a config with alone=True has no score or mask; fix: leave config out"
         )
-    arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
+    arrays = loaded({"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
-    if of_mask is not None:
+    if mask is not None:
         arrays.append(
-            blocks
-            or visible_blocks(q, k, of_mask, for_mask, config.rows, config.keys, layout, place)
+            blocks or visible_blocks(q, k, form, of_functions, config.rows, config.keys, place)
         )
     kernel(config, form)(
         *arrays,
-        *for_score,
-        *for_mask,
+        *of_functions,
         out=o if lse is None else (o, lse),
-        scale=scale * math.log2(math.e) if of_score is None else scale,
+        scale=scale * math.log2(math.e) if score is None else scale,
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
     )
+
+
+def fitting(
+    form: Form,
+    exact: bool,
+    batch_invariant: bool,
+    queries: int,
+    keys: int,
+    heads: int,
+    alone: bool = True,
+) -> Config:
+    """Return the config for a form and for the number of queries, keys and heads."""
+    if batch_invariant:
+        return choose(form.depth)
+    device = launch.gpu_state().device
+    sms = device.sm_count if device else DEFAULT.sms
+    return choose(form.depth, form.causal, exact, queries, keys, heads, sms, alone)
 
 
 def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
@@ -539,25 +532,12 @@ def _launch_backward(
     deterministic: bool,
     place: Place,
 ) -> None:
-    depth = q.shape[3]
-    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
-    form = Form(
-        next(each for each in DEPTHS if each >= depth),
-        causal,
-        layout,
-        score=of_score,
-        slope=score_gradient or (of_score and derivative(of_score)),
-        mask=of_mask,
-        arrays=(len(for_score), len(for_mask)),
-    )
-    loaded = {"q": q, "k": k, "v": v, "grad_o": grad_o}
-    q, k, v, grad_o = (_loaded(name, info, place) for name, info in loaded.items())
-    scale = depth**-0.5 if scale is None else float(scale)
+    slope = score_gradient or (score and derivative(score[0]))
+    functions = {"score": score, "mask": mask, "slope": slope}
+    form, of_functions = Form.of(q.shape[3], causal, layout, depths=DEPTHS, **functions)
     arrays = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
-    of_functions = [*for_score, *for_mask]
-    launch_gradients(
-        *arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions
-    )
+    options = form, diagonal, scale, deterministic, place
+    launch_gradients(*arrays, *options, of_functions=of_functions)
 
 
 @op(
@@ -704,8 +684,8 @@ def _launch_blocks(
     blocks: ArrayInfo,
     place: Place,
 ) -> None:
-    config, (of, *arrays) = with_functions(q.shape[3]), mask
-    visible_blocks(q, k, of, arrays, config.rows, config.keys, layout, place, lists=blocks)
+    config, (form, arrays) = with_functions(q.shape[3]), Form.of(1, False, layout, mask=mask)
+    visible_blocks(q, k, form, arrays, config.rows, config.keys, place, lists=blocks)
 
 
 @op(
@@ -826,23 +806,6 @@ def scaled_dot_product_attention(
     )
     made = attention(q, k, v, causal=is_causal, scale=scale)
     return made if query.ndim == 4 else made.reshape(query.shape)
-
-
-def _loaded(name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
-    """Return an operand that the kernel's pipelines can load: the array itself or a copy."""
-    if info.kind == "host" or 0 in info.shape:
-        return info
-    inner = (
-        "its last dimension is not contiguous"
-        if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize
-        else None
-    )
-    reason = inner or tma_addressable(info)
-    if reason is None:
-        return info
-    tell_copied("attention", name, info, reason)
-    made = copied(info, place)  # the copy merges the first two dimensions
-    return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 
 
 def check_shapes(q: tuple, k: tuple, v: tuple, layout: str) -> None:

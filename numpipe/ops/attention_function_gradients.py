@@ -273,9 +273,7 @@ def launch_function_gradients(
     def with_lists(rows: int, columns: int, by_keys: bool) -> Sequence[ArrayInfo]:
         if form.mask is None:
             return arrays
-        q, k, own = read[0], read[1], arrays[form.arrays[0] :]
-        found = visible_blocks(q, k, form.mask, own, rows, columns, form.layout, place, by_keys)
-        return [found, *arrays]
+        return [visible_blocks(*read[:2], form, arrays, rows, columns, place, by_keys), *arrays]
 
     numbers = {"scale": scale, "diagonal": diagonal, **place}
     of_queries(form)(*read, *with_lists(BLOCK, KEYS[form.depth], False), dq, **numbers)

@@ -48,11 +48,9 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
-from .attention_configs import Form
+from .attention_configs import L2, Form, loaded
 from .attention_function_gradients import launch_function_gradients
 from .op_outputs import Place, allocated
-
-L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
 
 
 @functools.cache
@@ -698,17 +696,19 @@ def launch_gradients(
     dv: ArrayInfo,
     form: Form,
     diagonal: int,
-    scale: float,
+    scale: float | None,
     deterministic: bool,
     place: Place,
     of_k: tuple = (),
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. TMA can load q, k, v and grad. `of_k` and `of_q` are the lists of the
+    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the
     tiles of keys and queries, and their numbers, if there is a list; `of_functions` are the arrays
     of the form's functions."""
+    q, k, v, grad = loaded({"q": q, "k": k, "v": v, "grad_o": grad}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
+    scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
     stats, delta = (
         strided(made, (batches, heads, queries), made.strides)

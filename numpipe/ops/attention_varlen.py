@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import launch
-from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..diagnostics.argument_checks import FLAG, NONE, finite, whole, word
@@ -35,15 +33,15 @@ from ..plan.specs import ArrayType
 from .attention import (
     NUMBERS,
     TYPES,
-    _loaded,
     _shared_heads,
     _turns,
     check_invariant,
     check_results,
     check_shapes,
+    fitting,
     kernel,
 )
-from .attention_configs import DEPTHS, WIDTHS, Form, choose
+from .attention_configs import DEPTHS, Form, loaded
 from .attention_gradients import QUERIES, keys_and_queries, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
@@ -224,27 +222,13 @@ def _launch(
     place: Place,
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
-    width = next(each for each in WIDTHS if each >= depth)
-    form = Form(width, causal, "bshd", lse is not None, ranges=True)
+    form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
     outs = [_batch(x) for x in (o, lse) if x is not None]
-    q, k, v = (_loaded(name, _batch(x), place) for name, x in zip("qkv", (q, k, v), strict=True))
+    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
-    device = launch.gpu_state().device
-    config = (
-        choose(form.depth)
-        if batch_invariant
-        else choose(
-            form.depth,
-            causal,
-            exact,
-            cdiv(total_q, sequences),
-            cdiv(total_k, sequences),
-            heads * sequences,
-            device.sm_count if device else DEFAULT.sms,
-            alone=False,
-        )
-    )
+    sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
+    config = fitting(form, exact, batch_invariant, *sizes, alone=False)
     sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
     tiles = _tiles(
         config.rows, config.keys, causal, diagonal, align == "end", *sides, False, debug, place
@@ -291,19 +275,15 @@ def _launch_backward(
     debug: bool,
     place: Place,
 ) -> None:
-    depth = q.shape[2]
-    form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
+    form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
     size, n = keys_and_queries(form.depth)
     lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
     wgs, n, _ = QUERIES[form.depth]
     of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
-    loaded = {"q": q, "k": k, "v": v, "grad_o": grad_o}
-    q, k, v, grad_o = (_loaded(name, _batch(info), place) for name, info in loaded.items())
-    o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
-    scale = depth**-0.5 if scale is None else float(scale)
-    arrays = q, k, v, o, lse, grad_o, grad_lse and _batch(grad_lse), dq, dk, dv
+    given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
+    arrays = [info and _batch(info) for info in given]
     launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)
 
 
