@@ -7,7 +7,8 @@ dS = P * (dO V^T - sum(dO * O)), the gradients are::
 
 Three kernels compute them: `prepare` the sums of dO * O, `of_keys` all three products in one pass
 over the queries, and `convert` rounds dQ, to which CTAs have added in float32 in any order.
-If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again.
+If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again. So
+it does with score and mask functions (`attention_function_gradients`).
 """
 
 # tiles in kernels have no types
@@ -49,7 +50,8 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form, loaded
-from .attention_function_gradients import launch_function_gradients
+from .attention_function_gradients import launch_function_gradients, scores, with_lists
+from .attention_functions import nth
 from .op_outputs import Place, allocated
 
 
@@ -608,25 +610,50 @@ QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
 """depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
 
 
+def queries_and_keys(form: Form) -> tuple[int, int, tuple[int, int]]:
+    """Return the row of `QUERIES` for a form: functions need the registers of depth 128."""
+    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
+
+
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
     queries, and dS stays in registers."""
     depth, place = form.depth, form.place
-    wgs, n, slots = QUERIES[depth]
+    weights = scores(form) if form.functions else None
+    wgs, n, slots = queries_and_keys(form)
     rows, delay = 64 * wgs, slots[0] - 2
     rows_of_q, keys_of_k = (form.block(Element(size)) for size in (rows, n))
 
     @numpipe_kernel(
         grid=grid_of_queries(form, rows),
-        without=form.unlisted,
+        without=[*form.unlisted, *form.absent],
         num_compute_wgs=wgs,
         wg_axis="wg",
-        memory_registers=24,
+        memory_registers=40 if form.mask is not None else 24,
         compiler_params=CompilerParams(approx_math=True),
     )
     def attention_gradient_of_queries(
-        q, k, v, grad, stats, delta, table, count, dq, *, scale, scale_log2, diagonal
+        q,
+        k,
+        v,
+        grad,
+        stats,
+        delta,
+        table,
+        count,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        dq,
+        *,
+        scale,
+        scale_log2,
+        diagonal,
     ):
         keys, heads, own_row = k.shape[form.positions], q.shape[form.heads], axis_index("wg") * 64
         if form.ranges:
@@ -636,21 +663,28 @@ def of_queries(form: Form) -> Kernel:
             row, key, keys, sees = table[i, 0], table[i, 2], table[i, 3], table[i, 4]
             mine = ds(row + own_row, 64, stop=table[i, 1])
         else:
-            blocks = cdiv(q.shape[form.positions], rows)
-            head, i = program_id(0) // blocks, program_id(0) % blocks
+            tiles = cdiv(q.shape[form.positions], rows)
+            head, i = program_id(0) // tiles, program_id(0) % tiles
             if form.causal:  # the longest first
-                i = blocks - 1 - i
+                i = tiles - 1 - i
             b, h, row, key = head // heads, head % heads, i * rows, 0
             sees, mine = row + diagonal + 1, ds(row + own_row, 64)
         hk = h * k.shape[form.heads] // heads
         steps = cdiv(min(keys, max(0, sees + rows - 1)) if form.causal else keys, n)
         # keys that all queries see
         whole = min(keys, max(0, sees)) if form.causal else keys
+        if blocks is not None:
+            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+            parts = blocks[bm, hm, i, 0]
+            steps = parts + blocks[bm, hm, i, 1]
 
-        def block(count, delay):
+        def block(j):
+            return j if blocks is None else nth(blocks, bm, hm, i, j)
+
+        def matrix(count, delay):
             return BlockSpec(
                 keys_of_k,
-                lambda j: place(b, hk, key + j * n, 0),
+                lambda j: place(b, hk, key + block(j) * n, 0),
                 buffer_count=count,
                 delay_release=delay,
             )
@@ -662,22 +696,42 @@ def of_queries(form: Form) -> Kernel:
         queries = pipeline(
             grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(b, h, row, 0)),) * 2
         )
-        main = pipeline(grid=(steps,), in_specs=(block(slots[0], delay), block(slots[1], 0)))
+        main = pipeline(grid=(steps,), in_specs=(matrix(slots[0], delay), matrix(slots[1], 0)))
         for _, (q_tile, do_tile) in queries(q, grad):
             for (j,), (k_tile, v_tile) in main(k, v):
                 s = wgmma(None, q_tile.at[own, :], k_tile.T)
                 dp = wgmma(None, do_tile.at[own, :], v_tile.T)
                 s = wgmma_wait(s)
-                if (j + 1) * n > whole:
-                    last = (
-                        np.minimum(iota(64) + (sees + own_row), keys)[:, None]
-                        if form.causal
-                        else keys
+                column = block(j) * n
+                guarded = column + n > whole
+                if weights is not None:
+                    if blocks is not None:
+                        guarded = guarded or j < parts
+                    p, slope = weights(
+                        s,
+                        offset,
+                        guarded,
+                        b,
+                        h,
+                        (iota(64) + (row + own_row))[:, None],
+                        (iota(n) + column)[None, :],
+                        (q.shape[form.positions], keys, diagonal, scale),
+                        (score_0, score_1, score_2, mask_0, mask_1, mask_2),
                     )
-                    s = np.where(iota(n) + j * n < last, s, -np.inf)
-                p = np.exp2(fma(s, scale_log2, -offset))
+                else:
+                    if guarded:
+                        last = (
+                            np.minimum(iota(64) + (sees + own_row), keys)[:, None]
+                            if form.causal
+                            else keys
+                        )
+                        s = np.where(iota(n) + column < last, s, -np.inf)
+                    p = np.exp2(fma(s, scale_log2, -offset))
                 dp = wgmma_wait(dp)
-                acc = wgmma(acc, (p * (dp - total)).astype(q.dtype), k_tile)
+                grad_s = p * (dp - total)
+                if weights is not None:
+                    grad_s = grad_s * slope.astype(np.float32)
+                acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
         dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
     return attention_gradient_of_queries  # type: ignore[no-any-return]
@@ -732,14 +786,15 @@ def launch_gradients(
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
-    if form.functions:
+    if keys and form.functions:
         numbers = scalars["diagonal"], scale
-        launch_function_gradients(read, dq, dk, dv, form, of_functions, *numbers, place)
-        return
-    if keys:
+        launch_function_gradients(read, dk, dv, form, of_functions, *numbers, place)
+    elif keys:
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
     if deterministic:
-        of_queries(form)(*read, *of_q, dq, **scalars, **place)
+        wgs, n, _ = queries_and_keys(form)
+        listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
+        of_queries(form)(*read, *of_q, *listed, dq, **scalars, **place)
     else:
         convert(form)(*dq_total, dq, scale=scale, **place)

@@ -90,7 +90,7 @@ ATTENTION += [
         attention_mask_lists,
         attention_mask_order,
         function_gradients.of_keys(OF_FUNCTIONS, "dk"),
-        function_gradients.of_queries(OF_FUNCTIONS),
+        of_queries(OF_FUNCTIONS),
     )
 ]
 GRADIENTS = [

@@ -23,7 +23,6 @@ from numpipe.kernels.row_schedules import choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_function_gradients import of_keys as function_keys
-from numpipe.ops.attention_function_gradients import of_queries as function_queries
 from numpipe.ops.attention_gradients import of_keys, of_queries
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
@@ -264,7 +263,7 @@ run(
 FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1))
 for name, made, rows, outputs in (
     ("keys", function_keys(FORM), (256, 128), (128, 128)),
-    ("queries", function_queries(FORM), (128, 256), (128,)),
+    ("queries", of_queries(FORM), (128, 256), (128,)),
 ):
     blocks = np.array([[[[2, 2, 0, 1, 3, 2, 0]]]], np.int32)
     run(
@@ -276,6 +275,7 @@ for name, made, rows, outputs in (
         *(out(1, 1, size, 64) for size in outputs),
         scale=np.float32(0.1),
         diagonal=0,
+        **({"scale_log2": np.float32(0.1)} if name == "queries" else {}),
     )
 for name, depth, queries in (("keys", 64, 384), ("keys", 128, 256), ("wide keys", 256, 256)):
     run(
