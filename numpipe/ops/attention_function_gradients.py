@@ -1,8 +1,8 @@
 """Gradients of attention with score and mask functions.
 
-With functions, one kernel does not have enough registers to compute all gradients in one pass
-(`attention_gradients`). Here `of_keys` computes dK and dV, and `of_queries` dQ. Both compute P and
-dS again from the products, in registers, and add up in a fixed order. With a mask, each loads the
+With functions, one kernel does not have enough registers to compute all gradients in one pass.
+Here `of_keys` computes dK and dV, and `attention_gradients.of_queries` dQ. Both compute P and dS
+again from the products, in registers, and add up in a fixed order. With a mask, each loads the
 blocks of its own list.
 """
 
@@ -22,7 +22,6 @@ from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.pipeline.pipelines import pipeline
-from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import iota
 from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
@@ -40,8 +39,6 @@ ROWS = 64
 """queries of a step of `of_keys`"""
 BLOCK = 128
 """keys of a CTA of `of_keys`"""
-QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
-"""depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
 
 
 @functools.cache
@@ -79,10 +76,8 @@ def scores(form: Form) -> Function:
 def of_keys(form: Form, *absent: str) -> Kernel:
     """Return the kernel of dk and dv, or of one of them. A CTA owns 128 keys and loops over blocks
     of queries, in all heads that share the keys."""
-    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
-    rows_of_q, keys_of_k = (
-        (None, None, n, depth) if by_head else (None, n, None, depth) for n in (ROWS, BLOCK)
-    )
+    depth, place, weights = form.depth, form.place, scores(form)
+    rows_of_q, keys_of_k = form.block(ROWS), form.block(BLOCK)
 
     @numpipe_kernel(
         grid=lambda k: cdiv(k.shape[form.positions], BLOCK) * k.shape[form.heads] * k.shape[0],
@@ -130,12 +125,9 @@ def of_keys(form: Form, *absent: str) -> Kernel:
         def block(i):
             return start + i if blocks is None else nth(blocks, bm, hm, j, i)
 
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
         matrix = BlockSpec(
             rows_of_q,
-            lambda h, i: place(hk * sharing + h, block(i), 0),
+            lambda h, i: place(b, hk * sharing + h, block(i), 0),
             buffer_count=1 if depth > 128 else 2,
         )
         vector = BlockSpec((None, None, ROWS), lambda h, i: (b, hk * sharing + h, block(i)))
@@ -144,7 +136,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
             zeros((64, depth if dk is not None else 8), np.float32),
             zeros((64, depth if dv is not None else 8), np.float32),
         )
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, j, 0)),) * 2)
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(b, hk, j, 0)),) * 2)
         main = pipeline(grid=(sharing, steps), in_specs=(matrix, vector, vector, matrix))
         for _, (k_tile, v_tile) in kv(k, v):
             for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
@@ -167,7 +159,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
                     dp = wgmma_wait(wgmma(None, v_tile.at[own, :], do_tile.T))
                     grad_s = p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
                     dk_acc = wgmma(dk_acc, grad_s.astype(q.dtype), q_tile)
-        mine = place(hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
+        mine = place(b, hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
         if dk is not None:
             dk[mine] = (dk_acc * scale).astype(dk.dtype)
         if dv is not None:
@@ -176,117 +168,8 @@ def of_keys(form: Form, *absent: str) -> Kernel:
     return attention_function_gradients  # type: ignore[no-any-return]
 
 
-def tiling(form: Form) -> tuple[int, int, tuple[int, int]]:
-    """Return the row of `QUERIES` for a form. Functions need registers."""
-    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
-
-
-@functools.cache
-def of_queries(form: Form) -> Kernel:
-    """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
-    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
-    wgs, n, (slots, slots_of_v) = tiling(form)
-    rows = 64 * wgs
-    rows_of_q, keys_of_k = (
-        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (rows, n)
-    )
-
-    @numpipe_kernel(
-        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
-        num_compute_wgs=wgs,
-        wg_axis="wg",
-        memory_registers=40 if form.mask is not None else 24,
-        without=form.absent,
-        compiler_params=CompilerParams(approx_math=True),
-    )
-    def attention_gradient_of_queries(
-        q,
-        k,
-        v,
-        grad,
-        stats,
-        delta,
-        blocks,
-        score_0,
-        score_1,
-        score_2,
-        mask_0,
-        mask_1,
-        mask_2,
-        dq,
-        *,
-        scale,
-        diagonal,
-    ):
-        queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
-        tiles = cdiv(queries, rows)
-        head, i = program_id(0) // tiles, program_id(0) % tiles
-        if form.causal:  # the longest first
-            i = tiles - 1 - i
-        b, h = head // heads, head % heads
-        hk, first = h * k.shape[form.heads] // heads, i * rows + axis_index("wg") * 64
-        last = min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys
-        # keys that all queries see
-        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
-        steps, parts = cdiv(last, n), 0
-        if blocks is not None:
-            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
-            parts = blocks[bm, hm, i, 0]
-            steps = parts + blocks[bm, hm, i, 1]
-
-        def block(j):
-            return j if blocks is None else nth(blocks, bm, hm, i, j)
-
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
-        own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
-        offset = layout_cast(stats[b, h, mine], "column")[:, None]
-        total = layout_cast(delta[b, h, mine], "column")[:, None]
-        acc = zeros((64, depth), np.float32)
-        queries_of = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
-        )
-
-        def matrix(count, delay):
-            return BlockSpec(
-                keys_of_k,
-                lambda j: place(hk, block(j), 0),
-                buffer_count=count,
-                delay_release=delay,
-            )
-
-        main = pipeline(
-            grid=(steps,), in_specs=(matrix(slots, slots - 2), matrix(slots_of_v, 0))
-        )
-        for _, (q_tile, do_tile) in queries_of(q, grad):
-            for (j,), (k_tile, v_tile) in main(k, v):
-                s = wgmma(None, q_tile.at[own, :], k_tile.T)
-                dp = wgmma(None, do_tile.at[own, :], v_tile.T)
-                s = wgmma_wait(s)
-                column = block(j) * n
-                p, slope = weights(
-                    s,
-                    offset,
-                    j < parts or column + n > whole,
-                    b,
-                    h,
-                    (iota(64) + first)[:, None],
-                    (iota(n) + column)[None, :],
-                    (queries, keys, diagonal, scale),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
-                )
-                dp = wgmma_wait(dp)
-                grad_s = p * (dp - total) * slope.astype(np.float32)
-                acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
-        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
-
-    return attention_gradient_of_queries  # type: ignore[no-any-return]
-
-
-def launch_in_order(
+def launch_function_gradients(
     read: tuple[ArrayInfo, ...],
-    dq: ArrayInfo,
     dk: ArrayInfo,
     dv: ArrayInfo,
     form: Form,
@@ -295,23 +178,27 @@ def launch_in_order(
     scale: float,
     place: Place,
 ) -> None:
-    """Compute dq, and with functions dk and dv, from q, k, v, grad, stats and delta
-    (`attention_gradients.prepare`). `arrays` are those of the form's functions."""
-
-    def with_lists(rows: int, columns: int, by_keys: bool) -> Sequence[ArrayInfo]:
-        if form.mask is None:
-            return arrays
-        q, k, own = read[0], read[1], arrays[form.arrays[0] :]
-        found = visible_blocks(q, k, form.mask, own, rows, columns, form.layout, place, by_keys)
-        return [found, *arrays]
-
+    """Compute dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
+    `arrays` are those of the form's functions."""
+    listed = with_lists(read, form, arrays, ROWS, BLOCK, place, by_keys=True)
     numbers = {"scale": scale, "diagonal": diagonal, **place}
-    wgs, n, _ = tiling(form)
-    of_queries(form)(*read, *with_lists(64 * wgs, n, False), dq, **numbers)
-    if form.functions and dk.shape[form.positions]:
-        listed = with_lists(ROWS, BLOCK, True)
-        if form.depth <= 128:
-            of_keys(form)(*read, *listed, dk, dv, **numbers)
-        else:  # registers do not have room for both
-            of_keys(form, "dv")(*read, *listed, dk, **numbers)
-            of_keys(form, "dk")(*read, *listed, dv, **numbers)
+    if form.depth <= 128:
+        of_keys(form)(*read, *listed, dk, dv, **numbers)
+    else:  # registers do not have room for both
+        of_keys(form, "dv")(*read, *listed, dk, **numbers)
+        of_keys(form, "dk")(*read, *listed, dv, **numbers)
+
+
+def with_lists(
+    read: tuple[ArrayInfo, ...],
+    form: Form,
+    arrays: Sequence[ArrayInfo],
+    rows: int,
+    columns: int,
+    place: Place,
+    by_keys: bool = False,
+) -> Sequence[ArrayInfo]:
+    """Return the arrays of the form's functions, after the lists of visible blocks of its mask."""
+    if form.mask is None:
+        return arrays
+    return [visible_blocks(*read[:2], form, arrays, rows, columns, place, by_keys), *arrays]

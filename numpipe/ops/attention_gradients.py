@@ -7,7 +7,8 @@ dS = P * (dO V^T - sum(dO * O)), the gradients are::
 
 Three kernels compute them: `prepare` the sums of dO * O, `of_keys` all three products in one pass
 over the queries, and `convert` rounds dQ, to which CTAs have added in float32 in any order.
-If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again.
+If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again. So
+it does with score and mask functions (`attention_function_gradients`).
 """
 
 # tiles in kernels have no types
@@ -23,7 +24,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -44,17 +44,14 @@ from ..language.tiles.refs import ds
 from ..language.tiles.register_order import from_register_order, to_register_order
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
-from .attention_configs import Form
-from .attention_function_gradients import launch_in_order
+from .attention_configs import L2, Form, loaded
+from .attention_function_gradients import launch_function_gradients, scores, with_lists
+from .attention_functions import nth
 from .op_outputs import Place, allocated
-
-L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
-
 
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
@@ -117,18 +114,18 @@ def prepare(form: Form, *present: str) -> Kernel:
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
-    height = 2048 // form.depth
+    height, place = 2048 // form.depth, form.place
     at, options = over_queries(form, BLOCK // height)
     absent = [name for name in ("grad_lse", "dq") if name not in present] + form.unlisted
 
     @numpipe_kernel(without=absent, **options)
     def attention_gradient_sums(x, lse, grad, grad_lse, table, count, stats, delta, dq):
-        there, b, h, first, end, place, part = at(x, table, count)
+        there, b, h, first, end, row, part = at(x, table, count)
         if not there:
             return
-        first, place = first + part * height, place + part * height
-        s, d, mine = ds(first, height, stop=end), ds(0, form.depth), ds(place, height)
-        tile = (b, h, s, d) if form.layout == "bhsd" else (b, s, h, d)
+        first, row = first + part * height, row + part * height
+        s, mine = ds(first, height, stop=end), ds(row, height)
+        tile = place(b, h, s, ds(0, form.depth))
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
             total = total - grad_lse[b, h, s]
@@ -139,7 +136,7 @@ def prepare(form: Form, *present: str) -> Kernel:
         stats[b, h, mine] = np.where(none, np.inf, logarithm)
         if dq is not None:
             of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            at_zeros = (b * x.shape[form.heads] + h) * of_head + place * form.depth // 32
+            at_zeros = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
             dq[ds(at_zeros, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
@@ -148,21 +145,21 @@ def prepare(form: Form, *present: str) -> Kernel:
 @functools.cache
 def convert(form: Form) -> Kernel:
     """Return the kernel of x = total * scale, where `total` is dQ in register order."""
-    across = form.depth // 64
+    across, place = form.depth // 64, form.place
     at, options = over_queries(form, BLOCK // 64 * across)
 
     @numpipe_kernel(without=form.unlisted, **options)
     def attention_gradient_converted(total, table, count, x, *, scale):
-        there, b, h, first, end, place, part = at(x, table, count)
+        there, b, h, first, end, row, part = at(x, table, count)
         if not there:
             return
-        row, d = first + part // across * 64, ds(part % across * 64, 64)
-        s = ds(row, 64, stop=end) if form.ranges else ds(row, 64)
+        first, d = first + part // across * 64, ds(part % across * 64, 64)
+        s = ds(first, 64, stop=end) if form.ranges else ds(first, 64)
         of_head = total.shape[0] // (x.shape[0] * x.shape[form.heads])
-        line = (b * x.shape[form.heads] + h) * of_head + (place // 64 * across + part) * LINES
+        line = (b * x.shape[form.heads] + h) * of_head + (row // 64 * across + part) * LINES
         found = load_tile(total.at[ds(line, LINES), ds(0, 32)])
         found = from_register_order(found, (64, 64)) * scale
-        x[(b, h, s, d) if form.layout == "bhsd" else (b, s, h, d)] = found.astype(x.dtype)
+        x[place(b, h, s, d)] = found.astype(x.dtype)
 
     return attention_gradient_converted  # type: ignore[no-any-return]
 
@@ -286,17 +283,16 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
 def stored(form: Form) -> Function:
     """Return the kernel function ``store(x, cta, row, sums)`` of the gradients of 64 keys."""
 
+    place = form.place
+
     @function
     def store(x, cta, row, sums):
-        b, h, d = cta.b, cta.hk, ds(0, form.depth)
+        d = ds(0, form.depth)
         if not form.ranges or row + 64 <= cta.end_row:
-            s = ds(row, 64)
-            x[(b, h, s, d) if form.layout == "bhsd" else (b, s, h, d)] = sums.astype(x.dtype)
+            x[place(cta.b, cta.hk, ds(row, 64), d)] = sums.astype(x.dtype)
         else:
             inside = ds(row, 64, stop=cta.end_row)
-            x[(b, h, inside, d) if form.layout == "bhsd" else (b, inside, h, d)] = sums.astype(
-                x.dtype
-            )
+            x[place(cta.b, cta.hk, inside, d)] = sums.astype(x.dtype)
 
     return store
 
@@ -313,15 +309,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     """
     if form.depth > max(SCHEDULES):
         return of_keys_wide(form, with_dq)
-    depth, by_head = form.depth, form.layout == "bhsd"
+    depth, index = form.depth, form.place
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
     seen, work_of, store = visible(form, n), work(form, n), stored(form)
-    rows_of_q, keys_of_k = (
-        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
-        for size in (n, KEYS)
-    )
+    rows_of_q, keys_of_k = (form.block(Element(size)) for size in (n, KEYS))
 
     @numpipe_kernel(
         grid=grid_of(form),
@@ -356,7 +349,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             return
 
         def place(h, s, d):
-            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
+            return index(cta.b, h, s, d)
 
         def add(part, at):
             if dq is not None:
@@ -475,18 +468,16 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
     step late, so that what is sent has arrived.
     """
-    depth, by_head = form.depth, form.layout == "bhsd"
-    half = depth // 2
+    depth, index, half = form.depth, form.place, form.depth // 2
     import os
+
     when = int(os.environ.get("WHEN", "2"))
     noadd = int(os.environ.get("NOADD", "0"))
     axes = "pair" if int(os.environ.get("MC", "0")) else None
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
     side = Element(WIDE)
-    block, block_of_half = (
-        (None, None, side, columns) if by_head else (None, side, None, columns)
-        for columns in (depth, half)
-    )
+    block = form.block(side)
+    block_of_half = (*block[:3], half)
 
     @numpipe_kernel(
         grid=grid_of(form, 2),
@@ -525,7 +516,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
 
         def place(h, s, d):
-            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
+            return index(cta.b, h, s, d)
 
         def vector(h, i):
             return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * WIDE
@@ -572,9 +563,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             # all warps have read P, too
             barrier_arrive(written)
             if dq is not None:
-                async_store_smem(
-                    left, received, landed, cluster_idx=1 - rank, cluster_dim="pair"
-                )
+                async_store_smem(left, received, landed, cluster_idx=1 - rank, cluster_dim="pair")
 
         acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
@@ -661,6 +650,111 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     return wide_attention_gradients  # type: ignore[no-any-return]
 
 
+QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
+"""depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
+
+
+def queries_and_keys(form: Form) -> tuple[int, int, tuple[int, int]]:
+    """Return the row of `QUERIES` for a form. Functions need registers."""
+    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
+
+
+@functools.cache
+def of_queries(form: Form) -> Kernel:
+    """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
+    depth, place, weights = form.depth, form.place, scores(form)
+    wgs, n, (slots, slots_of_v) = queries_and_keys(form)
+    rows = 64 * wgs
+    rows_of_q, keys_of_k = form.block(rows), form.block(n)
+
+    @numpipe_kernel(
+        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
+        num_compute_wgs=wgs,
+        wg_axis="wg",
+        memory_registers=40 if form.mask is not None else 24,
+        without=form.absent,
+        compiler_params=CompilerParams(approx_math=True),
+    )
+    def attention_gradient_of_queries(
+        q,
+        k,
+        v,
+        grad,
+        stats,
+        delta,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        dq,
+        *,
+        scale,
+        diagonal,
+    ):
+        queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
+        tiles = cdiv(queries, rows)
+        head, i = program_id(0) // tiles, program_id(0) % tiles
+        if form.causal:  # the longest first
+            i = tiles - 1 - i
+        b, h = head // heads, head % heads
+        hk, first = h * k.shape[form.heads] // heads, i * rows + axis_index("wg") * 64
+        last = min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys
+        # keys that all queries see
+        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
+        steps, parts = cdiv(last, n), 0
+        if blocks is not None:
+            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+            parts = blocks[bm, hm, i, 0]
+            steps = parts + blocks[bm, hm, i, 1]
+
+        def block(j):
+            return j if blocks is None else nth(blocks, bm, hm, i, j)
+
+        own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
+        offset = layout_cast(stats[b, h, mine], "column")[:, None]
+        total = layout_cast(delta[b, h, mine], "column")[:, None]
+        acc = zeros((64, depth), np.float32)
+        queries_of = pipeline(
+            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(b, h, i, 0)),) * 2
+        )
+
+        def matrix(count, delay):
+            return BlockSpec(
+                keys_of_k,
+                lambda j: place(b, hk, block(j), 0),
+                buffer_count=count,
+                delay_release=delay,
+            )
+
+        main = pipeline(grid=(steps,), in_specs=(matrix(slots, slots - 2), matrix(slots_of_v, 0)))
+        for _, (q_tile, do_tile) in queries_of(q, grad):
+            for (j,), (k_tile, v_tile) in main(k, v):
+                s = wgmma(None, q_tile.at[own, :], k_tile.T)
+                dp = wgmma(None, do_tile.at[own, :], v_tile.T)
+                s = wgmma_wait(s)
+                column = block(j) * n
+                p, slope = weights(
+                    s,
+                    offset,
+                    j < parts or column + n > whole,
+                    b,
+                    h,
+                    (iota(64) + first)[:, None],
+                    (iota(n) + column)[None, :],
+                    (queries, keys, diagonal, scale),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                )
+                dp = wgmma_wait(dp)
+                grad_s = p * (dp - total) * slope.astype(np.float32)
+                acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
+        dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
+
+    return attention_gradient_of_queries  # type: ignore[no-any-return]
+
+
 def launch_gradients(
     q: ArrayInfo,
     k: ArrayInfo,
@@ -674,17 +768,19 @@ def launch_gradients(
     dv: ArrayInfo,
     form: Form,
     diagonal: int,
-    scale: float,
+    scale: float | None,
     deterministic: bool,
     place: Place,
     of_k: tuple = (),
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. TMA can load q, k, v and grad. `of_k` and `of_q` are the lists of the
+    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the
     tiles of keys and queries, and their numbers, if there is a list; `of_functions` are the arrays
     of the form's functions."""
+    q, k, v, grad = loaded({"q": q, "k": k, "v": v, "grad_o": grad}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
+    scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
     deterministic = deterministic or form.functions
     places = (of_q[0].shape[0] if form.ranges else cdiv(queries, BLOCK)) * BLOCK
@@ -693,9 +789,7 @@ def launch_gradients(
     dq_total = () if deterministic else (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
-    prepare(form, *present)(
-        o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place
-    )
+    prepare(form, *present)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
     scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
     # beyond these, the mask hides all or nothing
     scalars["diagonal"] = max(-queries, min(diagonal, keys))
@@ -703,11 +797,15 @@ def launch_gradients(
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
-    if deterministic:
-        numbers = scalars["diagonal"], scale
-        launch_in_order(read, dq, dk, dv, form, of_functions, *numbers, place)
-    if keys and not form.functions:
+    numbers = {"diagonal": scalars["diagonal"], "scale": scale}
+    if keys and form.functions:
+        launch_function_gradients(read, dk, dv, form, of_functions, *numbers.values(), place)
+    elif keys:
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
-    if not deterministic:
+    if deterministic:
+        wgs, n, _ = queries_and_keys(form)
+        listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
+        of_queries(form)(*read, *listed, dq, **numbers, **place)
+    else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import launch
-from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..diagnostics.argument_checks import FLAG, NONE, finite, whole, word
@@ -35,15 +33,15 @@ from ..plan.specs import ArrayType
 from .attention import (
     NUMBERS,
     TYPES,
-    _loaded,
     _shared_heads,
     _turns,
     check_invariant,
     check_results,
     check_shapes,
+    fitting,
     kernel,
 )
-from .attention_configs import DEPTHS, WIDTHS, Form, choose
+from .attention_configs import DEPTHS, Form, loaded
 from .attention_gradients import BLOCK, KEYS, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
@@ -68,9 +66,9 @@ def plan(
 
     A row of the list is (first query in the array, end of the queries there, first key there,
     number of keys, number of keys that the first query sees, number of the first query in its
-    sequence, number of the sequence). Each lane has one tile, and stores it after all tiles that have more steps, and those
-    of earlier sequences that have as many. Lengths that decrease or overrun are 0 or end with the
-    array; with `debug`, an assertion fails.
+    sequence, number of the sequence). Each lane has one tile, and stores it after all tiles that
+    have more steps, and those of earlier sequences that have as many. Lengths that decrease or
+    overrun are 0 or end with the array; with `debug`, an assertion fails.
 
     of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
              query that sees the first key. Counted from the ends of the sequence, a key is seen by
@@ -213,7 +211,7 @@ def _launch(
     v: ArrayInfo,
     cu_seqlens_q: ArrayInfo,
     cu_seqlens_k: ArrayInfo,
-    out: ArrayInfo,
+    o: ArrayInfo,
     lse: ArrayInfo | None,
     causal: bool,
     diagonal: int,
@@ -225,27 +223,13 @@ def _launch(
     place: Place,
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
-    width = next(each for each in WIDTHS if each >= depth)
-    form = Form(width, causal, "bshd", lse is not None, ranges=True)
-    outs = [_batch(x) for x in (out, lse) if x is not None]
-    q, k, v = (_loaded(name, _batch(x), place) for name, x in zip("qkv", (q, k, v), strict=True))
+    form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
+    outs = [_batch(x) for x in (o, lse) if x is not None]
+    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
-    device = launch.gpu_state().device
-    config = (
-        choose(form.depth)
-        if batch_invariant
-        else choose(
-            form.depth,
-            causal,
-            exact,
-            cdiv(total_q, sequences),
-            cdiv(total_k, sequences),
-            heads * sequences,
-            device.sm_count if device else DEFAULT.sms,
-            alone=False,
-        )
-    )
+    sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
+    config = fitting(form, exact, batch_invariant, *sizes, alone=False)
     sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
     tiles = _tiles(
         config.rows, config.keys, causal, diagonal, align == "end", *sides, False, debug, place
@@ -280,7 +264,7 @@ def _launch_backward(
     cu_seqlens_k: ArrayInfo,
     o: ArrayInfo,
     lse: ArrayInfo,
-    grad: ArrayInfo,
+    grad_o: ArrayInfo,
     grad_lse: ArrayInfo | None,
     dq: ArrayInfo,
     dk: ArrayInfo,
@@ -292,17 +276,13 @@ def _launch_backward(
     debug: bool,
     place: Place,
 ) -> None:
-    depth = q.shape[2]
-    form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
+    form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
     lists = _tiles(KEYS, 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
     of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
-    loaded = {"q": q, "k": k, "v": v, "grad": grad}
-    q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
-    o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
-    scale = depth**-0.5 if scale is None else float(scale)
-    arrays = q, k, v, o, lse, grad, grad_lse and _batch(grad_lse), dq, dk, dv
+    given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
+    arrays = [info and _batch(info) for info in given]
     launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)
 
 
@@ -314,11 +294,11 @@ def _gradient_of_q(
     cu_seqlens_k: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any,
 ) -> ArrayType:
     result, sums = _result(q, k, v, cu_seqlens_q, cu_seqlens_k), _sums(q, True)
-    check_results("attention_varlen_backward", o, lse, grad, grad_lse, result, sums)
+    check_results("attention_varlen_backward", o, lse, grad_o, grad_lse, result, sums)
     return result
 
 
@@ -330,7 +310,7 @@ def _sums(q: Any, return_lse: bool) -> ArrayType | None:
     operands={
         **{"q": "", "k": "", "v": ""},
         **STARTS,
-        **{"o": "", "lse": NUMBERS, "grad": "", "grad_lse": NUMBERS},
+        **{"o": "", "lse": NUMBERS, "grad_o": "", "grad_lse": NUMBERS},
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -346,7 +326,7 @@ def attention_varlen_backward(
     cu_seqlens_k: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any = None,
     *,
     causal: bool = False,
@@ -362,73 +342,14 @@ def attention_varlen_backward(
     return_lse, and their gradients."""
 
 
-def _gradients(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    out: Any,
-    lse: Any,
-    grad_out: Any,
-    grad_lse: Any,
-    causal: bool,
-    diagonal: int,
-    align: str,
-    scale: float | None,
-    debug: bool,
-) -> Any:
-    return xp(
-        attention_varlen_backward,
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, grad_out, grad_lse),
-        causal=causal,
-        diagonal=diagonal,
-        align=align,
-        scale=scale,
-        debug=debug,
-    )
-
-
-def _recorded(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    causal: bool,
-    diagonal: int,
-    align: str,
-    scale: float | None,
-    exact: bool,
-    batch_invariant: bool,
-    debug: bool,
-) -> Any:
-    """Compute attention with the sums, which its gradients need."""
-    made, _ = xp(
-        attention_varlen,
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k),
-        causal=causal,
-        diagonal=diagonal,
-        align=align,
-        scale=scale,
-        exact=exact,
-        return_lse=True,
-        batch_invariant=batch_invariant,
-        debug=debug,
-    )
-    return made
-
-
 @op(
     operands={"q": "", "k": "", "v": "", **STARTS},
-    results={"out": _result, "lse": _sums},
+    results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
     checks=OPTIONS | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG},
-    gradients={"q k v": _gradients},
-    composite=lambda return_lse: None if return_lse else _recorded,
+    gradients={"q k v": attention_varlen_backward},
+    composite="return_lse",
     batching="each",
 )
 def attention_varlen(

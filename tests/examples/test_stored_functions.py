@@ -35,7 +35,7 @@ from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
 from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
-from numpipe.ops.attention_gradients import convert, of_keys, prepare
+from numpipe.ops.attention_gradients import convert, of_keys, of_queries, prepare
 from numpipe.ops.attention_varlen import plan as tiles
 from tests.kernels.attention_function_cases import alibi, documents
 from tests.kernels.product_configs import fuses
@@ -90,7 +90,7 @@ ATTENTION += [
         attention_mask_lists,
         attention_mask_order,
         function_gradients.of_keys(OF_FUNCTIONS, "dk"),
-        function_gradients.of_queries(OF_FUNCTIONS),
+        of_queries(OF_FUNCTIONS),
     )
 ]
 GRADIENTS = [

@@ -23,8 +23,7 @@ from numpipe.kernels.row_schedules import choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_function_gradients import of_keys as function_keys
-from numpipe.ops.attention_function_gradients import of_queries
-from numpipe.ops.attention_gradients import of_keys
+from numpipe.ops.attention_gradients import of_keys, of_queries
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
 from numpipe.ops.reduce_axis import narrow_reducer, reducer

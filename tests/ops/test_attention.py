@@ -22,6 +22,7 @@ from tests.kernels.compilers import compiles
 
 # the package's attribute of this name is the function
 OP = importlib.import_module("numpipe.ops.attention")
+CONFIGURED = importlib.import_module("numpipe.ops.attention_configs")
 SMALL, ALONE = Config(64), Config(64, 1, alone=True)
 
 
@@ -232,9 +233,9 @@ def test_an_operand_that_the_kernel_cannot_load_is_copied_once_and_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     copy = on_gpu((8, 100, 64), (6400, 64, 1))
-    monkeypatch.setattr(OP, "copied", lambda *_: copy)
+    monkeypatch.setattr(CONFIGURED, "copied", lambda *_: copy)
     monkeypatch.setenv("NUMPIPE_LOG", "launch")
-    found = OP._loaded("k", info, {})
+    found = CONFIGURED._loaded("k", info, {})
     told = capsys.readouterr().err
     assert (found is info, told == "") == (not reason, not reason) and reason in told
     if reason:
@@ -252,7 +253,7 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
     case = Case(1, 4, 1, 40, 72)
     q, k, v = case.arrays()
     shown: list[ArrayInfo] = []
-    monkeypatch.setattr(OP, "_loaded", lambda _name, info, *_: shown.append(info) or info)
+    monkeypatch.setattr(CONFIGURED, "_loaded", lambda _name, info, *_: shown.append(info) or info)
     repeated = [np.broadcast_to(x, (1, 4, 72, 64)) for x in (k, v)]
     np.testing.assert_array_equal(
         attention(q, *repeated, target="sim"), attention(q, k, v, target="sim")

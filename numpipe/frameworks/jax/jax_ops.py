@@ -22,7 +22,7 @@ from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels.call_records import Statics
 from ...launch.windows import transposed
-from ...ops.declaration import Op, by_name
+from ...ops.declaration import Op
 from ...plan.specs import ArrayType
 from .custom_calls import array_type, custom_call
 
@@ -179,8 +179,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple]:
 
             def composed(*arrays: Any) -> tuple:
                 values = form.values(form.seen(arrays, _swap))
-                made = by_name(replacement, {**values, "xp": xp})
-                return as_tuple(made)
+                return as_tuple(replacement({**values, "xp": xp}))
 
             made, pull = jax.vjp(composed, *arrays)
             return made, (pull, None, None)

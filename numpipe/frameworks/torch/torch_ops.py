@@ -26,7 +26,7 @@ from ... import ops
 from ...core.functions import Function
 from ...diagnostics.errors import SpecError
 from ...launch.mesh import mesh_of
-from ...ops.declaration import Op, by_name
+from ...ops.declaration import Op
 from ...ops.sharded_calls import Shards
 from .dispatch import (
     check_tensors,
@@ -378,7 +378,7 @@ class TorchOp:
         if replacement is not None:
             values = self.named(_flat(arrays), self.declared.operands)
             values |= self.constants(options, mesh) | {"xp": _XP}
-            return self._whole(by_name(replacement, values), arrays[0])
+            return self._whole(replacement(values), arrays[0])
         if function is None:  # a transform may record a call whose gradient is never needed
             self.require_gradients()
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
