@@ -469,11 +469,6 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     step late, so that what is sent has arrived.
     """
     depth, index, half = form.depth, form.place, form.depth // 2
-    import os
-
-    when = int(os.environ.get("WHEN", "2"))
-    noadd = int(os.environ.get("NOADD", "0"))
-    axes = "pair" if int(os.environ.get("MC", "0")) else None
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
     side = Element(WIDE)
     block = form.block(side)
@@ -525,7 +520,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             return place(cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
 
         def add(part, at):
-            if dq is not None and not noadd:
+            if dq is not None:
                 atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
 
         # the second CTA may have no keys
@@ -542,10 +537,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2, collective_axes=axes),
+                BlockSpec(block, matrix, buffer_count=2),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1, collective_axes=axes),
+                BlockSpec(block, matrix, buffer_count=1),
             ),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -609,8 +604,6 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                         part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
-                    if when == 2 and dq is not None:
-                        add(part, at_before)
                 else:
                     if dq is not None:
                         part = wgmma_wait(part)
@@ -628,7 +621,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                if when == 3 and dq is not None and wg == 0:
+                if dq is not None and wg == 0:
                     add(part, at_before)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)
