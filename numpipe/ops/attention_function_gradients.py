@@ -65,8 +65,9 @@ def scores(form: Form) -> Function:
         if masked:
             if mask_of is not None:
                 s = np.where(mask_of(b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
-            last = np.minimum(query + (diagonal + 1), keys) if form.causal else keys
-            s = np.where(key < last, s, -np.inf)
+            if form.causal:
+                s = np.where(query + diagonal >= key, s, -np.inf)
+            s = np.where(key < keys, s, -np.inf)
         return np.exp2(fma(s, factor, -stats)), slope
 
     return weights

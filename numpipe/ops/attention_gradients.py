@@ -579,11 +579,11 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
-                barrier_wait(q_ready)
-                barrier_wait(do_ready)
-                if wg == 0:  # noqa: SIM108 - products are statements
+                if wg == 0:
+                    barrier_wait(q_ready)
                     x = wgmma(None, k_tile, q_tile.T)
                 else:
+                    barrier_wait(do_ready)
                     x = wgmma(None, v_tile, do_tile.T)
                 if dq is not None:
                     barrier_wait(landed)
@@ -617,6 +617,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     share(left)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
+                barrier_wait(q_ready)
+                barrier_wait(do_ready)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
                 else:
