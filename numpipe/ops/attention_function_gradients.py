@@ -14,6 +14,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -57,7 +58,7 @@ def scores(form: Form) -> Function:
         i, j, factor, slope = query, key, scale * math.log2(math.e), 1.0
         if masked:
             i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
-        if of is not None:
+        if of is not None and slope_of is not None:
             s, factor = s * scale, math.log2(math.e)
             # 16 bits: half of the registers until dP is known
             slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)
@@ -175,14 +176,13 @@ def launch_function_gradients(
     dv: ArrayInfo,
     form: Form,
     arrays: Sequence[ArrayInfo],
-    diagonal: int,
-    scale: float,
+    numbers: dict[str, Any],
     place: Place,
 ) -> None:
     """Compute dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
-    `arrays` are those of the form's functions."""
+    `arrays` are those of the form's functions; `numbers` are diagonal and scale."""
     listed = with_lists(read, form, arrays, ROWS, BLOCK, place, by_keys=True)
-    numbers = {"scale": scale, "diagonal": diagonal, **place}
+    numbers = numbers | place
     if form.depth <= 128:
         of_keys(form)(*read, *listed, dk, dv, **numbers)
     else:  # registers do not have room for both

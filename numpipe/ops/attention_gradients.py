@@ -62,6 +62,13 @@ BLOCK = 128
 """queries of a block of `prepare` and `convert`"""
 
 
+def grid_of_blocks(form: Form, parts: int) -> Any:
+    """Return the number of CTAs of `over_queries`."""
+    if form.ranges:
+        return lambda x, table: table.shape[0] * x.shape[form.heads] * parts
+    return lambda x: x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], BLOCK) * parts
+
+
 @functools.cache
 def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
     """Return (at, options) of kernels that have `parts` CTAs for each block of 128 queries of
@@ -86,19 +93,12 @@ def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
         b, h = head // x.shape[form.heads], head % x.shape[form.heads]
         return there, b, h, first, end, place, program_id(0) % parts
 
-    if form.ranges:
-
-        def grid(x, table):
-            return x.shape[0] * x.shape[form.heads] * table.shape[0] * parts
-
-    else:
-
-        def grid(x):
-            blocks = cdiv(x.shape[form.positions], BLOCK)
-            return x.shape[0] * x.shape[form.heads] * blocks * parts
-
     params = CompilerParams(ctas_per_sm=8, approx_math=True)
-    return at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
+    return at, {
+        "grid": grid_of_blocks(form, parts),
+        "warp_specialized": False,
+        "compiler_params": params,
+    }
 
 
 @function
@@ -794,7 +794,7 @@ def launch_gradients(
     read = q, k, v, grad, stats, delta
     numbers = {"diagonal": scalars["diagonal"], "scale": scale}
     if keys and form.functions:
-        launch_function_gradients(read, dk, dv, form, of_functions, *numbers.values(), place)
+        launch_function_gradients(read, dk, dv, form, of_functions, numbers, place)
     elif keys:
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
