@@ -223,26 +223,26 @@ def kernel(config: Config, form: Form) -> Kernel:
             # a step computes the scores of one block, and the product of the previous one
             outside = k.shape[form.positions]
 
-            def kv(first):
-                def keys_at(p):
-                    # a block that no step needs is outside of the array, so nothing is read
-                    needed = p >= 0 and p < steps
-                    s = first_key + block(p) * config.keys if needed else outside
-                    return place(b, hk, s, 0)
+            def keys_at(p):
+                # a block that no step needs is outside of the array, so nothing is read
+                needed = p >= 0 and p < steps
+                s = first_key + block(p) * config.keys if needed else outside
+                return place(b, hk, s, 0)
 
-                return (
-                    BlockSpec(
-                        keys_of_k,
-                        lambda j: keys_at(first + j),
-                        buffer_count=config.slots,
-                        mode="zero",
-                    ),
-                    BlockSpec(
-                        keys_of_k,
-                        lambda j: keys_at(first + j - 1),
-                        buffer_count=config.slots,
-                        mode="zero",
-                    ),
+            def matrix(first):
+                return BlockSpec(
+                    keys_of_k,
+                    lambda j: keys_at(first + j),
+                    buffer_count=config.slots,
+                    mode="zero",
+                )
+
+            def kv(first, count):
+                return pipeline(
+                    grid=(count,),
+                    in_specs=(matrix(first), matrix(first - 1)),
+                    manual_produced_barriers=True,
+                    manual_consumed_barriers=True,
                 )
 
             q_spec = BlockSpec(
@@ -251,24 +251,9 @@ def kernel(config: Config, form: Form) -> Kernel:
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # Three pipelines on the same slots: blocks with a mask, blocks without, the last
             # product. V of the first step and K of the last are out of range
-            head = pipeline(
-                grid=(steps - rest,),
-                in_specs=kv(0),
-                manual_produced_barriers=True,
-                manual_consumed_barriers=True,
-            )
-            main = pipeline(
-                grid=(rest,),
-                in_specs=kv(steps - rest),
-                manual_produced_barriers=True,
-                manual_consumed_barriers=True,
-            )
-            tail = pipeline(
-                grid=(1,),
-                in_specs=kv(steps),
-                manual_produced_barriers=True,
-                manual_consumed_barriers=True,
-            )
+            head = kv(0, steps - rest)
+            main = kv(steps - rest, rest)
+            tail = kv(steps, 1)
             slots = head.get_allocations(k, v)
             for _, (q_tile,), (q_consumed,) in queries(q):
                 p = full((64, config.keys), 0.0, np.float32).astype(q.dtype)
@@ -473,17 +458,14 @@ CHECKS = {
     "layout": word("bhsd", "bshd"),
     "deterministic": FLAG,
 }
-TYPES, NUMBERS = ("float16", "bfloat16"), Operand("", ("float32",))
+TYPES, SUMS = ("float16", "bfloat16"), Operand("b i j", ("float32",))
 
 
 def _gradient_of_q(
     q: Any,
     k: Any,
     v: Any,
-    o: Any,
     lse: Any,
-    grad_o: Any,
-    grad_lse: Any,
     score: tuple | None,
     mask: tuple | None,
     layout: str,
@@ -491,24 +473,13 @@ def _gradient_of_q(
     diagonal: int,
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
-    result = _result(q, k, v, score, mask, layout, causal, diagonal)
-    check_results("attention_backward", o, lse, grad_o, grad_lse, result, _sums(q, layout, True))
-    return result
-
-
-def check_results(
-    op: str, o: Any, lse: Any, grad_o: Any, grad_lse: Any, result: Any, sums: Any
-) -> None:
-    """Raise SpecError if the results of attention and their gradients do not have the shapes of
-    `result` and of `sums`."""
-    wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad_o", grad_o, result))
-    for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
-        if tuple(info.shape) != tuple(like.shape):
-            raise SpecError(
-                f"{op}: '{name}' must have the shape {tuple(like.shape)}, got "
-                f"{tuple(info.shape)}; fix: pass what {op.removesuffix('_backward')}(…, "
-                "return_lse=True) returns, and gradients of the same shapes"
-            )
+    sums: Any = _sums(q, layout, True)
+    if tuple(lse.shape) != tuple(sums.shape):
+        raise SpecError(
+            f"attention_backward: 'lse' must have the shape {tuple(sums.shape)}, got "
+            f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
+        )
+    return _result(q, k, v, score, mask, layout, causal, diagonal)
 
 
 def _launch_backward(
@@ -542,13 +513,8 @@ def _launch_backward(
 
 @op(
     operands={
-        "q": "",
-        "k": "",
-        "v": "",
-        "o": "",
-        "lse": NUMBERS,
-        "grad_o": "",
-        "grad_lse": NUMBERS,
+        **{"q": "b x y d", "k": "", "v": "", "o": "b x y d", "lse": SUMS},
+        **{"grad_o": "b x y d", "grad_lse": SUMS},
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -789,17 +755,11 @@ def scaled_dot_product_attention(
             "shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     heads, shared = query.shape[-3], key.shape[-3]
-    if query.ndim > 3 and heads != shared:
-        if not enable_gqa:
-            raise SpecError(
-                f"{name}: query has {heads} heads, key {shared}; fix: pass "
-                "enable_gqa=True if each key head serves several query heads"
-            )
-        if heads % shared:
-            raise SpecError(
-                f"{name}: {shapes}: the heads of the query, {heads}, must be a multiple "
-                f"of the key's, {shared}"
-            )
+    if query.ndim > 3 and heads != shared and not enable_gqa:
+        raise SpecError(
+            f"{name}: query has {heads} heads, key {shared}; fix: pass "
+            "enable_gqa=True if each key head serves several query heads"
+        )
     q, k, v = (
         x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
         for x in (query, key, value)

@@ -56,37 +56,26 @@ from .op_outputs import Place, allocated
 
 
 @functools.cache
-def over_positions(form: Form) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels that have a CTA for each 2048 elements of each head of an
-    array x, up to a multiple of 64 positions: ``at(x)`` returns the batch, head and positions of a
-    CTA, and the index of its tile."""
-    height, place = 2048 // form.depth, form.place
-
-    @function
-    def at(x):
-        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
-        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
-        b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
-        return b, h, s, place(b, h, s, d)
-
-    def grid(x):
-        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
-
-    params = CompilerParams(ctas_per_sm=8, approx_math=True)
-    return at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
-
-
-@functools.cache
 def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order."""
-    at, options = over_positions(form)
-    absent = [name for name in ("grad_lse", "dq") if name not in present]
+    height, place = 2048 // form.depth, form.place
 
-    @numpipe_kernel(without=absent, **options)
+    @numpipe_kernel(
+        grid=lambda x: (
+            x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
+        ),
+        without=[name for name in ("grad_lse", "dq") if name not in present],
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=8, approx_math=True),
+    )
     def attention_gradient_sums(x, lse, grad, grad_lse, stats, delta, dq):
-        b, h, s, tile = at(x)
+        # a CTA has 2048 elements of a head, whose positions are padded to a multiple of 64
+        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
+        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
+        b, h = head // x.shape[form.heads], head % x.shape[form.heads]
+        tile = place(b, h, s, ds(0, form.depth))
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
             total = total - grad_lse[b, h, s]
@@ -96,7 +85,7 @@ def prepare(form: Form, *present: str) -> Kernel:
         stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
         if dq is not None:
             of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            first = (b * x.shape[form.heads] + h) * of_head + s.start * form.depth // 32
+            first = head * of_head + s.start * form.depth // 32
             dq[ds(first, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]

@@ -31,12 +31,10 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .attention import (
-    NUMBERS,
     TYPES,
     _shared_heads,
     _turns,
     check_invariant,
-    check_results,
     check_shapes,
     fitting,
     kernel,
@@ -49,7 +47,7 @@ from .op_outputs import Place, allocated, same
 __all__ = ["attention_varlen"]
 
 LANES = 128
-LENGTHS = Operand("", ("int32",))
+LENGTHS, NUMBERS = Operand("", ("int32",)), Operand("h s", ("float32",))
 
 
 @functools.cache
@@ -287,33 +285,17 @@ def _launch_backward(
     launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)
 
 
-def _gradient_of_q(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    o: Any,
-    lse: Any,
-    grad_o: Any,
-    grad_lse: Any,
-) -> ArrayType:
-    result, sums = _result(q, k, v, cu_seqlens_q, cu_seqlens_k), _sums(q, True)
-    check_results("attention_varlen_backward", o, lse, grad_o, grad_lse, result, sums)
-    return result
-
-
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:
     return ArrayType(q.shape[1::-1], np.float32) if return_lse else None
 
 
 @op(
     operands={
-        **{"q": "", "k": "", "v": ""},
+        **{"q": "s h d", "k": "", "v": ""},
         **STARTS,
-        **{"o": "", "lse": NUMBERS, "grad_o": "", "grad_lse": NUMBERS},
+        **{"o": "s h d", "lse": NUMBERS, "grad_o": "s h d", "grad_lse": NUMBERS},
     },
-    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    results={"dq": _result, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
     checks=OPTIONS,

@@ -191,7 +191,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "multiple": (
         lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True),
-        "the heads of the query, 4, must be a multiple of",
+        "the 4 heads of 'q' must be a multiple of the 3 heads of 'k'",
     ),
     "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same number of dimensions"),
     "lengths": (
