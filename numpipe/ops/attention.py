@@ -130,13 +130,13 @@ def kernel(config: Config, form: Form) -> Kernel:
             else:
                 i = height - 1 - n if form.causal else n  # the longest tiles first
                 if blocks is not None:
-                    i = blocks[b % blocks.shape[0], h % blocks.shape[1], n, blocks.shape[3] - 1]
+                    bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+                    i = blocks[bm, hm, n, blocks.shape[3] - 1]
                 row, first_key = i * config.rows, 0
                 own, seen = ds(row + wg * 64, 64), row + diagonal + 1
                 if blocks is not None:
                     own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
             if blocks is not None:
-                bm, hm = b % blocks.shape[0], h % blocks.shape[1]
                 parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
                 steps = parts + wholes
                 rest = min(wholes, max(0, steps - 1))
@@ -223,26 +223,26 @@ def kernel(config: Config, form: Form) -> Kernel:
             # a step computes the scores of one block, and the product of the previous one
             outside = k.shape[form.positions]
 
-            def keys_at(p):
-                # a block that no step needs is outside of the array, so nothing is read
-                needed = p >= 0 and p < steps
-                s = first_key + block(p) * config.keys if needed else outside
-                return place(b, hk, s, 0)
+            def kv(first):
+                def keys_at(p):
+                    # a block that no step needs is outside of the array, so nothing is read
+                    needed = p >= 0 and p < steps
+                    s = first_key + block(p) * config.keys if needed else outside
+                    return place(b, hk, s, 0)
 
-            def matrix(first):
-                return BlockSpec(
-                    keys_of_k,
-                    lambda j: keys_at(first + j),
-                    buffer_count=config.slots,
-                    mode="zero",
-                )
-
-            def kv(first, count):
-                return pipeline(
-                    grid=(count,),
-                    in_specs=(matrix(first), matrix(first - 1)),
-                    manual_produced_barriers=True,
-                    manual_consumed_barriers=True,
+                return (
+                    BlockSpec(
+                        keys_of_k,
+                        lambda j: keys_at(first + j),
+                        buffer_count=config.slots,
+                        mode="zero",
+                    ),
+                    BlockSpec(
+                        keys_of_k,
+                        lambda j: keys_at(first + j - 1),
+                        buffer_count=config.slots,
+                        mode="zero",
+                    ),
                 )
 
             q_spec = BlockSpec(
@@ -251,9 +251,24 @@ def kernel(config: Config, form: Form) -> Kernel:
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # Three pipelines on the same slots: blocks with a mask, blocks without, the last
             # product. V of the first step and K of the last are out of range
-            head = kv(0, steps - rest)
-            main = kv(steps - rest, rest)
-            tail = kv(steps, 1)
+            head = pipeline(
+                grid=(steps - rest,),
+                in_specs=kv(0),
+                manual_produced_barriers=True,
+                manual_consumed_barriers=True,
+            )
+            main = pipeline(
+                grid=(rest,),
+                in_specs=kv(steps - rest),
+                manual_produced_barriers=True,
+                manual_consumed_barriers=True,
+            )
+            tail = pipeline(
+                grid=(1,),
+                in_specs=kv(steps),
+                manual_produced_barriers=True,
+                manual_consumed_barriers=True,
+            )
             slots = head.get_allocations(k, v)
             for _, (q_tile,), (q_consumed,) in queries(q):
                 p = full((64, config.keys), 0.0, np.float32).astype(q.dtype)
@@ -318,7 +333,6 @@ def kernel(config: Config, form: Form) -> Kernel:
 def _result(
     q: Any,
     k: Any,
-    v: Any,
     score: tuple | None,
     mask: tuple | None,
     layout: str,
@@ -346,7 +360,7 @@ def _result(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
         )
-    check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
+    check_heads(q, k, layout)
     check_function("score", score)
     check_function("mask", mask)
     if blocks is not None:
@@ -399,9 +413,7 @@ def _launch(
     form, of_functions = Form.of(depth, causal, layout, lse is not None, score=score, mask=mask)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
-    if form.functions and (config is None or batch_invariant):
-        config = with_functions(depth, exact, mask is not None)
-    elif config is None or batch_invariant:
+    if config is None or batch_invariant:
         sizes = q.shape[form.positions], k.shape[form.positions], heads
         config = fitting(form, exact, batch_invariant, *sizes)
     elif config.alone and form.functions:
@@ -435,6 +447,8 @@ def fitting(
     alone: bool = True,
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
+    if form.functions:
+        return with_functions(form.depth, exact, form.mask is not None)
     if batch_invariant:
         return choose(form.depth)
     device = launch.gpu_state().device
@@ -458,13 +472,13 @@ CHECKS = {
     "layout": word("bhsd", "bshd"),
     "deterministic": FLAG,
 }
-TYPES, SUMS = ("float16", "bfloat16"), Operand("b i j", ("float32",))
+TYPES, SUMS = ("float16", "bfloat16"), Operand("batch m n", ("float32",))
+QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
 
 def _gradient_of_q(
     q: Any,
     k: Any,
-    v: Any,
     lse: Any,
     score: tuple | None,
     mask: tuple | None,
@@ -479,7 +493,7 @@ def _gradient_of_q(
             f"attention_backward: 'lse' must have the shape {tuple(sums.shape)}, got "
             f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
         )
-    return _result(q, k, v, score, mask, layout, causal, diagonal)
+    return _result(q, k, score, mask, layout, causal, diagonal)
 
 
 def _launch_backward(
@@ -513,8 +527,8 @@ def _launch_backward(
 
 @op(
     operands={
-        **{"q": "b x y d", "k": "", "v": "", "o": "b x y d", "lse": SUMS},
-        **{"grad_o": "b x y d", "grad_lse": SUMS},
+        **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
+        **{"grad_o": QUERIES, "grad_lse": SUMS},
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -550,7 +564,7 @@ def attention_backward(
 
 
 @op(
-    operands={"q": "", "k": "", "v": "", "blocks": Operand("", ("int32",))},
+    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": Operand("", ("int32",))},
     results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
@@ -637,7 +651,7 @@ def attention(
 
 
 def _blocks(q: Any, k: Any, mask: tuple, layout: str) -> ArrayType:
-    check_shapes(tuple(q.shape), tuple(k.shape), tuple(k.shape), layout)
+    check_heads(q, k, layout)
     check_function("mask", mask)
     return blocks_of(q, k, mask[0], layout)
 
@@ -655,7 +669,7 @@ def _launch_blocks(
 
 
 @op(
-    operands={"q": "", "k": ""},
+    operands={"q": QUERIES, "k": KEYS},
     results={"blocks": _blocks},
     types=TYPES,
     launch=_launch_blocks,
@@ -768,25 +782,14 @@ def scaled_dot_product_attention(
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 
-def check_shapes(q: tuple, k: tuple, v: tuple, layout: str) -> None:
-    """Raise SpecError if the shapes of the operands do not match."""
-    if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
+def check_heads(q: Any, k: Any, layout: str) -> None:
+    """Raise SpecError for a number of heads, or a depth, that kernels do not have."""
+    if not 1 <= q.shape[-1] <= WIDTHS[-1]:
         raise SpecError(
-            f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape "
-            f"{odd[0][1]}"
+            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {tuple(q.shape)} has "
+            f"{q.shape[-1]}; fix: use more heads of fewer elements"
         )
-    if not 1 <= q[3] <= WIDTHS[-1]:
-        raise SpecError(
-            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}; fix: use "
-            "more heads of fewer elements"
-        )
-    if k != v or (k[0], k[3]) != (q[0], q[3]):
-        raise SpecError(
-            "attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' "
-            f"{q}, got {k} and {v}"
-        )
-    axis = layout.index("h")
-    heads, shared = q[axis], k[axis]
+    heads, shared = (x.shape[layout.index("h")] for x in (q, k))
     if shared == 0 or heads % shared:
         raise SpecError(
             f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'"

@@ -56,26 +56,37 @@ from .op_outputs import Place, allocated
 
 
 @functools.cache
+def over_positions(form: Form) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have a CTA for each 2048 elements of each head of an
+    array x, up to a multiple of 64 positions: ``at(x)`` returns the batch, head and positions of a
+    CTA, and the index of its tile."""
+    height, place = 2048 // form.depth, form.place
+
+    @function
+    def at(x):
+        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
+        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
+        b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
+        return b, h, s, place(b, h, s, d)
+
+    def grid(x):
+        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
+
+    params = CompilerParams(ctas_per_sm=8, approx_math=True)
+    return at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
+
+
+@functools.cache
 def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order."""
-    height, place = 2048 // form.depth, form.place
+    at, options = over_positions(form)
+    absent = [name for name in ("grad_lse", "dq") if name not in present]
 
-    @numpipe_kernel(
-        grid=lambda x: (
-            x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
-        ),
-        without=[name for name in ("grad_lse", "dq") if name not in present],
-        warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=8, approx_math=True),
-    )
+    @numpipe_kernel(without=absent, **options)
     def attention_gradient_sums(x, lse, grad, grad_lse, stats, delta, dq):
-        # a CTA has 2048 elements of a head, whose positions are padded to a multiple of 64
-        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
-        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
-        b, h = head // x.shape[form.heads], head % x.shape[form.heads]
-        tile = place(b, h, s, ds(0, form.depth))
+        b, h, s, tile = at(x)
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
             total = total - grad_lse[b, h, s]
@@ -85,7 +96,7 @@ def prepare(form: Form, *present: str) -> Kernel:
         stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
         if dq is not None:
             of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            first = head * of_head + s.start * form.depth // 32
+            first = (b * x.shape[form.heads] + h) * of_head + s.start * form.depth // 32
             dq[ds(first, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
@@ -746,20 +757,15 @@ def launch_gradients(
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the
-    tiles of keys and queries, and their numbers, if there is a list; `of_functions` are the arrays
-    of the form's functions."""
+    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
+    their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
     q, k, v, grad = loaded({"q": q, "k": k, "v": v, "grad_o": grad}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
-    stats, delta = (
-        strided(made, (batches, heads, queries), made.strides)
-        for made in (
-            allocated(q, (batches, heads, round_up(queries, 4)), place, np.float32)
-            for _ in range(2)
-        )
-    )
+    rows = batches, heads, round_up(queries, 4)
+    padded = [allocated(q, rows, place, np.float32) for _ in range(2)]
+    stats, delta = (strided(x, (batches, heads, queries), x.strides) for x in padded)
     deterministic = deterministic or form.functions
     dq_total: tuple[ArrayInfo, ...] = ()
     if not deterministic:
@@ -768,16 +774,15 @@ def launch_gradients(
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
     prepare(form, *present)(o, lse, grad, *of_lse, stats, delta, *dq_total, **place)
-    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
     # beyond these, the mask hides all or nothing
-    scalars["diagonal"] = max(-queries, min(diagonal, keys))
+    diagonal = max(-queries, min(diagonal, keys))
+    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e), "diagonal": diagonal}
     # of one head of queries: a CTA loops over those that share its keys
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
     if keys and form.functions:
-        numbers = scalars["diagonal"], scale
-        launch_function_gradients(read, dk, dv, form, of_functions, *numbers, place)
+        launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
