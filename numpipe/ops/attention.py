@@ -130,13 +130,13 @@ def kernel(config: Config, form: Form) -> Kernel:
             else:
                 i = height - 1 - n if form.causal else n  # the longest tiles first
                 if blocks is not None:
-                    i = blocks[b % blocks.shape[0], h % blocks.shape[1], n, blocks.shape[3] - 1]
+                    bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+                    i = blocks[bm, hm, n, blocks.shape[3] - 1]
                 row, first_key = i * config.rows, 0
                 own, seen = ds(row + wg * 64, 64), row + diagonal + 1
                 if blocks is not None:
                     own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
             if blocks is not None:
-                bm, hm = b % blocks.shape[0], h % blocks.shape[1]
                 parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
                 steps = parts + wholes
                 rest = min(wholes, max(0, steps - 1))
@@ -333,7 +333,6 @@ def kernel(config: Config, form: Form) -> Kernel:
 def _result(
     q: Any,
     k: Any,
-    v: Any,
     score: tuple | None,
     mask: tuple | None,
     layout: str,
@@ -361,7 +360,7 @@ def _result(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
         )
-    check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
+    check_heads(q, k, layout)
     check_function("score", score)
     check_function("mask", mask)
     if blocks is not None:
@@ -414,9 +413,7 @@ def _launch(
     form, of_functions = Form.of(depth, causal, layout, lse is not None, score=score, mask=mask)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
-    if form.functions and (config is None or batch_invariant):
-        config = with_functions(depth, exact, mask is not None)
-    elif config is None or batch_invariant:
+    if config is None or batch_invariant:
         sizes = q.shape[form.positions], k.shape[form.positions], heads
         config = fitting(form, exact, batch_invariant, *sizes)
     elif config.alone and form.functions:
@@ -450,6 +447,8 @@ def fitting(
     alone: bool = True,
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
+    if form.functions:
+        return with_functions(form.depth, exact, form.mask is not None)
     if batch_invariant:
         return choose(form.depth)
     device = launch.gpu_state().device
@@ -473,17 +472,14 @@ CHECKS = {
     "layout": word("bhsd", "bshd"),
     "deterministic": FLAG,
 }
-TYPES, NUMBERS = ("float16", "bfloat16"), Operand("", ("float32",))
+TYPES, SUMS = ("float16", "bfloat16"), Operand("batch m n", ("float32",))
+QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
 
 def _gradient_of_q(
     q: Any,
     k: Any,
-    v: Any,
-    o: Any,
     lse: Any,
-    grad_o: Any,
-    grad_lse: Any,
     score: tuple | None,
     mask: tuple | None,
     layout: str,
@@ -491,24 +487,13 @@ def _gradient_of_q(
     diagonal: int,
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
-    result = _result(q, k, v, score, mask, layout, causal, diagonal)
-    check_results("attention_backward", o, lse, grad_o, grad_lse, result, _sums(q, layout, True))
-    return result
-
-
-def check_results(
-    op: str, o: Any, lse: Any, grad_o: Any, grad_lse: Any, result: Any, sums: Any
-) -> None:
-    """Raise SpecError if the results of attention and their gradients do not have the shapes of
-    `result` and of `sums`."""
-    wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad_o", grad_o, result))
-    for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
-        if tuple(info.shape) != tuple(like.shape):
-            raise SpecError(
-                f"{op}: '{name}' must have the shape {tuple(like.shape)}, got "
-                f"{tuple(info.shape)}; fix: pass what {op.removesuffix('_backward')}(…, "
-                "return_lse=True) returns, and gradients of the same shapes"
-            )
+    sums: Any = _sums(q, layout, True)
+    if tuple(lse.shape) != tuple(sums.shape):
+        raise SpecError(
+            f"attention_backward: 'lse' must have the shape {tuple(sums.shape)}, got "
+            f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
+        )
+    return _result(q, k, score, mask, layout, causal, diagonal)
 
 
 def _launch_backward(
@@ -542,13 +527,8 @@ def _launch_backward(
 
 @op(
     operands={
-        "q": "",
-        "k": "",
-        "v": "",
-        "o": "",
-        "lse": NUMBERS,
-        "grad_o": "",
-        "grad_lse": NUMBERS,
+        **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
+        **{"grad_o": QUERIES, "grad_lse": SUMS},
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -584,7 +564,7 @@ def attention_backward(
 
 
 @op(
-    operands={"q": "", "k": "", "v": "", "blocks": Operand("", ("int32",))},
+    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": Operand("", ("int32",))},
     results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
@@ -642,7 +622,8 @@ def attention(
                 (batches, heads, queries); -inf where a query sees no key
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
-                differ from run to run; all other results are always reproducible
+                differ from run to run, unless there are functions; all other results are always
+                reproducible
     batch_invariant
                 let the bits of a row of the result and its sum depend only on its query, and on
                 the keys and values that it sees: not on the number of queries, heads and batches,
@@ -656,7 +637,8 @@ def attention(
     Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
     column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
     key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
-    blocks of which it hides a part. There are no gradients of the functions' arrays.
+    blocks of which it hides a part. There are no gradients of the functions' arrays: PyTorch raises
+    SpecError for one that requires a gradient.
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
@@ -671,7 +653,7 @@ def attention(
 
 
 def _blocks(q: Any, k: Any, mask: tuple, layout: str) -> ArrayType:
-    check_shapes(tuple(q.shape), tuple(k.shape), tuple(k.shape), layout)
+    check_heads(q, k, layout)
     check_function("mask", mask)
     return blocks_of(q, k, mask[0], layout)
 
@@ -689,7 +671,7 @@ def _launch_blocks(
 
 
 @op(
-    operands={"q": "", "k": ""},
+    operands={"q": QUERIES, "k": KEYS},
     results={"blocks": _blocks},
     types=TYPES,
     launch=_launch_blocks,
@@ -789,17 +771,11 @@ def scaled_dot_product_attention(
             "shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     heads, shared = query.shape[-3], key.shape[-3]
-    if query.ndim > 3 and heads != shared:
-        if not enable_gqa:
-            raise SpecError(
-                f"{name}: query has {heads} heads, key {shared}; fix: pass "
-                "enable_gqa=True if each key head serves several query heads"
-            )
-        if heads % shared:
-            raise SpecError(
-                f"{name}: {shapes}: the heads of the query, {heads}, must be a multiple "
-                f"of the key's, {shared}"
-            )
+    if query.ndim > 3 and heads != shared and not enable_gqa:
+        raise SpecError(
+            f"{name}: query has {heads} heads, key {shared}; fix: pass "
+            "enable_gqa=True if each key head serves several query heads"
+        )
     q, k, v = (
         x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
         for x in (query, key, value)
@@ -808,25 +784,14 @@ def scaled_dot_product_attention(
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 
-def check_shapes(q: tuple, k: tuple, v: tuple, layout: str) -> None:
-    """Raise SpecError if the shapes of the operands do not match."""
-    if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
+def check_heads(q: Any, k: Any, layout: str) -> None:
+    """Raise SpecError for a number of heads, or a depth, that kernels do not have."""
+    if not 1 <= q.shape[-1] <= WIDTHS[-1]:
         raise SpecError(
-            f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape "
-            f"{odd[0][1]}"
+            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {tuple(q.shape)} has "
+            f"{q.shape[-1]}; fix: use more heads of fewer elements"
         )
-    if not 1 <= q[3] <= WIDTHS[-1]:
-        raise SpecError(
-            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}; fix: use "
-            "more heads of fewer elements"
-        )
-    if k != v or (k[0], k[3]) != (q[0], q[3]):
-        raise SpecError(
-            "attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' "
-            f"{q}, got {k} and {v}"
-        )
-    axis = layout.index("h")
-    heads, shared = q[axis], k[axis]
+    heads, shared = (x.shape[layout.index("h")] for x in (q, k))
     if shared == 0 or heads % shared:
         raise SpecError(
             f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'"

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -176,13 +175,14 @@ def launch_function_gradients(
     dv: ArrayInfo,
     form: Form,
     arrays: Sequence[ArrayInfo],
-    numbers: dict[str, Any],
+    diagonal: int,
+    scale: float,
     place: Place,
 ) -> None:
     """Compute dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
-    `arrays` are those of the form's functions; `numbers` are diagonal and scale."""
+    `arrays` are those of the form's functions."""
     listed = with_lists(read, form, arrays, ROWS, BLOCK, place, by_keys=True)
-    numbers = numbers | place
+    numbers = {"scale": scale, "diagonal": diagonal, **place}
     if form.depth <= 128:
         of_keys(form)(*read, *listed, dk, dv, **numbers)
     else:  # registers do not have room for both

@@ -770,9 +770,8 @@ def launch_gradients(
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the
-    tiles of keys and queries, and their numbers, if there is a list; `of_functions` are the arrays
-    of the form's functions."""
+    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
+    their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
     q, k, v, grad = loaded({"q": q, "k": k, "v": v, "grad_o": grad}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
@@ -785,22 +784,21 @@ def launch_gradients(
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
     prepare(form, *present)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
-    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
     # beyond these, the mask hides all or nothing
-    scalars["diagonal"] = max(-queries, min(diagonal, keys))
+    diagonal = max(-queries, min(diagonal, keys))
+    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e), "diagonal": diagonal}
     # of one head of queries: a CTA loops over those that share its keys
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
-    numbers = {"diagonal": scalars["diagonal"], "scale": scale}
     if keys and form.functions:
-        launch_function_gradients(read, dk, dv, form, of_functions, numbers, place)
+        launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *listed, dq, **numbers, **place)
+        of_queries(form)(*read, *listed, dq, scale=scale, diagonal=diagonal, **place)
     else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

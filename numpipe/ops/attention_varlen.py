@@ -31,13 +31,11 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .attention import (
-    NUMBERS,
     TYPES,
     _shared_heads,
     _turns,
+    check_heads,
     check_invariant,
-    check_results,
-    check_shapes,
     fitting,
     kernel,
 )
@@ -49,7 +47,6 @@ from .op_outputs import Place, allocated, same
 __all__ = ["attention_varlen"]
 
 LANES = 128
-LENGTHS = Operand("", ("int32",))
 
 
 @functools.cache
@@ -151,28 +148,16 @@ def plan(
 def _result(
     q: Any,
     k: Any,
-    v: Any,
     cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
     exact: bool = True,
     batch_invariant: bool = False,
 ) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
     for options that contradict each other."""
     check_invariant("attention_varlen", exact, batch_invariant)
-    for name, info in (("q", q), ("k", k), ("v", v)):
-        if len(info.shape) != 3:
-            raise SpecError(
-                f"attention_varlen: '{name}' must have 3 dimensions, (positions, heads, depth), "
-                f"got shape {tuple(info.shape)}"
-            )
-    check_shapes((1, *q.shape), (1, *k.shape), (1, *v.shape), "bshd")
-    for name, info in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        if len(info.shape) != 1 or info.shape != cu_seqlens_q.shape or not info.shape[0]:
-            raise SpecError(
-                f"attention_varlen: '{name}' must have the shape (sequences + 1,), got "
-                f"{tuple(info.shape)}; cu_seqlens_q has {tuple(cu_seqlens_q.shape)}"
-            )
+    check_heads(q, k, "shd")
+    if not cu_seqlens_q.shape[0]:
+        raise SpecError("attention_varlen: 'cu_seqlens_q' must have sequences + 1 elements, got 0")
     return ArrayType(q.shape, q.dtype)
 
 
@@ -253,7 +238,9 @@ OPTIONS = {
     "scale": finite(above=0) | NONE,
     "debug": FLAG,
 }
-STARTS = {"cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS}
+OF_Q, OF_K = "positions heads depth", "keys key_heads depth"
+LENGTHS, NUMBERS = Operand("n", ("int32",)), Operand("heads positions", ("float32",))
+OPERANDS = {"q": OF_Q, "k": OF_K, "v": OF_K, "cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS}
 
 
 def _launch_backward(
@@ -286,33 +273,16 @@ def _launch_backward(
     launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)
 
 
-def _gradient_of_q(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    o: Any,
-    lse: Any,
-    grad_o: Any,
-    grad_lse: Any,
-) -> ArrayType:
-    result, sums = _result(q, k, v, cu_seqlens_q, cu_seqlens_k), _sums(q, True)
-    check_results("attention_varlen_backward", o, lse, grad_o, grad_lse, result, sums)
-    return result
-
-
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:
     return ArrayType(q.shape[1::-1], np.float32) if return_lse else None
 
 
 @op(
     operands={
-        **{"q": "", "k": "", "v": ""},
-        **STARTS,
-        **{"o": "", "lse": NUMBERS, "grad_o": "", "grad_lse": NUMBERS},
+        **OPERANDS,
+        **{"o": OF_Q, "lse": NUMBERS, "grad_o": OF_Q, "grad_lse": NUMBERS},
     },
-    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    results={"dq": _result, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
     checks=OPTIONS,
@@ -343,7 +313,7 @@ def attention_varlen_backward(
 
 
 @op(
-    operands={"q": "", "k": "", "v": "", **STARTS},
+    operands=OPERANDS,
     results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,

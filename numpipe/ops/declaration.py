@@ -345,7 +345,7 @@ class Op(Generic[P]):
             run = functools.partial(self._run, {**infos, **results, **values}, place)
             if target is None:
                 described = [*infos.values(), *results.values()]
-                self._repeats.call(run, arrays, options, out, described, len(results))
+                self._repeats.call(run, arrays, options, out, described, len(results), stream)
             else:
                 run()
         if out is not None:
@@ -546,16 +546,16 @@ class Op(Generic[P]):
         self._written = True
 
     # ---- gradients
-    def replacement(self, options: Iterable) -> Callable[[Mapping[str, Any]], Any] | None:
-        """Return the function that replaces the op where it is differentiated with these options,
-        or None to differentiate the op itself. It takes operands, options and xp by name."""
+    def replacement(self, options: Iterable) -> Callable | tuple | None:
+        """Return what replaces the op where it is differentiated with these options: a function of
+        operands, options and xp, other options with which the op's first result is the same, or
+        None to differentiate the op itself."""
+        if not self.composite:
+            return None
         values = dict(zip(self.options, options, strict=True))
         if callable(self.composite):
-            found = by_name(self.composite, values)
-            return found and functools.partial(by_name, found)
-        if not self.composite or values[self.composite]:
-            return None
-        return lambda values: by_name(self, {**values, self.composite: True})[0]
+            return by_name(self.composite, values)  # type: ignore[no-any-return]
+        return None if values[self.composite] else tuple((values | {self.composite: True}).values())
 
     @functools.cached_property
     def saved(self) -> list[str]:
@@ -684,8 +684,12 @@ def asked_by(function: Callable) -> tuple[str, ...]:
 def by_name(function: Callable, values: Mapping[str, Any]) -> Any:
     """Call a function, or an op by ``xp``, with the values named by its parameters; other
     parameters keep defaults. A function that is an option is passed in a tuple with its arrays."""
-    call = functools.partial(values["xp"], function) if isinstance(function, Op) else function
-    return call(**{name: bundled(values, name) for name in asked_by(function) if name in values})
+    given = {
+        name: bundled(values, name) if type(values[name]) is Function else values[name]
+        for name in asked_by(function)
+        if name in values
+    }
+    return values["xp"](function, **given) if isinstance(function, Op) else function(**given)
 
 
 def bundled(values: Mapping[str, Any], name: str) -> Any:

@@ -122,15 +122,18 @@ def verified(cfg: Config, case: Case, schedules: int) -> numpipe.Verification:
     "change, words",
     [
         (
-            {"q": (1, 2, 64, 264)},
+            dict.fromkeys("qkv", (1, 2, 64, 264)),
             r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264; fix: use more heads of "
             r"fewer",
         ),
-        ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
-        ({"v": (1, 2, 72, 64)}, "must have one shape, with the batches and the depth of 'q'"),
+        (
+            {"q": (1, 2, 64)},
+            r"'q' must have the dimensions batch i j depth, got shape \(1, 2, 64\)",
+        ),
+        ({"v": (1, 2, 72, 64)}, r"l = 64 in 'k' .*, 72 in 'v' \(1, 2, 72, 64\)"),
         (
             {"k": (1, 2, 64, 128), "v": (1, 2, 64, 128)},
-            "one shape, with the batches and the depth of 'q'",
+            "depth = 64 in 'q' .*, 128 in 'k' ",
         ),
         ({"q": (1, 3, 64, 64)}, "the 3 heads of 'q' must be a multiple of the 2 heads of 'k'"),
         ({"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd', got 'sbhd'"),

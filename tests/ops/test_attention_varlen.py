@@ -154,9 +154,9 @@ def test_lengths_that_decrease_or_overrun_are_reported(at: tuple[int, ...]) -> N
 
 def test_shapes_that_do_not_match_are_refused() -> None:
     x, at = np.ones((100, 2, 64), np.float16), starts([100])
-    with pytest.raises(numpipe.SpecError, match=r"'k' must have 3 dimensions, \(positions, heads"):
+    with pytest.raises(numpipe.SpecError, match="'k' must have the dimensions keys key_heads"):
         attention_varlen(x, x[None], x, at, at)
-    with pytest.raises(numpipe.SpecError, match="'cu_seqlens_k' must have the shape"):
+    with pytest.raises(numpipe.SpecError, match="n = 2 in 'cu_seqlens_q' .*, 3 in 'cu_seqlens_k'"):
         attention_varlen(x, x, x, at, starts([50, 50]))
     with pytest.raises(numpipe.SpecError, match="'cu_seqlens_q' is int64, expected int32"):
         attention_varlen(x, x, x, at.astype(np.int64), at)
