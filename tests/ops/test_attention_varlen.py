@@ -12,6 +12,7 @@ import pytest
 
 import numpipe
 from numpipe.ops import attention, attention_varlen
+from numpipe.ops.attention_gradients import BLOCK, place_of
 from numpipe.ops.attention_varlen import attention_varlen_backward, plan
 from tests.kernels import attention_gradient_cases as gradients
 from tests.kernels.attention_cases import Case
@@ -140,6 +141,20 @@ def test_the_tiles_with_the_most_steps_are_first(align: str) -> None:
                 wanted.append((-(-seen // 64), row))
         ordered = [row for _, row in sorted(wanted, key=lambda each: -each[0])]
         assert (listed(queries, keys, causal, align, diagonal) == ordered).all()
+
+
+def test_whole_blocks_of_sequences_do_not_overlap() -> None:
+    """Where gradients have whole blocks of each sequence, no two sequences share one."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        lengths = rng.choice([0, 1, 127, 128, 129, 256, 300], 30)
+        first = starts(lengths)
+        table = np.zeros((30, 7), np.int32)
+        table[:, 0], table[:, 6] = first[:-1], range(30)
+        places = np.array([place_of(table, i, 0) for i in range(30)])
+        ends = places + -(-lengths // BLOCK) * BLOCK
+        assert (places % BLOCK == 0).all() and (ends[:-1] <= places[1:]).all()
+        assert ends[-1] <= (first[-1] // BLOCK + 30) * BLOCK
 
 
 @pytest.mark.parametrize(
