@@ -269,6 +269,8 @@ PARTS = {
     "all_to_all": "out",
     "attention_gradient_converted": "x",
     "attention_gradient_sums": "delta dq stats",
+    "attention_gradients": "dq",
+    "wide_attention_gradients": "dq",
     "attention_mask_lists": "lists",
     "attention_mask_order": "lists",
     "attention_tiles": "table",
