@@ -593,18 +593,21 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     part = wgmma(part, rest, k_rest)
                 x = wgmma_wait(x)
                 barrier_wait(stats_ready)
-                barrier_wait(delta_ready)
                 if wg == 0:
                     if cta.start + i < cta.whole:
                         least = first - cta.diagonal - (cta.start + i) * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
+                    barrier_arrive(stats_free)
                     weights[...] = x
                     if dq is not None:
                         part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
                 else:
+                    # there is one slot: the next block needs time
+                    barrier_arrive(stats_free)
+                    barrier_wait(delta_ready)
                     if dq is not None:
                         part = wgmma_wait(part)
                         add(part, at_before)
@@ -615,7 +618,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     if dq is not None:
                         barrier_wait(free)
                     share(left)
-                barrier_arrive(stats_free)
+                barrier_wait(delta_ready)
                 barrier_arrive(delta_free)
                 barrier_wait(q_ready)
                 barrier_wait(do_ready)
