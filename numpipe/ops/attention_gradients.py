@@ -594,6 +594,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 x = wgmma_wait(x)
                 barrier_wait(stats_ready)
                 if wg == 0:
+                    barrier_arrive(q_free)
                     if cta.start + i < cta.whole:
                         least = first - cta.diagonal - (cta.start + i) * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
@@ -604,8 +605,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                         part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
+                    barrier_wait(do_ready)
                 else:
-                    # there is one slot: the next block needs time
+                    # there is one slot, and the next block needs time
+                    barrier_arrive(do_free)
                     barrier_arrive(stats_free)
                     barrier_wait(delta_ready)
                     if dq is not None:
@@ -618,10 +621,9 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     if dq is not None:
                         barrier_wait(free)
                     share(left)
+                    barrier_wait(q_ready)
                 barrier_wait(delta_ready)
                 barrier_arrive(delta_free)
-                barrier_wait(q_ready)
-                barrier_wait(do_ready)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
                 else:
@@ -630,8 +632,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     add(part, at_before)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)
-                barrier_arrive(do_free)
-                barrier_arrive(q_free)
+                if wg == 0:
+                    barrier_arrive(do_free)
+                else:
+                    barrier_arrive(q_free)
                 if dq is not None:
                     at_before = base + h * of_head + (cta.start + i) * 4 * LINES
             if dq is not None:
