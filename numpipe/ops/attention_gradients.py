@@ -621,8 +621,6 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     if dq is not None:
                         barrier_wait(free)
                     share(left)
-                    barrier_wait(q_ready)
-                barrier_wait(delta_ready)
                 barrier_arrive(delta_free)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
