@@ -579,8 +579,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
+                barrier_wait(q_ready)
                 if wg == 0:
-                    barrier_wait(q_ready)
                     x = wgmma(None, k_tile, q_tile.T)
                 else:
                     barrier_wait(do_ready)
@@ -593,8 +593,11 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     part = wgmma(part, rest, k_rest)
                 x = wgmma_wait(x)
                 barrier_wait(stats_ready)
+                barrier_wait(delta_ready)
+                # what has one slot is released as soon as possible
                 if wg == 0:
                     barrier_arrive(q_free)
+                    barrier_arrive(delta_free)
                     if cta.start + i < cta.whole:
                         least = first - cta.diagonal - (cta.start + i) * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
@@ -605,12 +608,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                         part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
-                    barrier_wait(do_ready)
                 else:
-                    # there is one slot, and the next block needs time
-                    barrier_arrive(do_free)
                     barrier_arrive(stats_free)
-                    barrier_wait(delta_ready)
                     if dq is not None:
                         part = wgmma_wait(part)
                         add(part, at_before)
@@ -618,10 +617,13 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(weighed)
                     barrier_wait(weighed)
                     left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
+                    barrier_arrive(delta_free)
                     if dq is not None:
                         barrier_wait(free)
                     share(left)
-                barrier_arrive(delta_free)
+                barrier_wait(do_ready)
+                if wg == 1:
+                    barrier_arrive(do_free)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
                 else:
