@@ -136,7 +136,11 @@ class TorchOp:
         self._parameters = [each for each in parameters if each in taken]
         self.arguments = declared.arguments_of(self._parameters)
         self._bind = declared.arguments_of([*declared.operands, *place, *self._kinds], True)
-        self.saved = [name in declared.saved for name in (*declared.operands, *declared.results)]
+        arrays = [*declared.operands, *declared.results]
+        self.saved = [name in declared.saved for name in arrays]
+        self.known = arrays + [f"grad_{name}" for name in declared.results]
+        derived = {name for names in declared.gradients for name in names}
+        self.underived = [i for i, name in enumerate(declared.operands) if name not in derived]
         self.front = self._front()
         namespace, _, name = full.partition("::")
         self.library = library = torch.library.Library(namespace, "FRAGMENT")
@@ -244,7 +248,7 @@ class TorchOp:
 
     def _present(self, made: Any) -> Any:
         """Return the results, without the empty tensors that stand for absent ones."""
-        if len(self.declared.results) == 1:
+        if not isinstance(made, tuple):
             return made
         always = [isinstance(dims, str) for dims in self.declared.results.values()]
         found = [
@@ -375,23 +379,31 @@ class TorchOp:
     def recorded(self, arrays: Any, options: tuple, mesh: Any, function: Any = None) -> Any:
         """Run the op, or its replacement for differentiation, and record it for autograd."""
         replacement = self.declared.replacement(options)
+        if isinstance(replacement, tuple):
+            return self.recorded(arrays, replacement, mesh, function)[0]
         if replacement is not None:
             values = self.named(_flat(arrays), self.declared.operands)
             values |= self.constants(options, mesh) | {"xp": _XP}
-            return self._whole(by_name(replacement, values), arrays[0])
+            return by_name(replacement, values)
         if function is None:  # a transform may record a call whose gradient is never needed
-            self.require_gradients()
+            self.require_gradients(arrays)
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
         return list(made) if mesh is not None else made
 
-    def require_gradients(self) -> None:
-        """Raise SpecError if the op has no gradients."""
+    def require_gradients(self, arrays: Sequence = ()) -> None:
+        """Raise SpecError if the op has no gradients, or not that of an array that needs one."""
         if not self.declared.gradients:
             raise SpecError(
                 f"{self.name}: an argument requires a gradient, but this op has no backward pass; "
                 "fix: call it under torch.no_grad() or torch.inference_mode(), or use the function "
                 "of torch.nn.functional"
             )
+        for number in self.underived if arrays else ():
+            if arrays[number] is not None and differentiated(arrays[number]):
+                raise SpecError(
+                    f"{self.name}: '{self.known[number]}' requires a gradient, which this op does "
+                    "not compute; fix: pass the array's .detach()"
+                )
 
     def constants(self, options: Sequence, mesh: Any) -> dict[str, Any]:
         """Return the schema's options and the mesh by name."""
@@ -406,7 +418,9 @@ class TorchOp:
         return {name: [*tensors[i * gpus : (i + 1) * gpus]] for i, name in enumerate(names)}
 
     def _under_autograd(self, *args: Any) -> Any:
-        return self.recorded(*self._split(args))
+        arrays, options, mesh = self._split(args)
+        made = self.recorded(arrays, options, mesh)
+        return made if mesh is not None else self._whole(made, arrays[0])
 
     def _refuse(self, *args: Any) -> None:
         raise SpecError(
@@ -469,11 +483,10 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     def backward(ctx: Any, *grads: Any) -> Any:
         op = ctx.call.op
         op.require_gradients()
-        operands, results = op.declared.operands, op.declared.results
+        operands = op.declared.operands
         if op.declared.contiguous:
             grads = tuple(map(_XP.contiguous, grads))
-        names = [*operands, *results, *(f"grad_{name}" for name in results)]
-        values = op.named((*ctx.saved_tensors, *grads), names)
+        values = op.named((*ctx.saved_tensors, *grads), op.known)
         wanted = op.named(ctx.needs_input_grad[1:], operands)
         likes = [x and SimpleNamespace(shape=x[0], dtype=x[1]) for x in ctx.likes]
         found = op.declared.gradients_of(
@@ -507,7 +520,10 @@ class _Recorded(_Transformed):
 
 def _flat(arrays: Iterable) -> list:
     """Return arrays, some of which may be lists, as one flat list."""
-    return [x for each in arrays for x in (each if isinstance(each, list) else [each])]
+    flat = [*arrays]
+    if list not in map(type, flat):
+        return flat
+    return [x for each in flat for x in (each if isinstance(each, list) else [each])]
 
 
 def _kind(parameter: inspect.Parameter) -> str:
