@@ -70,9 +70,9 @@ def grid_of_blocks(form: Form, parts: int) -> Any:
 
 
 @functools.cache
-def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels that have `parts` CTAs for each block of 128 queries of
-    each head and sequence.
+def over_queries(form: Form, parts: int, ctas: int) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have `parts` CTAs, `ctas` on an SM, for each block
+    of 128 queries of each head and sequence.
 
     ``at(x, table, count)`` returns, for an array x of the shape of q: whether the CTA has a block,
     its batch, head, first query, the end of its sequence, its place in `stats`, `delta` and dq,
@@ -93,7 +93,7 @@ def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
         b, h = head // x.shape[form.heads], head % x.shape[form.heads]
         return there, b, h, first, end, place, program_id(0) % parts
 
-    params = CompilerParams(ctas_per_sm=8, approx_math=True)
+    params = CompilerParams(ctas_per_sm=ctas, approx_math=True)
     return at, {
         "grid": grid_of_blocks(form, parts),
         "warp_specialized": False,
@@ -114,8 +114,8 @@ def prepare(form: Form, *present: str) -> Kernel:
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
-    height, place = 2048 // form.depth, form.place
-    at, options = over_queries(form, BLOCK // height)
+    height, place = 1024 // form.depth, form.place
+    at, options = over_queries(form, BLOCK // height, 12)
     absent = [name for name in ("grad_lse", "dq") if name not in present] + form.unlisted
 
     @numpipe_kernel(without=absent, **options)
@@ -126,18 +126,19 @@ def prepare(form: Form, *present: str) -> Kernel:
         first, row = first + part * height, row + part * height
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
-        total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
-        if grad_lse is not None:
-            total = total - grad_lse[b, h, s]
-        delta[b, h, mine] = total
-        logarithm = lse[b, h, s] * math.log2(math.e)
-        # a query that sees no key: exp2(s - inf) is 0
-        none = (iota(height) >= end - first) | (logarithm == -np.inf)
-        stats[b, h, mine] = np.where(none, np.inf, logarithm)
+        logarithm = lse[b, h, s] * math.log2(math.e)  # all loads are issued before a wait for one
+        result, grad_tile = x[tile], grad[tile]
         if dq is not None:
             of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
             at_zeros = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
-            dq[ds(at_zeros, 64), ds(0, 32)] = zeros((64, 32), np.float32)
+            dq[ds(at_zeros, 32), ds(0, 32)] = zeros((32, 32), np.float32)
+        # a query that sees no key: exp2(s - inf) is 0
+        none = (iota(height) >= end - first) | (logarithm == -np.inf)
+        stats[b, h, mine] = np.where(none, np.inf, logarithm)
+        total = (result.astype(np.float32) * grad_tile.astype(np.float32)).sum(axis=1)
+        if grad_lse is not None:
+            total = total - grad_lse[b, h, s]
+        delta[b, h, mine] = total
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
@@ -146,7 +147,7 @@ def prepare(form: Form, *present: str) -> Kernel:
 def convert(form: Form) -> Kernel:
     """Return the kernel of x = total * scale, where `total` is dQ in register order."""
     across, place = form.depth // 64, form.place
-    at, options = over_queries(form, BLOCK // 64 * across)
+    at, options = over_queries(form, BLOCK // 64 * across, 8)
 
     @numpipe_kernel(without=form.unlisted, **options)
     def attention_gradient_converted(total, table, count, x, *, scale):
