@@ -37,7 +37,7 @@ from .launcher import Launch
 from .mesh import Mesh
 from .output_arrays import maker
 from .peer_access import Together
-from .streams import as_stream, follow
+from .streams import LEGACY_DEFAULT, as_stream, follow
 from .table import Table
 
 Mark = tuple
@@ -252,7 +252,10 @@ class Series:
     def free(self) -> bool:
         """Whether it may be repeated: a graph that is being captured may outlive its arrays."""
         first = self.launches[0]
-        return not driver.get().capturing(first.stream, first.device)
+        # nothing can capture the legacy default stream
+        return first.stream == LEGACY_DEFAULT or not driver.get().capturing(
+            first.stream, first.device
+        )
 
 
 class Passed(Collected):

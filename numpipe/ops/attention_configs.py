@@ -173,9 +173,9 @@ class Form:
     ) -> tuple[Form, list[ArrayInfo]]:
         """Return the form of a call with heads of this depth, and the arrays of its functions."""
         (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
-        functions = {"score": of_score, "mask": of_mask, "arrays": (len(for_score), len(for_mask))}
+        more |= {"score": of_score, "mask": of_mask, "arrays": (len(for_score), len(for_mask))}
         width = next(each for each in depths if each >= depth)
-        return cls(width, *given, **functions, **more), [*for_score, *for_mask]
+        return cls(width, *given, **more), [*for_score, *for_mask]
 
     @property
     def functions(self) -> bool:

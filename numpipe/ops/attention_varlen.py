@@ -239,7 +239,13 @@ OPTIONS = {
 }
 OF_Q, OF_K = "positions heads depth", "keys key_heads depth"
 LENGTHS, NUMBERS = Operand("n", ("int32",)), Operand("heads positions", ("float32",))
-OPERANDS = {"q": OF_Q, "k": OF_K, "v": OF_K, "cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS}
+OPERANDS: dict[str, str | Operand] = {
+    "q": OF_Q,
+    "k": OF_K,
+    "v": OF_K,
+    "cu_seqlens_q": LENGTHS,
+    "cu_seqlens_k": LENGTHS,
+}
 
 
 def _launch_backward(
@@ -271,7 +277,7 @@ def _launch_backward(
     of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
     given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
     arrays = [info and _batch(info) for info in given]
-    launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)
+    launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)  # type: ignore[call-arg]
 
 
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:
