@@ -264,17 +264,21 @@ class Passed(Collected):
     def __init__(self, kind: Kind, stream: int) -> None:
         super().__init__()
         self._kind, self._stream = kind, stream
+        self.memory: list[DeviceArray] = []
+        self.fits = True
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype, device: int) -> ArrayInfo | None:
         shape, place = tuple(shape), (device, self._stream)
         nbytes = round_up(math.prod(shape) * dtype.itemsize, LINE)
         if self._allocated + nbytes > HELD:
+            self.fits = False
             return None
         memory = _memory.get(place)
         if memory is None or self._allocated + nbytes > memory.nbytes:
             # recorded launches keep the previous one
             size = min(HELD, 2 * (self._allocated + nbytes))
             memory = _memory[place] = DeviceArray((size,), np.uint8, self._stream, device)
+        self.memory.append(memory)
         at = memory.ptr + self._allocated
         self._allocated += nbytes
         strides = dense_strides(shape, dtype.itemsize)
@@ -357,14 +361,10 @@ class OpRepeats(Repeats):
         with _order, collecting(Passed(infos[0].kind, handle)) as collected:
             run()
         launches = [one for one in collected.launches if isinstance(one, Launch)]
-        if not launches or len(launches) < len(collected.launches):
+        if not launches or len(launches) < len(collected.launches) or not collected.fits:
             return
         launched: Any = launches[0]
-        own = {id(info.owner) for info in infos}
-        passed = [info.owner for info in collected.arrays if id(info.owner) not in own]
-        if any(type(owner) is not DeviceArray for owner in passed):
-            return  # too large
-        if passed or len(launches) > 1:
-            launched = Series(launches, passed)
+        if collected.memory or len(launches) > 1:
+            launched = Series(launches, collected.memory)
         outputs = [info.owner for info in infos[-count:]]
         self.learn(constants, arrays, outputs, [infos], count if out is None else 0, launched)
