@@ -358,13 +358,14 @@ class OpRepeats(Repeats):
         if driver.get().capturing(handle, infos[0].device):
             run()  # a graph may outlive the arrays that are passed on
             return
-        with _order, collecting(Passed(infos[0].kind, handle)) as collected:
+        passed = Passed(infos[0].kind, handle)
+        with _order, collecting(passed):
             run()
-        launches = [one for one in collected.launches if isinstance(one, Launch)]
-        if not launches or len(launches) < len(collected.launches) or not collected.fits:
+        launches = [one for one in passed.launches if isinstance(one, Launch)]
+        if not launches or len(launches) < len(passed.launches) or not passed.fits:
             return
         launched: Any = launches[0]
-        if collected.memory or len(launches) > 1:
-            launched = Series(launches, collected.memory)
+        if passed.memory or len(launches) > 1:
+            launched = Series(launches, passed.memory)
         outputs = [info.owner for info in infos[-count:]]
         self.learn(constants, arrays, outputs, [infos], count if out is None else 0, launched)
