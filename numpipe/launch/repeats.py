@@ -9,8 +9,8 @@ way as by the first call. On a mesh, the key contains the marks of the arrays on
 process, and there is one launch per GPU.
 
 Calls of kernels with run-time scalars are not cached, because each call writes them. A call of an
-op may launch several kernels, which are repeated together, with the arrays that pass data from one
-to the next."""
+op may launch several kernels, which are repeated together. The arrays that they pass on are in
+memory that all repeated calls on a stream share."""
 
 from __future__ import annotations
 
@@ -228,7 +228,7 @@ def recorded(array: Any) -> bool:
     return asked and torch is not None and torch.is_grad_enabled()
 
 
-HELD = 1 << 25
+HELD = 1 << 28
 """most bytes of the arrays that the launches of a repeated call pass on"""
 _memory: dict[tuple[int, int], DeviceArray] = {}
 """(device, stream) -> memory for these arrays: calls on a stream run one after another"""
