@@ -39,10 +39,11 @@ from .attention import (
     fitting,
     kernel,
 )
-from .attention_configs import DEPTHS, Form, loaded
+from .attention_configs import DEPTHS, Form
 from .attention_gradients import QUERIES, keys_and_queries, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
+from .operands import loaded
 
 __all__ = ["attention_varlen"]
 
@@ -209,7 +210,7 @@ def _launch(
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
     outs = [_batch(x) for x in (o, lse) if x is not None]
-    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
+    q, k, v = loaded("attention", {"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
