@@ -14,6 +14,7 @@ memory that all repeated calls on a stream share."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -269,19 +270,20 @@ class Passed(Collected):
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype, device: int) -> ArrayInfo | None:
         shape, place = tuple(shape), (device, self._stream)
-        nbytes = round_up(math.prod(shape) * dtype.itemsize, LINE)
-        if self._allocated + nbytes > HELD:
+        first, memory = self._allocated, _memory.get(place)
+        end = first + round_up(math.prod(shape) * dtype.itemsize, LINE)
+        if end <= HELD and (memory is None or end > memory.nbytes):
+            # recorded launches keep the previous memory. PyTorch may have reserved all of the GPU's
+            with contextlib.suppress(DriverError):
+                size = min(HELD, 2 * end)
+                memory = _memory[place] = DeviceArray((size,), np.uint8, self._stream, device)
+        if memory is None or end > memory.nbytes:
             self.fits = False
             return None
-        memory = _memory.get(place)
-        if memory is None or self._allocated + nbytes > memory.nbytes:
-            # recorded launches keep the previous one
-            size = min(HELD, 2 * (self._allocated + nbytes))
-            memory = _memory[place] = DeviceArray((size,), np.uint8, self._stream, device)
+        self._allocated = end
         self.memory.append(memory)
-        at = memory.ptr + self._allocated
-        self._allocated += nbytes
         strides = dense_strides(shape, dtype.itemsize)
+        at = memory.ptr + first
         return ArrayInfo(self._kind, at, shape, strides, dtype, device, True, memory)
 
 
