@@ -537,10 +537,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2),
+                BlockSpec(block, matrix, buffer_count=2, collective_axes="pair"),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1),
+                BlockSpec(block, matrix, buffer_count=1, collective_axes="pair"),
             ),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -612,7 +612,6 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(stats_free)
                     if dq is not None:
                         part = wgmma_wait(part)
-                        add(part, at_before)
                     # all warps have read dS
                     barrier_arrive(weighed)
                     barrier_wait(weighed)
@@ -628,7 +627,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                if dq is not None and wg == 0:
+                if dq is not None:
                     add(part, at_before)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)
