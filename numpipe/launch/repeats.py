@@ -9,11 +9,12 @@ way as by the first call. On a mesh, the key contains the marks of the arrays on
 process, and there is one launch per GPU.
 
 Calls of kernels with run-time scalars are not cached, because each call writes them. A call of an
-op may launch several kernels, which are repeated together, with the arrays that pass data from one
-to the next."""
+op may launch several kernels, which are repeated together. The arrays that they pass on are in
+memory that all repeated calls on a stream share."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
@@ -37,7 +38,7 @@ from .launcher import Launch
 from .mesh import Mesh
 from .output_arrays import maker
 from .peer_access import Together
-from .streams import as_stream, follow
+from .streams import LEGACY_DEFAULT, as_stream, follow
 from .table import Table
 
 Mark = tuple
@@ -228,7 +229,7 @@ def recorded(array: Any) -> bool:
     return asked and torch is not None and torch.is_grad_enabled()
 
 
-HELD = 1 << 25
+HELD = 1 << 28
 """most bytes of the arrays that the launches of a repeated call pass on"""
 _memory: dict[tuple[int, int], DeviceArray] = {}
 """(device, stream) -> memory for these arrays: calls on a stream run one after another"""
@@ -252,7 +253,10 @@ class Series:
     def free(self) -> bool:
         """Whether it may be repeated: a graph that is being captured may outlive its arrays."""
         first = self.launches[0]
-        return not driver.get().capturing(first.stream, first.device)
+        # nothing can capture the legacy default stream
+        return first.stream == LEGACY_DEFAULT or not driver.get().capturing(
+            first.stream, first.device
+        )
 
 
 class Passed(Collected):
@@ -261,20 +265,25 @@ class Passed(Collected):
     def __init__(self, kind: Kind, stream: int) -> None:
         super().__init__()
         self._kind, self._stream = kind, stream
+        self.memory: list[DeviceArray] = []
+        self.fits = True
 
     def allocate(self, shape: Sequence[int], dtype: np.dtype, device: int) -> ArrayInfo | None:
         shape, place = tuple(shape), (device, self._stream)
-        nbytes = round_up(math.prod(shape) * dtype.itemsize, LINE)
-        if self._allocated + nbytes > HELD:
+        first, memory = self._allocated, _memory.get(place)
+        end = first + round_up(math.prod(shape) * dtype.itemsize, LINE)
+        if end <= HELD and (memory is None or end > memory.nbytes):
+            # recorded launches keep the previous memory. PyTorch may have reserved all of the GPU's
+            with contextlib.suppress(DriverError):
+                size = min(HELD, 2 * end)
+                memory = _memory[place] = DeviceArray((size,), np.uint8, self._stream, device)
+        if memory is None or end > memory.nbytes:
+            self.fits = False
             return None
-        memory = _memory.get(place)
-        if memory is None or self._allocated + nbytes > memory.nbytes:
-            # recorded launches keep the previous one
-            size = min(HELD, 2 * (self._allocated + nbytes))
-            memory = _memory[place] = DeviceArray((size,), np.uint8, self._stream, device)
-        at = memory.ptr + self._allocated
-        self._allocated += nbytes
+        self._allocated = end
+        self.memory.append(memory)
         strides = dense_strides(shape, dtype.itemsize)
+        at = memory.ptr + first
         return ArrayInfo(self._kind, at, shape, strides, dtype, device, True, memory)
 
 
@@ -351,17 +360,14 @@ class OpRepeats(Repeats):
         if driver.get().capturing(handle, infos[0].device):
             run()  # a graph may outlive the arrays that are passed on
             return
-        with _order, collecting(Passed(infos[0].kind, handle)) as collected:
+        passed = Passed(infos[0].kind, handle)
+        with _order, collecting(passed):
             run()
-        launches = [one for one in collected.launches if isinstance(one, Launch)]
-        if not launches or len(launches) < len(collected.launches):
+        launches = [one for one in passed.launches if isinstance(one, Launch)]
+        if not launches or len(launches) < len(passed.launches) or not passed.fits:
             return
         launched: Any = launches[0]
-        own = {id(info.owner) for info in infos}
-        passed = [info.owner for info in collected.arrays if id(info.owner) not in own]
-        if any(type(owner) is not DeviceArray for owner in passed):
-            return  # too large
-        if passed or len(launches) > 1:
-            launched = Series(launches, passed)
+        if passed.memory or len(launches) > 1:
+            launched = Series(launches, passed.memory)
         outputs = [info.owner for info in infos[-count:]]
         self.learn(constants, arrays, outputs, [infos], count if out is None else 0, launched)

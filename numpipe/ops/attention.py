@@ -44,7 +44,7 @@ from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .attention_configs import CONFIGS as CONFIGS
-from .attention_configs import DEPTHS, L2, WIDTHS, Config, Form, choose, loaded, with_functions
+from .attention_configs import DEPTHS, L2, WIDTHS, Config, Form, choose, with_functions
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
 from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
@@ -53,6 +53,7 @@ from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
 from .derivatives import derivative
 from .op_outputs import Place, same
+from .operands import loaded
 
 __all__ = ["attention", "attention_blocks"]
 
@@ -420,7 +421,7 @@ def _launch(
         raise SpecError(
             "attention: a config with alone=True has no score or mask; fix: leave config out"
         )
-    arrays = loaded({"q": q, "k": k, "v": v}, place)
+    arrays = loaded("attention", {"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
     if mask is not None:
         arrays.append(

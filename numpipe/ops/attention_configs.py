@@ -12,12 +12,9 @@ import numpy as np
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function, function
-from ..launch.array_info import ArrayInfo, tma_addressable
-from ..launch.windows import strided
+from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType
 from .declaration import of_function
-from .op_outputs import Place, tell_copied
-from .operands import copied
 
 DEPTHS = (64, 128, 256)
 """head depths that have configs; other depths use those of the next larger one"""
@@ -173,9 +170,9 @@ class Form:
     ) -> tuple[Form, list[ArrayInfo]]:
         """Return the form of a call with heads of this depth, and the arrays of its functions."""
         (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
-        functions = {"score": of_score, "mask": of_mask, "arrays": (len(for_score), len(for_mask))}
+        more |= {"score": of_score, "mask": of_mask, "arrays": (len(for_score), len(for_mask))}
         width = next(each for each in depths if each >= depth)
-        return cls(width, *given, **functions, **more), [*for_score, *for_mask]
+        return cls(width, *given, **more), [*for_score, *for_mask]
 
     @property
     def functions(self) -> bool:
@@ -225,27 +222,6 @@ class Form:
     def results(self, q: Any) -> tuple[ArrayType, ...]:
         sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions]), np.float32)
         return (ArrayType(q.shape, q.dtype), sums)[: 1 + self.sums]
-
-
-def loaded(arrays: dict[str, ArrayInfo], place: Place) -> list[ArrayInfo]:
-    """Return operands that pipelines can load: the arrays themselves or copies."""
-    return [_loaded(name, info, place) for name, info in arrays.items()]
-
-
-def _loaded(name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
-    if info.kind == "host" or 0 in info.shape:
-        return info
-    inner = (
-        "its last dimension is not contiguous"
-        if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize
-        else None
-    )
-    reason = inner or tma_addressable(info)
-    if reason is None:
-        return info
-    tell_copied("attention", name, info, reason)
-    made = copied(info, place)  # the copy merges the first two dimensions
-    return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
 
 
 def with_functions(depth: int, exact: bool = True, mask: bool = True) -> Config:

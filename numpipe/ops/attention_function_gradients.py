@@ -202,4 +202,5 @@ def with_lists(
     """Return the arrays of the form's functions, after the lists of visible blocks of its mask."""
     if form.mask is None:
         return arrays
-    return [visible_blocks(*read[:2], form, arrays, rows, columns, place, by_keys), *arrays]
+    q, k, *_ = read
+    return [visible_blocks(q, k, form, arrays, rows, columns, place, by_keys), *arrays]

@@ -48,10 +48,11 @@ from ..plan.allocations import SMEM, Barrier, ClusterBarrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
-from .attention_configs import L2, Form, loaded
+from .attention_configs import L2, Form
 from .attention_function_gradients import launch_function_gradients, scores, with_lists
 from .attention_functions import nth
 from .op_outputs import Place, allocated
+from .operands import loaded
 
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
@@ -778,7 +779,7 @@ def launch_gradients(
 ) -> None:
     """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
     their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
-    q, k, v, grad = loaded({"q": q, "k": k, "v": v, "grad_o": grad}, place)
+    q, k, v, grad = loaded("attention", {"q": q, "k": k, "v": v, "grad_o": grad}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]

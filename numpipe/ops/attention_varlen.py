@@ -39,10 +39,11 @@ from .attention import (
     fitting,
     kernel,
 )
-from .attention_configs import DEPTHS, Form, loaded
+from .attention_configs import DEPTHS, Form
 from .attention_gradients import BLOCK, KEYS, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
+from .operands import loaded
 
 __all__ = ["attention_varlen"]
 
@@ -210,7 +211,7 @@ def _launch(
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
     outs = [_batch(x) for x in (o, lse) if x is not None]
-    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
+    q, k, v = loaded("attention", {"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
@@ -240,7 +241,13 @@ OPTIONS = {
 }
 OF_Q, OF_K = "positions heads depth", "keys key_heads depth"
 LENGTHS, NUMBERS = Operand("n", ("int32",)), Operand("heads positions", ("float32",))
-OPERANDS = {"q": OF_Q, "k": OF_K, "v": OF_K, "cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS}
+OPERANDS: dict[str, str | Operand] = {
+    "q": OF_Q,
+    "k": OF_K,
+    "v": OF_K,
+    "cu_seqlens_q": LENGTHS,
+    "cu_seqlens_k": LENGTHS,
+}
 
 
 def _launch_backward(
@@ -270,7 +277,7 @@ def _launch_backward(
     of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
     given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
     arrays = [info and _batch(info) for info in given]
-    launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)
+    launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)  # type: ignore[call-arg]
 
 
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:

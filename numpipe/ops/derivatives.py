@@ -175,9 +175,10 @@ class _Derivative:
             return None
         match op:
             case ast.Add() | ast.Sub():
-                if dx is None:
-                    return dy if isinstance(op, ast.Add) else ast.UnaryOp(ast.USub(), dy)
-                return dx if dy is None else ast.BinOp(dx, op, dy)
+                if dy is None:
+                    return dx
+                signed = dy if isinstance(op, ast.Add) else ast.UnaryOp(ast.USub(), dy)
+                return ast.BinOp(dx, op, dy) if dx else signed
             case ast.Mult():
                 return summed(product(dx, y), product(dy, x))
             case ast.Div():

@@ -428,6 +428,10 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(
     assert op.looked == looked + 2
 
 
+def out_of_memory(nbytes: int, stream: int, ordinal: int) -> int:
+    raise driver.DriverError("cuMemAllocFromPoolAsync", 2, "CUDA_ERROR_OUT_OF_MEMORY")
+
+
 @pytest.mark.parametrize("times", [1, 2])
 def test_repeated_calls_of_ops_share_memory_for_what_they_pass_on_except_in_a_graph(
     fake: FakeDriver, monkeypatch: Any, times: int
@@ -453,8 +457,12 @@ def test_repeated_calls_of_ops_share_memory_for_what_they_pass_on_except_in_a_gr
     ops[0](a, c)
     assert ops[0].looked == 3 and fake.seen[-times][0][1] == spare.ptr
     monkeypatch.setattr(fake, "capturing", lambda stream, ordinal: False)
-    monkeypatch.setattr(repeats, "HELD", 4095)  # what does not fit in the memory is not repeated
-    ops[0](Torch(1 << 14), c), ops[0](Torch(1 << 14), c)
+    # what does not fit in the memory is not repeated, and has its own
+    monkeypatch.setattr(repeats, "_memory", {})
+    for of, name, value in ((fake, "allocate", out_of_memory), (repeats, "HELD", 4095)):
+        monkeypatch.setattr(of, name, value)
+        ops[0](Torch(1 << 14), c)
+        assert fake.seen[-times][0][1] == spare.ptr
     assert ops[0].looked == 5
 
 

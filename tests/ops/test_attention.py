@@ -15,14 +15,13 @@ import pytest
 import flash_attention
 import numpipe
 from numpipe.launch.array_info import ArrayInfo
-from numpipe.ops import attention
+from numpipe.ops import attention, operands
 from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, WIDTHS, Config, Form, choose, kernel
 from tests.kernels.attention_cases import CASES, Case
 from tests.kernels.compilers import compiles
 
 # the package's attribute of this name is the function
 OP = importlib.import_module("numpipe.ops.attention")
-CONFIGURED = importlib.import_module("numpipe.ops.attention_configs")
 SMALL, ALONE = Config(64), Config(64, 1, alone=True)
 
 
@@ -236,9 +235,9 @@ def test_an_operand_that_the_kernel_cannot_load_is_copied_once_and_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     copy = on_gpu((8, 100, 64), (6400, 64, 1))
-    monkeypatch.setattr(CONFIGURED, "copied", lambda *_: copy)
+    monkeypatch.setattr(operands, "copied", lambda *_: copy)
     monkeypatch.setenv("NUMPIPE_LOG", "launch")
-    found = CONFIGURED._loaded("k", info, {})
+    found = operands._loaded("attention", "k", info, {})
     told = capsys.readouterr().err
     assert (found is info, told == "") == (not reason, not reason) and reason in told
     if reason:
@@ -256,7 +255,9 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
     case = Case(1, 4, 1, 40, 72)
     q, k, v = case.arrays()
     shown: list[ArrayInfo] = []
-    monkeypatch.setattr(CONFIGURED, "_loaded", lambda _name, info, *_: shown.append(info) or info)
+    monkeypatch.setattr(
+        operands, "_loaded", lambda _op, _name, info, *_: shown.append(info) or info
+    )
     repeated = [np.broadcast_to(x, (1, 4, 72, 64)) for x in (k, v)]
     np.testing.assert_array_equal(
         attention(q, *repeated, target="sim"), attention(q, k, v, target="sim")

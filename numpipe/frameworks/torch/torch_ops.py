@@ -185,7 +185,7 @@ class TorchOp:
                 return self._call_on_mesh(arrays, options, out, where)
             if out is None and direct(*arrays):
                 if differentiated(*arrays):
-                    return self._present(self.recorded(arrays, options, None))
+                    return self.recorded(arrays, options, None)
                 try:
                     return declared.call(arrays, options)
                 except Exception:
@@ -201,7 +201,7 @@ class TorchOp:
                 return out
             graded = transformed() and torch.is_grad_enabled()
             if graded and not any(map(callable, options)):
-                return self._present(self.recorded(arrays, options, None, _Transformed))
+                return self.recorded(arrays, options, None, _Transformed)
             return self._present(self.op(*arrays, *self._of_schema(options)))
 
         functools.update_wrapper(call, declared)
@@ -248,7 +248,7 @@ class TorchOp:
 
     def _present(self, made: Any) -> Any:
         """Return the results, without the empty tensors that stand for absent ones."""
-        if not isinstance(made, tuple):
+        if len(self.declared.results) == 1:
             return made
         always = [isinstance(dims, str) for dims in self.declared.results.values()]
         found = [
@@ -388,7 +388,7 @@ class TorchOp:
         if function is None:  # a transform may record a call whose gradient is never needed
             self.require_gradients(arrays)
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
-        return list(made) if mesh is not None else made
+        return list(made) if mesh is not None else self._present(made)
 
     def require_gradients(self, arrays: Sequence = ()) -> None:
         """Raise SpecError if the op has no gradients, or not that of an array that needs one."""
@@ -477,7 +477,9 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             saved = [each for each in saved for _ in range(gpus)]
         pairs = zip(saved, (*tensors, *results), strict=True)
         ctx.save_for_backward(*[tensor if each else None for each, tensor in pairs])
-        ctx.likes = [None if x is None else (x.shape, x.dtype) for x in tensors]
+        ctx.likes = [
+            x if x is None else SimpleNamespace(shape=x.shape, dtype=x.dtype) for x in tensors
+        ]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
@@ -488,14 +490,13 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             grads = tuple(map(_XP.contiguous, grads))
         values = op.named((*ctx.saved_tensors, *grads), op.known)
         wanted = op.named(ctx.needs_input_grad[1:], operands)
-        likes = [x and SimpleNamespace(shape=x[0], dtype=x[1]) for x in ctx.likes]
         found = op.declared.gradients_of(
             _XP,
             values | op.constants(ctx.call.options, ctx.call.mesh),
-            [name for name, each in wanted.items() if any(_flat([each]))],
-            op.named(likes, operands),
+            [name for name, each in wanted.items() if each is True or (each and True in each)],
+            op.named(ctx.likes, operands),
         )
-        nothing = op.named([None] * len(likes), operands)
+        nothing = op.named([None] * len(ctx.likes), operands)
         return (None, *_flat((nothing | found).values()))
 
     @staticmethod
@@ -542,9 +543,13 @@ def own_front(op: Op, function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        given = dict(zip(tensors, args, strict=False)) | named
-        check_tensors(function.__name__, **{name: given.get(name) for name in tensors})
-        return bound(*args, **named)
+        try:
+            return bound(*args, **named)
+        except Exception:
+            # report user errors in PyTorch's terms first
+            given = dict(zip(tensors, args, strict=False)) | named
+            check_tensors(function.__name__, **{name: given.get(name) for name in tensors})
+            raise
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call
