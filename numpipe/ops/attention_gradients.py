@@ -468,7 +468,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     dV, the second one dS and dK. P passes through shared memory in float32 to the second one. The
     CTAs of a cluster send each other dS, and each adds dQ of half of the columns for the keys of
     both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
-    step late, so that what is sent has arrived.
+    step late, so that what is sent has arrived. They load Q and dO for each other.
     """
     depth, index, half = form.depth, form.place, form.depth // 2
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
@@ -539,10 +539,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2),
+                BlockSpec(block, matrix, buffer_count=2, collective_axes="pair"),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1),
+                BlockSpec(block, matrix, buffer_count=1, collective_axes="pair"),
             ),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
