@@ -374,6 +374,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
+            # counted up: to divide the number of a step takes a tenth of the step
+            block, base, begun = cta.start, 0, False
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
@@ -384,7 +386,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             if wg == 1:
                 barrier_wait(started)
             for (
-                (h, i),
+                _,
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
@@ -393,8 +395,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                i_first = (cta.start + i) * n
-                if cta.start + i < cta.whole or (
+                i_first = block * n
+                if block < cta.whole or (
                     form.ranges and outside(i_first, n, cta.skipped, cta.queries)
                 ):
                     least = cta.first - cta.diagonal - i_first
@@ -402,7 +404,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least, low, high)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
-                if h + i == 0 and wg == 0:
+                if not begun and wg == 0:
                     barrier_arrive(started)
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
@@ -433,8 +435,13 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(part, at_before)
-                    at_before = base + h * of_head + (cta.start + i) * 2 * lines
+                    at_before = base + block * 2 * lines
                     now, before, last = last, now, before
+                block, begun = block + 1, True
+                if block == cta.end:
+                    block = cta.start
+                    if dq is not None:
+                        base += of_head
             if dq is not None:
                 barrier_wait(written.at[before])
                 part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
