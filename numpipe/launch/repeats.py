@@ -9,23 +9,28 @@ way as by the first call. On a mesh, the key contains the marks of the arrays on
 process, and there is one launch per GPU.
 
 Calls of kernels with run-time scalars are not cached, because each call writes them. A call of an
-op may launch several kernels, which are repeated together, with the arrays that pass data from one
-to the next."""
+op may launch several kernels, which are repeated together. The arrays that they pass on are in
+memory that all repeated calls on a stream share."""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import itertools
 import math
 import operator
 import sys
+import threading
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from ..arch.dimensions import Ints
+import numpy as np
+
+from ..arch.dimensions import Ints, round_up
+from ..arch.target import LINE
 from . import driver
-from .array_info import ArrayInfo
+from .array_info import ArrayInfo, Kind, dense_strides
 from .collected_launches import Collected, collecting
 from .device_array import DeviceArray
 from .driver_errors import DriverError, of_kernel
@@ -33,7 +38,7 @@ from .launcher import Launch
 from .mesh import Mesh
 from .output_arrays import maker
 from .peer_access import Together
-from .streams import as_stream, follow
+from .streams import LEGACY_DEFAULT, as_stream, follow
 from .table import Table
 
 Mark = tuple
@@ -224,26 +229,62 @@ def recorded(array: Any) -> bool:
     return asked and torch is not None and torch.is_grad_enabled()
 
 
-HELD, MOST_HELD = 1 << 25, 1 << 28
-"""most bytes of the arrays that the launches of one call, and of all calls of an op, pass on"""
+HELD = 1 << 28
+"""most bytes of the arrays that the launches of a repeated call pass on"""
+_memory: dict[tuple[int, int], DeviceArray] = {}
+"""(device, stream) -> memory for these arrays: calls on a stream run one after another"""
+_order = threading.RLock()
+"""held from the first launch of such a call to its last: other threads use the memory, too"""
 
 
 class Series:
-    """The launches of one call, in order, and the arrays that it allocated for them."""
+    """The launches of one call, in order, and the memory in which they pass arrays on."""
 
-    def __init__(self, launches: Sequence[Launch], passed: Sequence[ArrayInfo]) -> None:
-        self.launches, self.passed = launches, passed
+    def __init__(self, launches: Sequence[Launch], memory: Sequence[DeviceArray]) -> None:
+        self.launches, self.memory = launches, memory
         self.prepared, self.stream = launches[0].prepared, launches[0].stream
 
     def __call__(self) -> None:
-        for launch in self.launches:
-            launch()
+        with _order:
+            for launch in self.launches:
+                launch()
 
     @property
     def free(self) -> bool:
         """Whether it may be repeated: a graph that is being captured may outlive its arrays."""
         first = self.launches[0]
-        return not driver.get().capturing(first.stream, first.device)
+        # nothing can capture the legacy default stream
+        return first.stream == LEGACY_DEFAULT or not driver.get().capturing(
+            first.stream, first.device
+        )
+
+
+class Passed(Collected):
+    """The launches of a call, which pass arrays of this kind on in the memory of their stream."""
+
+    def __init__(self, kind: Kind, stream: int) -> None:
+        super().__init__()
+        self._kind, self._stream = kind, stream
+        self.memory: list[DeviceArray] = []
+        self.fits = True
+
+    def allocate(self, shape: Sequence[int], dtype: np.dtype, device: int) -> ArrayInfo | None:
+        shape, place = tuple(shape), (device, self._stream)
+        first, memory = self._allocated, _memory.get(place)
+        end = first + round_up(math.prod(shape) * dtype.itemsize, LINE)
+        if end <= HELD and (memory is None or end > memory.nbytes):
+            # recorded launches keep the previous memory. PyTorch may have reserved all of the GPU's
+            with contextlib.suppress(DriverError):
+                size = min(HELD, 2 * end)
+                memory = _memory[place] = DeviceArray((size,), np.uint8, self._stream, device)
+        if memory is None or end > memory.nbytes:
+            self.fits = False
+            return None
+        self._allocated = end
+        self.memory.append(memory)
+        strides = dense_strides(shape, dtype.itemsize)
+        at = memory.ptr + first
+        return ArrayInfo(self._kind, at, shape, strides, dtype, device, True, memory)
 
 
 class OpRepeats(Repeats):
@@ -257,8 +298,6 @@ class OpRepeats(Repeats):
         """`several`: whether the op may have several outputs, which are passed as a tuple."""
         super().__init__(Table())
         self.op, self.several = op, several
-        self._held = 0
-        """bytes of arrays that cached calls pass on"""
 
     def again(
         self,
@@ -304,6 +343,7 @@ class OpRepeats(Repeats):
         out: Any,
         infos: Sequence[ArrayInfo],
         count: int = 1,
+        stream: Any = None,
     ) -> None:
         """Make a call on one GPU by `run`, and cache its launches.
 
@@ -316,19 +356,18 @@ class OpRepeats(Repeats):
         if described or any(info.kind == "host" or not learn(info) for info in infos):
             run()
             return
-        with collecting(Collected()) as collected:
+        handle = follow(infos)() if stream is None else as_stream(stream)
+        if driver.get().capturing(handle, infos[0].device):
+            run()  # a graph may outlive the arrays that are passed on
+            return
+        passed = Passed(infos[0].kind, handle)
+        with _order, collecting(passed):
             run()
-        launches = [one for one in collected.launches if isinstance(one, Launch)]
-        if not launches or len(launches) < len(collected.launches):
+        launches = [one for one in passed.launches if isinstance(one, Launch)]
+        if not launches or len(launches) < len(passed.launches) or not passed.fits:
             return
         launched: Any = launches[0]
-        own = {id(info.owner) for info in infos}
-        passed = {info.ptr: info for info in collected.arrays if id(info.owner) not in own}
-        if passed or len(launches) > 1:
-            nbytes = sum(math.prod(one.shape) * one.dtype.itemsize for one in passed.values())
-            launched = Series(launches, [*passed.values()])
-            if nbytes > HELD or self._held + nbytes > MOST_HELD or not launched.free:
-                return
-            self._held += nbytes
+        if passed.memory or len(launches) > 1:
+            launched = Series(launches, passed.memory)
         outputs = [info.owner for info in infos[-count:]]
         self.learn(constants, arrays, outputs, [infos], count if out is None else 0, launched)

@@ -38,13 +38,13 @@ from ..language.tiles.reduce import partial_max, partial_sum
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo, tma_addressable
+from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.context import axis_index
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .attention_configs import CONFIGS as CONFIGS
-from .attention_configs import DEPTHS, WIDTHS, Config, Form, choose, with_functions
+from .attention_configs import DEPTHS, L2, WIDTHS, Config, Form, choose, with_functions
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
 from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
@@ -52,12 +52,11 @@ from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
 from .derivatives import derivative
-from .op_outputs import Place, same, tell_copied
-from .operands import copied
+from .op_outputs import Place, same
+from .operands import loaded
 
 __all__ = ["attention", "attention_blocks"]
 
-L2 = 32 << 20  # most bytes of keys and values that a group of interleaved heads may have
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
 
@@ -73,13 +72,10 @@ def kernel(config: Config, form: Form) -> Kernel:
     """Return the kernel for a config and a form."""
     if config.alone:
         return short_kernel(config, form)
-    by_head, order = form.layout == "bhsd", "products" if config.turns else None
+    place, order = form.place, "products" if config.turns else None
     score = form.score and caller("score", form.score, form.arrays[0])
     mask = form.mask and caller("mask", form.mask, form.arrays[1])
-    rows_of_q, keys_of_k = (
-        (None, None, Element(n), form.depth) if by_head else (None, Element(n), None, form.depth)
-        for n in (config.rows, config.keys)
-    )
+    rows_of_q, keys_of_k = (form.block(Element(n)) for n in (config.rows, config.keys))
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
@@ -135,13 +131,13 @@ def kernel(config: Config, form: Form) -> Kernel:
             else:
                 i = height - 1 - n if form.causal else n  # the longest tiles first
                 if blocks is not None:
-                    i = blocks[b % blocks.shape[0], h % blocks.shape[1], n, blocks.shape[3] - 1]
+                    bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+                    i = blocks[bm, hm, n, blocks.shape[3] - 1]
                 row, first_key = i * config.rows, 0
                 own, seen = ds(row + wg * 64, 64), row + diagonal + 1
                 if blocks is not None:
                     own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
             if blocks is not None:
-                bm, hm = b % blocks.shape[0], h % blocks.shape[1]
                 parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
                 steps = parts + wholes
                 rest = min(wholes, max(0, steps - 1))
@@ -225,36 +221,34 @@ def kernel(config: Config, form: Form) -> Kernel:
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 
-            def at(head, i):
-                return (b, head, i, 0) if by_head else (b, i, head, 0)
-
             # a step computes the scores of one block, and the product of the previous one
             outside = k.shape[form.positions]
 
             def kv(first):
-                def place(p):
+                def keys_at(p):
                     # a block that no step needs is outside of the array, so nothing is read
-                    return at(
-                        hk,
-                        first_key + block(p) * config.keys if p >= 0 and p < steps else outside,
-                    )
+                    needed = p >= 0 and p < steps
+                    s = first_key + block(p) * config.keys if needed else outside
+                    return place(b, hk, s, 0)
 
                 return (
                     BlockSpec(
                         keys_of_k,
-                        lambda j: place(first + j),
+                        lambda j: keys_at(first + j),
                         buffer_count=config.slots,
                         mode="zero",
                     ),
                     BlockSpec(
                         keys_of_k,
-                        lambda j: place(first + j - 1),
+                        lambda j: keys_at(first + j - 1),
                         buffer_count=config.slots,
                         mode="zero",
                     ),
                 )
 
-            q_spec = BlockSpec(rows_of_q, lambda _: at(h, row), buffer_count=config.q_slots)
+            q_spec = BlockSpec(
+                rows_of_q, lambda _: place(b, h, row, 0), buffer_count=config.q_slots
+            )
             queries = pipeline(grid=(1,), in_specs=(q_spec,), manual_consumed_barriers=True)
             # Three pipelines on the same slots: blocks with a mask, blocks without, the last
             # product. V of the first step and K of the last are out of range
@@ -330,7 +324,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
             out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-            o[(b, h, own, ds(0, form.depth)) if by_head else (b, own, h, ds(0, form.depth))] = out
+            o[place(b, h, own, ds(0, form.depth))] = out
             if lse is not None:
                 lse[b, h, own] = (top * unit + np.log2(weight)) * math.log(2)
 
@@ -340,39 +334,23 @@ def kernel(config: Config, form: Form) -> Kernel:
 def _result(
     q: Any,
     k: Any,
-    v: Any,
+    score: tuple | None,
+    mask: tuple | None,
     layout: str,
     causal: bool,
     diagonal: int,
+    blocks: Any = None,
     exact: bool = True,
     batch_invariant: bool = False,
 ) -> ArrayType:
-    """Return the shape and type of the result. Raises SpecError if the operands do not match, and
-    for options that contradict each other."""
+    """Return the shape and type of the result. Raises SpecError if the operands do not match, for
+    options that contradict each other, and for functions that take other arguments."""
     check_invariant("attention", exact, batch_invariant)
     if diagonal and not causal:
         raise SpecError(
             f"attention: diagonal={diagonal} moves the causal mask, but causal is False; fix: pass "
             "causal=True, or leave diagonal out"
         )
-    check_shapes(tuple(q.shape), tuple(k.shape), tuple(v.shape), layout)
-    return ArrayType(q.shape, q.dtype)
-
-
-def _masked_result(
-    q: Any,
-    k: Any,
-    v: Any,
-    blocks: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    layout: str,
-    causal: bool,
-    diagonal: int,
-    exact: bool,
-    batch_invariant: bool,
-) -> ArrayType:
-    """Return the same for a call with functions. Raises SpecError if they take other arguments."""
     if causal and mask is not None:
         raise SpecError(
             "attention: causal=True and a mask; fix: leave causal out, and let the mask function "
@@ -383,7 +361,7 @@ def _masked_result(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
         )
-    made = _result(q, k, v, layout, causal, diagonal, exact, batch_invariant)
+    check_heads(q, k, layout)
     check_function("score", score)
     check_function("mask", mask)
     if blocks is not None:
@@ -395,7 +373,7 @@ def _masked_result(
                 f"attention: blocks {tuple(blocks.shape)} must have the shape {wanted}; fix: pass "
                 "what attention_blocks returns for q, k and the same mask, and leave config out"
             )
-    return made
+    return ArrayType(q.shape, q.dtype)
 
 
 def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
@@ -410,15 +388,14 @@ def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
     if not return_lse:
         return None
-    form = Form(0, False, layout, True)
-    return ArrayType((q.shape[0], q.shape[form.heads], q.shape[form.positions]), np.float32)
+    return Form(0, False, layout, True).results(q)[1]
 
 
 def _launch(
     q: ArrayInfo,
     k: ArrayInfo,
     v: ArrayInfo,
-    out: ArrayInfo,
+    o: ArrayInfo,
     lse: ArrayInfo | None,
     blocks: ArrayInfo | None,
     score: tuple | None,
@@ -434,54 +411,50 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
-    form = Form(
-        next(width for width in WIDTHS if width >= depth),
-        causal,
-        layout,
-        lse is not None,
-        score=of_score,
-        mask=of_mask,
-        arrays=(len(for_score), len(for_mask)),
-    )
+    form, of_functions = Form.of(depth, causal, layout, lse is not None, score=score, mask=mask)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
-    if form.functions and (config is None or batch_invariant):
-        config = with_functions(depth, exact, mask is not None)
-    elif batch_invariant:
-        config = choose(form.depth)
-    if config is None:
-        device = launch.gpu_state().device
-        config = choose(
-            form.depth,
-            causal,
-            exact,
-            q.shape[form.positions],
-            k.shape[form.positions],
-            heads,
-            device.sm_count if device else DEFAULT.sms,
-        )
+    if config is None or batch_invariant:
+        sizes = q.shape[form.positions], k.shape[form.positions], heads
+        config = fitting(form, exact, batch_invariant, *sizes)
     elif config.alone and form.functions:
         raise SpecError(
             "attention: a config with alone=True has no score or mask; fix: leave config out"
         )
-    arrays = [_loaded(name, info, place) for name, info in zip("qkv", (q, k, v), strict=True)]
+    arrays = loaded("attention", {"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
-    if of_mask is not None:
+    if mask is not None:
         arrays.append(
-            blocks
-            or visible_blocks(q, k, of_mask, for_mask, config.rows, config.keys, layout, place)
+            blocks or visible_blocks(q, k, form, of_functions, config.rows, config.keys, place)
         )
     kernel(config, form)(
         *arrays,
-        *for_score,
-        *for_mask,
-        out=out if lse is None else (out, lse),
-        scale=scale * math.log2(math.e) if of_score is None else scale,
+        *of_functions,
+        out=o if lse is None else (o, lse),
+        scale=scale * math.log2(math.e) if score is None else scale,
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
         **place,
     )
+
+
+def fitting(
+    form: Form,
+    exact: bool,
+    batch_invariant: bool,
+    queries: int,
+    keys: int,
+    heads: int,
+    alone: bool = True,
+) -> Config:
+    """Return the config for a form and for the number of queries, keys and heads."""
+    if form.functions:
+        return with_functions(form.depth, exact, form.mask is not None)
+    if batch_invariant:
+        return choose(form.depth)
+    device = launch.gpu_state().device
+    sms = device.sm_count if device else DEFAULT.sms
+    return choose(form.depth, form.causal, exact, queries, keys, heads, sms, alone)
 
 
 def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
@@ -500,40 +473,28 @@ CHECKS = {
     "layout": word("bhsd", "bshd"),
     "deterministic": FLAG,
 }
-TYPES, NUMBERS = ("float16", "bfloat16"), Operand("", ("float32",))
+TYPES, SUMS = ("float16", "bfloat16"), Operand("batch m n", ("float32",))
+QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
 
 def _gradient_of_q(
     q: Any,
     k: Any,
-    v: Any,
-    o: Any,
     lse: Any,
-    grad: Any,
-    grad_lse: Any,
+    score: tuple | None,
+    mask: tuple | None,
     layout: str,
     causal: bool,
     diagonal: int,
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
-    result, sums = _result(q, k, v, layout, causal, diagonal), _sums(q, layout, True)
-    check_results("attention_backward", o, lse, grad, grad_lse, result, sums)
-    return result
-
-
-def check_results(
-    op: str, o: Any, lse: Any, grad: Any, grad_lse: Any, result: Any, sums: Any
-) -> None:
-    """Raise SpecError if the results of attention and their gradients do not have the shapes of
-    `result` and of `sums`."""
-    wanted: tuple = (("o", o, result), ("lse", lse, sums), ("grad", grad, result))
-    for name, info, like in (*wanted, ("grad_lse", grad_lse or lse, sums)):
-        if tuple(info.shape) != tuple(like.shape):
-            raise SpecError(
-                f"{op}: '{name}' must have the shape {tuple(like.shape)}, got "
-                f"{tuple(info.shape)}; fix: pass what {op.removesuffix('_backward')}(…, "
-                "return_lse=True) returns, and gradients of the same shapes"
-            )
+    sums: Any = _sums(q, layout, True)
+    if tuple(lse.shape) != tuple(sums.shape):
+        raise SpecError(
+            f"attention_backward: 'lse' must have the shape {tuple(sums.shape)}, got "
+            f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
+        )
+    return _result(q, k, score, mask, layout, causal, diagonal)
 
 
 def _launch_backward(
@@ -542,7 +503,7 @@ def _launch_backward(
     v: ArrayInfo,
     o: ArrayInfo,
     lse: ArrayInfo,
-    grad: ArrayInfo,
+    grad_o: ArrayInfo,
     grad_lse: ArrayInfo | None,
     dq: ArrayInfo,
     dk: ArrayInfo,
@@ -557,36 +518,18 @@ def _launch_backward(
     deterministic: bool,
     place: Place,
 ) -> None:
-    depth = q.shape[3]
-    (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
-    form = Form(
-        next(each for each in DEPTHS if each >= depth),
-        causal,
-        layout,
-        score=of_score,
-        slope=score_gradient or (of_score and derivative(of_score)),
-        mask=of_mask,
-        arrays=(len(for_score), len(for_mask)),
-    )
-    loaded = {"q": q, "k": k, "v": v, "grad": grad}
-    q, k, v, grad = (_loaded(name, info, place) for name, info in loaded.items())
-    scale = depth**-0.5 if scale is None else float(scale)
-    arrays = q, k, v, o, lse, grad, grad_lse, dq, dk, dv
-    of_functions = [*for_score, *for_mask]
-    launch_gradients(
-        *arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions
-    )
+    slope = score_gradient or (score and derivative(score[0]))
+    functions = {"score": score, "mask": mask, "slope": slope}
+    form, of_functions = Form.of(q.shape[3], causal, layout, depths=DEPTHS, **functions)
+    arrays = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
+    options = form, diagonal, scale, deterministic, place
+    launch_gradients(*arrays, *options, of_functions=of_functions)
 
 
 @op(
     operands={
-        "q": "",
-        "k": "",
-        "v": "",
-        "o": "",
-        "lse": NUMBERS,
-        "grad": "",
-        "grad_lse": NUMBERS,
+        **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
+        **{"grad_o": QUERIES, "grad_lse": SUMS},
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -602,7 +545,7 @@ def attention_backward(
     v: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any = None,
     *,
     score: Any = None,
@@ -621,85 +564,16 @@ def attention_backward(
     and their gradients."""
 
 
-def _gradients(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    out: Any,
-    lse: Any,
-    grad_out: Any,
-    grad_lse: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    score_gradient: Function | None,
-    causal: bool,
-    diagonal: int,
-    scale: float | None,
-    layout: str,
-    deterministic: bool,
-) -> Any:
-    return xp(
-        attention_backward,
-        *(q, k, v, out, lse, grad_out, grad_lse),
-        score=score,
-        mask=mask,
-        score_gradient=score_gradient,
-        causal=causal,
-        diagonal=diagonal,
-        scale=scale,
-        layout=layout,
-        deterministic=deterministic,
-    )
-
-
-def _recorded(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    blocks: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    score_gradient: Function | None,
-    causal: bool,
-    diagonal: int,
-    scale: float | None,
-    layout: str,
-    exact: bool,
-    deterministic: bool,
-    batch_invariant: bool,
-) -> Any:
-    """Compute attention with the sums, which its gradients need."""
-    made, _ = xp(
-        attention,
-        *(q, k, v),
-        blocks=blocks,
-        score=score,
-        mask=mask,
-        score_gradient=score_gradient,
-        causal=causal,
-        diagonal=diagonal,
-        scale=scale,
-        layout=layout,
-        exact=exact,
-        return_lse=True,
-        deterministic=deterministic,
-        batch_invariant=batch_invariant,
-    )
-    return made
-
-
 @op(
-    operands={"q": "", "k": "", "v": "", "blocks": Operand("", ("int32",))},
-    results={"out": _masked_result, "lse": _sums},
+    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": Operand("", ("int32",))},
+    results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
     functions=("score", "mask"),
     checks=CHECKS
     | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG, "config": a(Config) | NONE},
-    gradients={"q k v": _gradients},
-    composite=lambda return_lse: None if return_lse else _recorded,
+    gradients={"q k v": attention_backward},
+    composite="return_lse",
     batching="merge",
     operations=lambda q, k, layout: 4.0 * math.prod(q.shape) * k.shape[layout.index("s")],
 )
@@ -749,21 +623,23 @@ def attention(
                 (batches, heads, queries); -inf where a query sees no key
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
-                differ from run to run; all other results are always reproducible
+                differ from run to run, unless there are functions; all other results are always
+                reproducible
     batch_invariant
                 let the bits of a row of the result and its sum depend only on its query, and on
                 the keys and values that it sees: not on the number of queries, heads and batches,
                 nor on a mask that hides nothing from it. The config is then the same for all shapes
                 of a depth. The gradients of k and v add up queries, so they have no such option
     out         array for the result, or with return_lse a pair of arrays; allocated by default
-    config      by default what `choose` returns; ignored if gradients are needed
+    config      by default what `choose` returns
     target, stream
                 as for any kernel
 
     Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
     column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
     key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
-    blocks of which it hides a part. There are no gradients of the functions' arrays.
+    blocks of which it hides a part. There are no gradients of the functions' arrays: PyTorch raises
+    SpecError for one that requires a gradient.
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
@@ -778,7 +654,7 @@ def attention(
 
 
 def _blocks(q: Any, k: Any, mask: tuple, layout: str) -> ArrayType:
-    check_shapes(tuple(q.shape), tuple(k.shape), tuple(k.shape), layout)
+    check_heads(q, k, layout)
     check_function("mask", mask)
     return blocks_of(q, k, mask[0], layout)
 
@@ -791,12 +667,12 @@ def _launch_blocks(
     blocks: ArrayInfo,
     place: Place,
 ) -> None:
-    config, (of, *arrays) = with_functions(q.shape[3]), mask
-    visible_blocks(q, k, of, arrays, config.rows, config.keys, layout, place, lists=blocks)
+    config, (form, arrays) = with_functions(q.shape[3]), Form.of(1, False, layout, mask=mask)
+    visible_blocks(q, k, form, arrays, config.rows, config.keys, place, lists=blocks)
 
 
 @op(
-    operands={"q": "", "k": ""},
+    operands={"q": QUERIES, "k": KEYS},
     results={"blocks": _blocks},
     types=TYPES,
     launch=_launch_blocks,
@@ -896,17 +772,11 @@ def scaled_dot_product_attention(
             "shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     heads, shared = query.shape[-3], key.shape[-3]
-    if query.ndim > 3 and heads != shared:
-        if not enable_gqa:
-            raise SpecError(
-                f"{name}: query has {heads} heads, key {shared}; fix: pass "
-                "enable_gqa=True if each key head serves several query heads"
-            )
-        if heads % shared:
-            raise SpecError(
-                f"{name}: {shapes}: the heads of the query, {heads}, must be a multiple "
-                f"of the key's, {shared}"
-            )
+    if query.ndim > 3 and heads != shared and not enable_gqa:
+        raise SpecError(
+            f"{name}: query has {heads} heads, key {shared}; fix: pass "
+            "enable_gqa=True if each key head serves several query heads"
+        )
     q, k, v = (
         x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
         for x in (query, key, value)
@@ -915,42 +785,14 @@ def scaled_dot_product_attention(
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 
-def _loaded(name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
-    """Return an operand that the kernel's pipelines can load: the array itself or a copy."""
-    if info.kind == "host" or 0 in info.shape:
-        return info
-    inner = (
-        "its last dimension is not contiguous"
-        if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize
-        else None
-    )
-    reason = inner or tma_addressable(info)
-    if reason is None:
-        return info
-    tell_copied("attention", name, info, reason)
-    made = copied(info, place)  # the copy merges the first two dimensions
-    return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))
-
-
-def check_shapes(q: tuple, k: tuple, v: tuple, layout: str) -> None:
-    """Raise SpecError if the shapes of the operands do not match."""
-    if odd := [(name, shape) for name, shape in (("q", q), ("k", k), ("v", v)) if len(shape) != 4]:
+def check_heads(q: Any, k: Any, layout: str) -> None:
+    """Raise SpecError for a number of heads, or a depth, that kernels do not have."""
+    if not 1 <= q.shape[-1] <= WIDTHS[-1]:
         raise SpecError(
-            f"attention: '{odd[0][0]}' must have 4 dimensions, {', '.join(layout)}, got shape "
-            f"{odd[0][1]}"
+            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {tuple(q.shape)} has "
+            f"{q.shape[-1]}; fix: use more heads of fewer elements"
         )
-    if not 1 <= q[3] <= WIDTHS[-1]:
-        raise SpecError(
-            f"attention: the depth of a head must be 1…{WIDTHS[-1]}, 'q' {q} has {q[3]}; fix: use "
-            "more heads of fewer elements"
-        )
-    if k != v or (k[0], k[3]) != (q[0], q[3]):
-        raise SpecError(
-            "attention: 'k' and 'v' must have one shape, with the batches and the depth of 'q' "
-            f"{q}, got {k} and {v}"
-        )
-    axis = layout.index("h")
-    heads, shared = q[axis], k[axis]
+    heads, shared = (x.shape[layout.index("h")] for x in (q, k))
     if shared == 0 or heads % shared:
         raise SpecError(
             f"attention: the {heads} heads of 'q' must be a multiple of the {shared} heads of 'k'"

@@ -11,7 +11,8 @@ import numpy as np
 
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import Function
+from ..core.functions import Function, function
+from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType
 from .declaration import of_function
 
@@ -20,6 +21,10 @@ DEPTHS = (64, 128, 256)
 WIDTHS = (32, 64, 96, 128, 192, 256)
 """columns that blocks of Q, K and V may have; columns beyond the head's depth are zeros"""
 AT_ONCE = 3  # CTAs per SM of a config with `alone`
+
+
+L2 = 32 << 20
+"""most bytes that the heads which are computed at the same time may read"""
 
 
 @dataclass(frozen=True)
@@ -118,6 +123,16 @@ SMALLER = {
 """depth -> pairs of configs with fewer rows, for short sequences: (exact, lazy)"""
 
 
+@function
+def by_head(b, h, s, d):  # type: ignore[no-untyped-def]
+    return b, h, s, d
+
+
+@function
+def by_position(b, h, s, d):  # type: ignore[no-untyped-def]
+    return b, s, h, d
+
+
 @dataclass(frozen=True)
 class Form:
     """The parts of the computation other than the config.
@@ -142,6 +157,22 @@ class Form:
     slope: Function | None = None
     mask: Function | None = None
     arrays: tuple[int, int] = (0, 0)
+
+    @classmethod
+    def of(
+        cls,
+        depth: int,
+        *given: Any,
+        depths: tuple = WIDTHS,
+        score: Any = None,
+        mask: Any = None,
+        **more: Any,
+    ) -> tuple[Form, list[ArrayInfo]]:
+        """Return the form of a call with heads of this depth, and the arrays of its functions."""
+        (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
+        more |= {"score": of_score, "mask": of_mask, "arrays": (len(for_score), len(for_mask))}
+        width = next(each for each in depths if each >= depth)
+        return cls(width, *given, **more), [*for_score, *for_mask]
 
     @property
     def functions(self) -> bool:
@@ -177,6 +208,16 @@ class Form:
     @property
     def positions(self) -> int:
         return self.layout.index("s")
+
+    @property
+    def place(self) -> Function:
+        """The kernel function of an index (batch, head, position, depth) of an array."""
+        return by_head if self.layout == "bhsd" else by_position
+
+    def block(self, positions: Any) -> tuple:
+        """Return the block shape (`BlockSpec`) of some positions of a head."""
+        sizes = {"s": positions, "d": self.depth}
+        return tuple(map(sizes.get, self.layout))
 
     def results(self, q: Any) -> tuple[ArrayType, ...]:
         sums = ArrayType((q.shape[0], q.shape[self.heads], q.shape[self.positions]), np.float32)

@@ -1,8 +1,8 @@
 """Gradients of attention with score and mask functions.
 
-With functions, one kernel does not have enough registers to compute all gradients in one pass
-(`attention_gradients`). Here `of_keys` computes dK and dV, and `of_queries` dQ. Both compute P and
-dS again from the products, in registers, and add up in a fixed order. With a mask, each loads the
+With functions, one kernel does not have enough registers to compute all gradients in one pass.
+Here `of_keys` computes dK and dV, and `attention_gradients.of_queries` dQ. Both compute P and dS
+again from the products, in registers, and add up in a fixed order. With a mask, each loads the
 blocks of its own list.
 """
 
@@ -22,7 +22,6 @@ from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.pipeline.pipelines import pipeline
-from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import iota
 from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
@@ -39,9 +38,7 @@ from .op_outputs import Place
 ROWS = 64
 """queries of a step of `of_keys`"""
 BLOCK = 128
-"""keys of a CTA of `of_keys`, and queries of a CTA of `of_queries`"""
-KEYS = {64: 64, 128: 64, 256: 32}
-"""depth -> keys of a step of `of_queries`"""
+"""keys of a CTA of `of_keys`"""
 
 
 @functools.cache
@@ -57,21 +54,21 @@ def scores(form: Form) -> Function:
     def weights(s, stats, masked, b, h, query, key, sizes, arrays):
         queries, keys, diagonal, scale = sizes
         score_0, score_1, score_2, mask_0, mask_1, mask_2 = arrays
-        i, j, s, slope = query, key, s * scale, 1.0
+        i, j, factor, slope = query, key, scale * math.log2(math.e), 1.0
         if masked:
             i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
-        if slope_of is not None:
+        if of is not None and slope_of is not None:
+            s, factor = s * scale, math.log2(math.e)
             # 16 bits: half of the registers until dP is known
             slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)
-        if of is not None:
             s = of(s, b, h, i, j, score_0, score_1, score_2)
         if masked:
             if mask_of is not None:
                 s = np.where(mask_of(b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
             if form.causal:
                 s = np.where(query + diagonal >= key, s, -np.inf)
-            s = np.where((query < queries) & (key < keys), s, -np.inf)
-        return np.exp2(fma(s, math.log2(math.e), -stats)), slope
+            s = np.where(key < keys, s, -np.inf)
+        return np.exp2(fma(s, factor, -stats)), slope
 
     return weights
 
@@ -80,10 +77,8 @@ def scores(form: Form) -> Function:
 def of_keys(form: Form, *absent: str) -> Kernel:
     """Return the kernel of dk and dv, or of one of them. A CTA owns 128 keys and loops over blocks
     of queries, in all heads that share the keys."""
-    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
-    rows_of_q, keys_of_k = (
-        (None, None, n, depth) if by_head else (None, n, None, depth) for n in (ROWS, BLOCK)
-    )
+    depth, place, weights = form.depth, form.place, scores(form)
+    rows_of_q, keys_of_k = form.block(ROWS), form.block(BLOCK)
 
     @numpipe_kernel(
         grid=lambda k: cdiv(k.shape[form.positions], BLOCK) * k.shape[form.heads] * k.shape[0],
@@ -131,12 +126,9 @@ def of_keys(form: Form, *absent: str) -> Kernel:
         def block(i):
             return start + i if blocks is None else nth(blocks, bm, hm, j, i)
 
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
         matrix = BlockSpec(
             rows_of_q,
-            lambda h, i: place(hk * sharing + h, block(i), 0),
+            lambda h, i: place(b, hk * sharing + h, block(i), 0),
             buffer_count=1 if depth > 128 else 2,
         )
         vector = BlockSpec((None, None, ROWS), lambda h, i: (b, hk * sharing + h, block(i)))
@@ -145,7 +137,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
             zeros((64, depth if dk is not None else 8), np.float32),
             zeros((64, depth if dv is not None else 8), np.float32),
         )
-        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(hk, j, 0)),) * 2)
+        kv = pipeline(grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(b, hk, j, 0)),) * 2)
         main = pipeline(grid=(sharing, steps), in_specs=(matrix, vector, vector, matrix))
         for _, (k_tile, v_tile) in kv(k, v):
             for (h, i), (q_tile, stats_tile, delta_tile, do_tile) in main(q, stats, delta, grad):
@@ -168,7 +160,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
                     dp = wgmma_wait(wgmma(None, v_tile.at[own, :], do_tile.T))
                     grad_s = p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
                     dk_acc = wgmma(dk_acc, grad_s.astype(q.dtype), q_tile)
-        mine = place(hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
+        mine = place(b, hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
         if dk is not None:
             dk[mine] = (dk_acc * scale).astype(dk.dtype)
         if dv is not None:
@@ -177,98 +169,8 @@ def of_keys(form: Form, *absent: str) -> Kernel:
     return attention_function_gradients  # type: ignore[no-any-return]
 
 
-@functools.cache
-def of_queries(form: Form) -> Kernel:
-    """Return the kernel of dq. A CTA owns 128 queries and loops over blocks of keys."""
-    depth, by_head, weights = form.depth, form.layout == "bhsd", scores(form)
-    n = KEYS[depth]
-    rows_of_q, keys_of_k = (
-        (None, None, size, depth) if by_head else (None, size, None, depth) for size in (BLOCK, n)
-    )
-
-    @numpipe_kernel(
-        grid=lambda q: cdiv(q.shape[form.positions], BLOCK) * q.shape[form.heads] * q.shape[0],
-        num_compute_wgs=2,
-        wg_axis="wg",
-        memory_registers=40 if form.mask is not None else 24,
-        without=form.absent,
-        compiler_params=CompilerParams(approx_math=True),
-    )
-    def attention_function_gradient_of_queries(
-        q,
-        k,
-        v,
-        grad,
-        stats,
-        delta,
-        blocks,
-        score_0,
-        score_1,
-        score_2,
-        mask_0,
-        mask_1,
-        mask_2,
-        dq,
-        *,
-        scale,
-        diagonal,
-    ):
-        queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
-        head, i = program_id(0) // cdiv(queries, BLOCK), program_id(0) % cdiv(queries, BLOCK)
-        b, h = head // heads, head % heads
-        hk, first = h * k.shape[form.heads] // heads, i * BLOCK + axis_index("wg") * 64
-        last = min(keys, max(0, (i + 1) * BLOCK + diagonal)) if form.causal else keys
-        # keys that all queries see
-        whole = min(keys, max(0, i * BLOCK + diagonal + 1)) if form.causal else keys
-        steps, parts = cdiv(last, n), 0
-        if blocks is not None:
-            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
-            parts = blocks[bm, hm, i, 0]
-            steps = parts + blocks[bm, hm, i, 1]
-
-        def block(j):
-            return j if blocks is None else nth(blocks, bm, hm, i, j)
-
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
-
-        own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
-        offset = layout_cast(stats[b, h, mine], "column")[:, None]
-        total = layout_cast(delta[b, h, mine], "column")[:, None]
-        acc = zeros((64, depth), np.float32)
-        queries_of = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, i, 0)),) * 2
-        )
-        matrix = BlockSpec(keys_of_k, lambda j: place(hk, block(j), 0))
-        main = pipeline(grid=(steps,), in_specs=(matrix, matrix))
-        for _, (q_tile, do_tile) in queries_of(q, grad):
-            for (j,), (k_tile, v_tile) in main(k, v):
-                s = wgmma(None, q_tile.at[own, :], k_tile.T)
-                dp = wgmma(None, do_tile.at[own, :], v_tile.T)
-                s = wgmma_wait(s)
-                column = block(j) * n
-                p, slope = weights(
-                    s,
-                    offset,
-                    j < parts or column + n > whole,
-                    b,
-                    h,
-                    (iota(64) + first)[:, None],
-                    (iota(n) + column)[None, :],
-                    (queries, keys, diagonal, scale),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
-                )
-                dp = wgmma_wait(dp)
-                grad_s = p * (dp - total) * slope.astype(np.float32)
-                acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
-        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
-
-    return attention_function_gradient_of_queries  # type: ignore[no-any-return]
-
-
 def launch_function_gradients(
     read: tuple[ArrayInfo, ...],
-    dq: ArrayInfo,
     dk: ArrayInfo,
     dv: ArrayInfo,
     form: Form,
@@ -277,22 +179,28 @@ def launch_function_gradients(
     scale: float,
     place: Place,
 ) -> None:
-    """Compute dq, dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
+    """Compute dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
     `arrays` are those of the form's functions."""
-
-    def with_lists(rows: int, columns: int, by_keys: bool) -> Sequence[ArrayInfo]:
-        if form.mask is None:
-            return arrays
-        q, k, own = read[0], read[1], arrays[form.arrays[0] :]
-        found = visible_blocks(q, k, form.mask, own, rows, columns, form.layout, place, by_keys)
-        return [found, *arrays]
-
+    listed = with_lists(read, form, arrays, ROWS, BLOCK, place, by_keys=True)
     numbers = {"scale": scale, "diagonal": diagonal, **place}
-    of_queries(form)(*read, *with_lists(BLOCK, KEYS[form.depth], False), dq, **numbers)
-    if dk.shape[form.positions]:
-        listed = with_lists(ROWS, BLOCK, True)
-        if form.depth <= 128:
-            of_keys(form)(*read, *listed, dk, dv, **numbers)
-        else:  # registers do not have room for both
-            of_keys(form, "dv")(*read, *listed, dk, **numbers)
-            of_keys(form, "dk")(*read, *listed, dv, **numbers)
+    if form.depth <= 128:
+        of_keys(form)(*read, *listed, dk, dv, **numbers)
+    else:  # registers do not have room for both
+        of_keys(form, "dv")(*read, *listed, dk, **numbers)
+        of_keys(form, "dk")(*read, *listed, dv, **numbers)
+
+
+def with_lists(
+    read: tuple[ArrayInfo, ...],
+    form: Form,
+    arrays: Sequence[ArrayInfo],
+    rows: int,
+    columns: int,
+    place: Place,
+    by_keys: bool = False,
+) -> Sequence[ArrayInfo]:
+    """Return the arrays of the form's functions, after the lists of visible blocks of its mask."""
+    if form.mask is None:
+        return arrays
+    q, k, *_ = read
+    return [visible_blocks(q, k, form, arrays, rows, columns, place, by_keys), *arrays]

@@ -41,7 +41,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
-from .attention_configs import with_functions
+from .attention_configs import Form, with_functions
 from .declaration import of_function
 from .op_outputs import Place, allocated
 
@@ -159,31 +159,42 @@ def reads(of: Function, name: str) -> bool:
     )
 
 
+def shape_of(
+    q: Any, k: Any, mask: Function, rows: int, columns: int, layout: str, by_keys: bool = False
+) -> tuple[tuple, int]:
+    """Return the shape of the flags, and the number of heads that have each flag in common. There
+    is one list for all batches, or heads, if the mask does not read them."""
+    (queries, keys), (heads, shared) = ([x.shape[layout.index(at)] for x in (q, k)] for at in "sh")
+    blocks, sharing = (cdiv(queries, rows), cdiv(keys, columns)), 1
+    if not reads(mask, "head"):
+        heads = 1
+    elif by_keys:
+        heads, sharing = shared, heads // shared
+    batches = q.shape[0] if reads(mask, "batch") else 1
+    return (batches, heads, *(blocks[::-1] if by_keys else blocks)), sharing
+
+
 def visible_blocks(
     q: ArrayInfo,
     k: ArrayInfo,
-    mask: Function,
+    form: Form,
     arrays: Sequence[ArrayInfo],
     rows: int,
     columns: int,
-    layout: str,
     place: Place,
     by_keys: bool = False,
     lists: ArrayInfo | None = None,
 ) -> ArrayInfo:
     """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or
-    with `by_keys` of blocks of queries for each block of keys. There is one list for all batches,
-    or heads, if the mask does not read them."""
-    queries, keys = (x.shape[layout.index("s")] for x in (q, k))
-    batches, heads, sharing = q.shape[0] if reads(mask, "batch") else 1, 1, 1
-    if reads(mask, "head"):
-        heads, shared = (x.shape[layout.index("h")] for x in (q, k))
-        heads, sharing = (shared, heads // shared) if by_keys else (heads, 1)
-    blocks = cdiv(queries, rows), cdiv(keys, columns)
-    shape = batches, heads, *(blocks[::-1] if by_keys else blocks)
+    with `by_keys` of blocks of queries for each block of keys. `arrays` are those of the form's
+    functions."""
+    queries, keys = (x.shape[form.positions] for x in (q, k))
+    mask: Any = form.mask
+    shape, sharing = shape_of(q, k, mask, rows, columns, form.layout, by_keys)
     flags = allocated(q, shape, place, np.int32)
-    made = classify(mask, len(arrays), rows, columns, by_keys)
-    made(*arrays, flags, queries=queries, keys=keys, sharing=sharing, **place)
+    made = classify(mask, form.arrays[1], rows, columns, by_keys)
+    own = arrays[form.arrays[0] :]
+    made(*own, flags, queries=queries, keys=keys, sharing=sharing, **place)
     lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
     attention_mask_lists(flags, lists, **place)
     if not by_keys:
@@ -198,11 +209,9 @@ def visible_blocks(
 
 def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:
     """Return the shape and type of the result of `attention_blocks`."""
-    config, s = with_functions(q.shape[3]), layout.index("s")
-    batches = q.shape[0] if reads(mask, "batch") else 1
-    heads = q.shape[layout.index("h")] if reads(mask, "head") else 1
-    size = cdiv(q.shape[s], config.rows), cdiv(k.shape[s], config.keys) + 3
-    return ArrayType((batches, heads, *size), np.int32)
+    config = with_functions(q.shape[3])
+    (*rows, count), _ = shape_of(q, k, mask, config.rows, config.keys, layout)
+    return ArrayType((*rows, count + 3), np.int32)
 
 
 def check_function(name: str, given: tuple | None) -> None:

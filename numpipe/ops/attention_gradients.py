@@ -7,7 +7,8 @@ dS = P * (dO V^T - sum(dO * O)), the gradients are::
 
 Three kernels compute them: `prepare` the sums of dO * O, `of_keys` all three products in one pass
 over the queries, and `convert` rounds dQ, to which CTAs have added in float32 in any order.
-If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again.
+If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again. So
+it does with score and mask functions (`attention_function_gradients`).
 """
 
 # tiles in kernels have no types
@@ -23,12 +24,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.memory.copies import commit_smem
+from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.pipeline.pipelines import pipeline
@@ -43,94 +44,123 @@ from ..language.tiles.refs import ds
 from ..language.tiles.register_order import from_register_order, to_register_order
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import strided
-from ..plan.allocations import SMEM, Barrier
+from ..plan.allocations import SMEM, Barrier, ClusterBarrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
-from .attention_configs import Form
-from .attention_function_gradients import launch_function_gradients
+from .attention_configs import L2, Form
+from .attention_function_gradients import launch_function_gradients, scores, with_lists
+from .attention_functions import nth
 from .op_outputs import Place, allocated
+from .operands import loaded
 
-L2 = 32 << 20  # most bytes of queries that a group of interleaved heads may have
+LINES = 64 * 64 // 32
+"""rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
+follow each other"""
+
+
+BLOCK = 128
+"""queries of a block of `prepare` and `convert`"""
+
+
+def grid_of_blocks(form: Form, parts: int) -> Any:
+    """Return the number of CTAs of `over_queries`."""
+    if form.ranges:
+        return lambda x, table: table.shape[0] * x.shape[form.heads] * parts
+    return lambda x: x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], BLOCK) * parts
 
 
 @functools.cache
-def over_positions(form: Form) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels that have a CTA for each 2048 elements of each head of an
-    array x, up to a multiple of 64 positions: ``at(x)`` returns the batch, head and positions of a
-    CTA, and the index of its tile."""
-    height = 2048 // form.depth
+def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have `parts` CTAs for each block of 128 queries of
+    each head and sequence.
+
+    ``at(x, table, count)`` returns, for an array x of the shape of q: whether the CTA has a block,
+    its batch, head, first query, the end of its sequence, its place in `stats`, `delta` and dq,
+    where all blocks are whole, and the number of the part.
+    """
 
     @function
-    def at(x):
-        blocks = cdiv(x.shape[form.positions], 64) * (64 // height)
-        head, s = program_id(0) // blocks, ds(program_id(0) % blocks * height, height)
-        b, h, d = head // x.shape[form.heads], head % x.shape[form.heads], ds(0, form.depth)
-        return b, h, s, ((b, h, s, d) if form.layout == "bhsd" else (b, s, h, d))
-
-    def grid(x):
-        return x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], 64) * 64 // height
+    def at(x, table, count):
+        end = x.shape[form.positions]
+        blocks = table.shape[0] if form.ranges else cdiv(end, BLOCK)
+        head, i = program_id(0) // (blocks * parts), program_id(0) // parts % blocks
+        there, first, place = True, i * BLOCK, i * BLOCK
+        if form.ranges:
+            there = i < count[0]
+            if there:
+                first, end = table[i, 0], table[i, 1]
+                place = place_of(table, i, 0)
+        b, h = head // x.shape[form.heads], head % x.shape[form.heads]
+        return there, b, h, first, end, place, program_id(0) % parts
 
     params = CompilerParams(ctas_per_sm=8, approx_math=True)
-    return at, {"grid": grid, "warp_specialized": False, "compiler_params": params}
+    return at, {
+        "grid": grid_of_blocks(form, parts),
+        "warp_specialized": False,
+        "compiler_params": params,
+    }
+
+
+@function
+def place_of(table, i, column):
+    """Return the place of a query where all sequences have whole blocks."""
+    # the sum of rounded lengths is at most the rounded sum and a block for each sequence
+    return (table[i, column] // BLOCK + table[i, 6]) * BLOCK
 
 
 @functools.cache
 def prepare(form: Form, *present: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
-    also stores zeros in dq, which is in register order."""
-    at, options = over_positions(form)
-    absent = [name for name in ("grad_lse", "dq") if name not in present]
+    also stores zeros in dq, which is in register order. What is in a block after the end of a
+    sequence has no weights."""
+    height, place = 2048 // form.depth, form.place
+    at, options = over_queries(form, BLOCK // height)
+    absent = [name for name in ("grad_lse", "dq") if name not in present] + form.unlisted
 
     @numpipe_kernel(without=absent, **options)
-    def attention_gradient_sums(x, lse, grad, grad_lse, stats, delta, dq):
-        b, h, s, tile = at(x)
+    def attention_gradient_sums(x, lse, grad, grad_lse, table, count, stats, delta, dq):
+        there, b, h, first, end, row, part = at(x, table, count)
+        if not there:
+            return
+        first, row = first + part * height, row + part * height
+        s, mine = ds(first, height, stop=end), ds(row, height)
+        tile = place(b, h, s, ds(0, form.depth))
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
             total = total - grad_lse[b, h, s]
-        delta[b, h, s] = total
+        delta[b, h, mine] = total
         logarithm = lse[b, h, s] * math.log2(math.e)
         # a query that sees no key: exp2(s - inf) is 0
-        stats[b, h, s] = np.where(logarithm == -np.inf, np.inf, logarithm)
+        none = (iota(height) >= end - first) | (logarithm == -np.inf)
+        stats[b, h, mine] = np.where(none, np.inf, logarithm)
         if dq is not None:
             of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            first = (b * x.shape[form.heads] + h) * of_head + s.start * form.depth // 32
-            dq[ds(first, 64), ds(0, 32)] = zeros((64, 32), np.float32)
+            at_zeros = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
+            dq[ds(at_zeros, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
 
-def part_of_dq(depth: int) -> tuple[int, int]:
-    """Return how many columns of dQ a warpgroup of `of_keys` has, of 64 rows, and how many rows
-    these are in register order. Parts of a block of queries follow each other."""
-    columns = 64 if depth <= 128 else 128
-    return columns, 64 * columns // 32
-
-
 @functools.cache
 def convert(form: Form) -> Kernel:
-    """Return the kernel of dq = x * scale, where x is in register order."""
-    columns, lines = part_of_dq(form.depth)
-    across, by_head = form.depth // columns, form.layout == "bhsd"
+    """Return the kernel of x = total * scale, where `total` is dQ in register order."""
+    across, place = form.depth // 64, form.place
+    at, options = over_queries(form, BLOCK // 64 * across)
 
-    @numpipe_kernel(
-        grid=lambda dq: (
-            dq.shape[0] * dq.shape[form.heads] * cdiv(dq.shape[form.positions], 64) * across
-        ),
-        warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=4),
-    )
-    def attention_gradient_converted(x, dq, *, scale):
-        parts = cdiv(dq.shape[form.positions], 64) * across
-        head, part = program_id(0) // parts, program_id(0) % parts
-        b, h = head // dq.shape[form.heads], head % dq.shape[form.heads]
-        s, d = ds(part // across * 64, 64), ds(part % across * columns, columns)
-        of_head = x.shape[0] // (dq.shape[0] * dq.shape[form.heads])
-        total = load_tile(x.at[ds(head * of_head + part * lines, lines), ds(0, 32)])
-        total = from_register_order(total, (64, columns)) * scale
-        dq[(b, h, s, d) if by_head else (b, s, h, d)] = total.astype(dq.dtype)
+    @numpipe_kernel(without=form.unlisted, **options)
+    def attention_gradient_converted(total, table, count, x, *, scale):
+        there, b, h, first, end, row, part = at(x, table, count)
+        if not there:
+            return
+        first, d = first + part // across * 64, ds(part % across * 64, 64)
+        s = ds(first, 64, stop=end) if form.ranges else ds(first, 64)
+        of_head = total.shape[0] // (x.shape[0] * x.shape[form.heads])
+        line = (b * x.shape[form.heads] + h) * of_head + (row // 64 * across + part) * LINES
+        found = load_tile(total.at[ds(line, LINES), ds(0, 32)])
+        found = from_register_order(found, (64, 64)) * scale
+        x[place(b, h, s, d)] = found.astype(x.dtype)
 
     return attention_gradient_converted  # type: ignore[no-any-return]
 
@@ -158,31 +188,18 @@ KEYS = 128
 """keys of a CTA of `of_keys`"""
 
 
-def keys_and_queries(depth: int) -> tuple[int, int]:
-    """Return how many keys a CTA of `of_keys` has without dQ, and how many queries a step."""
-    return (WIDE, WIDE) if depth > max(SCHEDULES) else (KEYS, SCHEDULES[128].rows)
-
-
 @functools.cache
 def visible(form: Form, n: int) -> Function:
-    """Return the kernel function ``seen(s, key, left, least, low, high)`` that makes scores -inf
-    that no query sees: keys from `left` on, if causal, those of queries before ``key + least``, and
-    in a sequence among others, all of queries that are not in ``low <= query < high``."""
+    """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
+    sees: keys from `left` on, and if causal, those of queries before ``key + least``."""
 
     @function
-    def seen(s, key, left, least, low, high):
+    def seen(s, key, left, least):
         # a first query for each key: a last key for each query takes more registers
         begin = np.where(key < left, key + least if form.causal else 0, n)
-        if form.ranges:
-            begin = np.maximum(begin, low)
-            s = np.where(iota(n) < high, s, -np.inf)
         return np.where(iota(n) >= begin[:, None], s, -np.inf)
 
     return seen
-
-
-ALIGNED = 4
-"""queries; TMA can load the numbers of queries from a multiple of it on"""
 
 
 class Work(NamedTuple):
@@ -192,10 +209,11 @@ class Work(NamedTuple):
     b, hk     batch and head of the keys
     row       the first key in the array, and `end_row` the end of its sequence there
     first     its number in its sequence, which has `keys` keys
-    query     where block 0 of the queries begins in the array. Its first `skipped` queries are of
-              another sequence; `queries` and `diagonal` count them
+    query     the first query of the sequence in the array, and `place` its place in `stats`,
+              `delta` and dq
+    diagonal  the first query that sees key 0 is -diagonal
     start     blocks before it see none of the keys, and those from `whole` on all. `end` is the
-              number of blocks, at least 1
+              number of blocks
     """
 
     there: Any
@@ -206,8 +224,7 @@ class Work(NamedTuple):
     first: Any
     keys: Any
     query: Any
-    skipped: Any
-    queries: Any
+    place: Any
     diagonal: Any
     start: Any
     end: Any
@@ -215,71 +232,70 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, size: int, n: int) -> Function:
-    """Return the kernel function of a CTA's `Work`: `size` keys, in blocks of `n` queries."""
+def work(form: Form, n: int) -> Function:
+    """Return the kernel function of the `Work` of 128 keys, in steps of `n` queries."""
 
     @function
-    def of_cta(q, k, table, count, diagonal, group):
+    def of_cta(q, k, table, count, diagonal, group, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
-        blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
-        head, j = program_id(0) // blocks, program_id(0) % blocks
+        blocks = max(1, count[0] if form.ranges else cdiv(keys, KEYS))
+        head, j = number // blocks, number % blocks
         if form.causal or form.ranges:
-            head, j = interleaved(blocks, k.shape[0] * heads, group)
-        there, first = head < k.shape[0] * heads, j * size
-        row, end_row, query, skipped = first, keys, 0, 0
+            head, j = interleaved(blocks, k.shape[0] * heads, group, number)
+        there, first = head < k.shape[0] * heads, j * KEYS
+        row, end_row, query, place = first, keys, 0, 0
         if form.ranges:
             there = there and count[0] > 0
             if there:
                 row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
-                keys, skipped = end_row - row + first, table[j, 2] % ALIGNED
-                query, queries = table[j, 2] - skipped, table[j, 3] + skipped
+                keys, query, queries = end_row - row + first, table[j, 2], table[j, 3]
+                place = place_of(table, j, 2)
                 # the first query that sees the first key
-                diagonal = first - table[j, 4] - skipped
-        end = max(1, cdiv(queries, n))
-        start = min(end - 1, max(0, first - diagonal) // n) if form.causal else 0
-        whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
-        whole = whole if first + size <= keys else end
+                diagonal = first - table[j, 4]
+        end = cdiv(queries, n)
+        start = max(0, min(end - 1, (first - diagonal) // n)) if form.causal else 0
+        whole = cdiv(max(0, first + KEYS - 1 - diagonal), n) if form.causal else 0
+        whole = whole if first + KEYS <= keys else end
         b, hk = head // heads, head % heads
         return Work(
-            there,
-            b,
-            hk,
-            row,
-            end_row,
-            first,
-            keys,
-            query,
-            skipped,
-            queries,
-            diagonal,
-            start,
-            end,
-            whole,
+            there, b, hk, row, end_row, first, keys, query, place, diagonal, start, end, whole
         )
 
     return of_cta
 
 
 @function
-def interleaved(blocks, heads, group):
+def interleaved(blocks, heads, group, number):
     """Return the head and the block of keys of a CTA: heads of a group side by side, so that what
     they read stays in L2, and blocks of keys that most queries see first."""
-    above, rest = program_id(0) // (blocks * group), program_id(0) % (blocks * group)
+    above, rest = number // (blocks * group), number % (blocks * group)
     size = max(1, min(group, heads - above * group))
     return above * group + rest % size, rest // size
 
 
-@function
-def outside(first, n, least, end):
-    """Return whether some of the n positions from `first` on are not in ``least <= i < end``."""
-    return first < least or first + n > end
-
-
-def grid_of(form: Form, size: int) -> Any:
-    """Return the number of tiles of `size` keys, or as many as a list may have."""
+def grid_of(form: Form, ctas: int = 1) -> Any:
+    """Return the number of CTAs for tiles of 128 keys, or for as many as a list may have."""
     if form.ranges:
-        return lambda k, table: table.shape[0] * k.shape[form.heads]
-    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0]
+        return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
+    return lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0] * ctas
+
+
+@functools.cache
+def stored(form: Form) -> Function:
+    """Return the kernel function ``store(x, cta, row, sums)`` of the gradients of 64 keys."""
+
+    place = form.place
+
+    @function
+    def store(x, cta, row, sums):
+        d = ds(0, form.depth)
+        if not form.ranges or row + 64 <= cta.end_row:
+            x[place(cta.b, cta.hk, ds(row, 64), d)] = sums.astype(x.dtype)
+        else:
+            inside = ds(row, 64, stop=cta.end_row)
+            x[place(cta.b, cta.hk, inside, d)] = sums.astype(x.dtype)
+
+    return store
 
 
 @functools.cache
@@ -294,19 +310,15 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     """
     if form.depth > max(SCHEDULES):
         return of_keys_wide(form, with_dq)
-    depth, by_head = form.depth, form.layout == "bhsd"
+    depth, index = form.depth, form.place
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
-    _, lines = part_of_dq(depth)
-    seen, work_of = visible(form, n), work(form, KEYS, n)
-    rows_of_q, keys_of_k = (
-        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
-        for size in (n, KEYS)
-    )
+    seen, work_of, store = visible(form, n), work(form, n), stored(form)
+    rows_of_q, keys_of_k = (form.block(Element(size)) for size in (n, KEYS))
 
     @numpipe_kernel(
-        grid=grid_of(form, KEYS),
+        grid=grid_of(form),
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
@@ -333,19 +345,19 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        cta = work_of(q, k, table, count, diagonal, group)
+        cta = work_of(q, k, table, count, diagonal, group, program_id(0))
         if not cta.there:
             return
 
         def place(h, s, d):
-            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
+            return index(cta.b, h, s, d)
 
         def add(part, at):
             if dq is not None:
-                atomic_add(dq.at[ds(at, lines), ds(0, 32)], to_register_order(part))
+                atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
 
         def vector(h, i):
-            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n
+            return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * n
 
         matrix = BlockSpec(
             rows_of_q,
@@ -379,11 +391,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * lines
+                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
+                base = base + cta.place * depth // 32 + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
-            if wg == 1:
+            if wg == 1 and cta.start < cta.end:
                 barrier_wait(started)
             for (
                 _,
@@ -395,13 +408,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                i_first = block * n
-                if block < cta.whole or (
-                    form.ranges and outside(i_first, n, cta.skipped, cta.queries)
-                ):
-                    least = cta.first - cta.diagonal - i_first
-                    low, high = cta.skipped - i_first, cta.queries - i_first
-                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least, low, high)
+                if block < cta.whole:
+                    least = cta.first - cta.diagonal - block * n
+                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if not begun and wg == 0:
@@ -435,7 +444,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(part, at_before)
-                    at_before = base + block * 2 * lines
+                    at_before = base + block * 2 * LINES
                     now, before, last = last, now, before
                 block, begun = block + 1, True
                 if block == cta.end:
@@ -447,14 +456,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
                 add(wgmma_wait(part), at_before)
         # after the loop, in which the compiler would compute all addresses before it
-        if not form.ranges or cta.row + KEYS <= cta.end_row:
-            mine = ds(cta.row + wg * 64, 64)
-            dk[place(cta.hk, mine, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(cta.hk, mine, ds(0, depth))] = dv_acc.astype(dv.dtype)
-        else:
-            inside = ds(cta.row + wg * 64, 64, stop=cta.end_row)
-            dk[place(cta.hk, inside, ds(0, depth))] = (dk_acc * scale).astype(dk.dtype)
-            dv[place(cta.hk, inside, ds(0, depth))] = dv_acc.astype(dv.dtype)
+        store(dk, cta, cta.row + wg * 64, dk_acc * scale)
+        store(dv, cta, cta.row + wg * 64, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -467,17 +470,22 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
-    A CTA owns 64 keys. Its first warpgroup computes P and sums up dV, the second one dS and dK. P
-    passes through shared memory in float32 to the second one, and dS for dQ, of which each has half
-    of the columns.
+    A CTA owns 64 keys, a cluster of two 128. The first warpgroup of a CTA computes P and sums up
+    dV, the second one dS and dK. P passes through shared memory in float32 to the second one. The
+    CTAs of a cluster send each other dS, and each adds dQ of half of the columns for the keys of
+    both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
+    step late, so that what is sent has arrived.
     """
-    depth, by_head = form.depth, form.layout == "bhsd"
-    half, lines = part_of_dq(depth)
-    seen, work_of, side = visible(form, WIDE), work(form, WIDE, WIDE), Element(WIDE)
-    block = (None, None, side, depth) if by_head else (None, side, None, depth)
+    depth, index, half = form.depth, form.place, form.depth // 2
+    seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
+    side = Element(WIDE)
+    block = form.block(side)
+    block_of_half = (*block[:3], half)
 
     @numpipe_kernel(
-        grid=grid_of(form, WIDE),
+        grid=grid_of(form, 2),
+        cluster=2,
+        cluster_names="pair",
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
@@ -504,45 +512,75 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        cta = work_of(q, k, table, count, diagonal, group)
+        rank = axis_index("pair")
+        cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
+        first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
 
         def place(h, s, d):
-            return (cta.b, h, s, d) if by_head else (cta.b, s, h, d)
+            return index(cta.b, h, s, d)
 
         def vector(h, i):
-            return cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE
+            return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * WIDE
 
         def matrix(h, i):
             return place(cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
 
-        kv = pipeline(
-            grid=(1,), in_specs=(BlockSpec(block, lambda _: place(cta.hk, cta.row, 0)),) * 2
+        def add(part, at):
+            if dq is not None:
+                atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
+
+        # the second CTA may have no keys
+        mine, others = (
+            BlockSpec(block, lambda _: place(cta.hk, row, 0), mode="zero"),
+            BlockSpec(
+                block_of_half,
+                lambda _: place(cta.hk, cta.row + (1 - rank) * WIDE, rank),
+                mode="zero",
+            ),
         )
-        numbers = BlockSpec((None, None, side), vector, buffer_count=2)
+        kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
+        numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2),
+                BlockSpec(block, matrix, buffer_count=2, collective_axes="pair"),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1),
+                BlockSpec(block, matrix, buffer_count=1, collective_axes="pair"),
             ),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
         weights = scratch(SMEM((WIDE, WIDE), np.float32))
-        slopes = scratch(SMEM((2, WIDE, WIDE), q.dtype))
-        weighed = scratch(Barrier(num_arrivals=1))
-        written = scratch(Barrier(num_arrivals=1, num_barriers=2))
-        acc = zeros((WIDE, depth), np.float32)
-        for _, (k_tile, v_tile) in kv(k, v):
-            now = 0
+        slopes, received = scratch((SMEM((WIDE, WIDE), q.dtype), SMEM((WIDE, WIDE), q.dtype)))
+        weighed, written = scratch((Barrier(num_arrivals=2), Barrier(num_arrivals=1)))
+        landed, free = scratch((Barrier(num_arrivals=1), ClusterBarrier("pair", num_arrivals=2)))
+
+        def share(left):
+            """Write dS of these keys, which the second warpgroup has, to both CTAs."""
             if dq is not None:
-                k_part = k_tile.at[:, ds(wg * half, half)]
+                slopes[...] = left
+                commit_smem(meet=False)
+            # all warps have read P, too
+            barrier_arrive(written)
+            if dq is not None:
+                async_store_smem(left, received, landed, cluster_idx=1 - rank, cluster_dim="pair")
+
+        acc = zeros((WIDE, depth), np.float32)
+        for _, (k_tile, v_tile, k_other) in kv(k, v, k):
+            at_before = OUTSIDE
+            if dq is not None:
+                k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
+                k_rest = k_other.at[:, ds(wg * 64, 64)]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head + wg * lines
+                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
+                base = base + cta.place * depth // 32 + (rank * 2 + wg) * LINES
+                # the first step adds zeros outside of dq
+                if wg == 1:
+                    share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
+                barrier_wait(written)
             for (
                 (h, i),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -550,153 +588,178 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
-                barrier_wait(do_ready)
-                if wg == 0:  # noqa: SIM108 - products are statements
+                if wg == 0:
                     x = wgmma(None, k_tile, q_tile.T)
                 else:
+                    barrier_wait(do_ready)
                     x = wgmma(None, v_tile, do_tile.T)
+                if dq is not None:
+                    barrier_wait(landed)
+                    rest = received.T[...]
+                    barrier_arrive(free)
+                    part = wgmma(None, slopes.T, k_part)
+                    part = wgmma(part, rest, k_rest)
                 x = wgmma_wait(x)
                 barrier_wait(stats_ready)
                 barrier_wait(delta_ready)
+                # what has one slot is released as soon as possible
                 if wg == 0:
-                    i_first = (cta.start + i) * WIDE
-                    if cta.start + i < cta.whole or (
-                        form.ranges and outside(i_first, WIDE, cta.skipped, cta.queries)
-                    ):
-                        least = cta.first - cta.diagonal - i_first
-                        low, high = cta.skipped - i_first, cta.queries - i_first
-                        x = seen(x, iota(WIDE), cta.keys - cta.first, least, low, high)
+                    barrier_arrive(q_free)
+                    barrier_arrive(delta_free)
+                    if cta.start + i < cta.whole:
+                        least = first - cta.diagonal - (cta.start + i) * WIDE
+                        x = seen(x, iota(WIDE), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
+                    barrier_arrive(stats_free)
                     weights[...] = x
+                    if dq is not None:
+                        part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     left = x.astype(q.dtype)
                 else:
+                    barrier_arrive(stats_free)
+                    if dq is not None:
+                        part = wgmma_wait(part)
+                    # all warps have read dS
+                    barrier_arrive(weighed)
                     barrier_wait(weighed)
                     left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
-                    slopes.at[now][...] = left
-                    commit_smem(meet=False)
-                    barrier_arrive(written.at[now])
-                barrier_arrive(stats_free)
-                barrier_arrive(delta_free)
+                    barrier_arrive(delta_free)
+                    if dq is not None:
+                        barrier_wait(free)
+                    share(left)
+                barrier_wait(do_ready)
+                if wg == 1:
+                    barrier_arrive(do_free)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                # then the second warpgroup has read P, too
-                barrier_wait(written.at[now])
                 if dq is not None:
-                    part = wgmma(None, slopes.at[now].T, k_part)
+                    add(part, at_before)
+                barrier_wait(written)
                 acc = wgmma_wait(acc)
-                barrier_arrive(do_free)
-                barrier_arrive(q_free)
+                if wg == 0:
+                    barrier_arrive(do_free)
+                else:
+                    barrier_arrive(q_free)
                 if dq is not None:
-                    part = to_register_order(wgmma_wait(part))
-                    at = ds(base + h * of_head + (cta.start + i) * 2 * lines, lines)
-                    atomic_add(dq.at[at, ds(0, 32)], part)
-                now = 1 - now
-        if not form.ranges or cta.row + WIDE <= cta.end_row:
-            at = place(cta.hk, ds(cta.row, WIDE), ds(0, depth))
-            if wg == 0:
-                dv[at] = acc.astype(dv.dtype)
-            else:
-                dk[at] = (acc * scale).astype(dk.dtype)
+                    at_before = base + h * of_head + (cta.start + i) * 4 * LINES
+            if dq is not None:
+                barrier_wait(landed)
+                rest = received.T[...]
+                part = wgmma(None, slopes.T, k_part)
+                part = wgmma(part, rest, k_rest)
+                add(wgmma_wait(part), at_before)
+        if wg == 0:
+            store(dv, cta, row, acc)
         else:
-            at = place(cta.hk, ds(cta.row, WIDE, stop=cta.end_row), ds(0, depth))
-            if wg == 0:
-                dv[at] = acc.astype(dv.dtype)
-            else:
-                dk[at] = (acc * scale).astype(dk.dtype)
+            store(dk, cta, row, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
-
-
-def grid_of_queries(form: Form, rows: int) -> Any:
-    if form.ranges:
-        return lambda q, table: table.shape[0] * q.shape[form.heads]
-    return lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0]
 
 
 QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
 """depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
 
 
+def queries_and_keys(form: Form) -> tuple[int, int, tuple[int, int]]:
+    """Return the row of `QUERIES` for a form. Functions need registers."""
+    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
+
+
 @functools.cache
 def of_queries(form: Form) -> Kernel:
-    """Return the kernel of dq, whose sums are added in the order of the keys. Each warpgroup has 64
-    queries, and dS stays in registers."""
-    depth, by_head = form.depth, form.layout == "bhsd"
-    wgs, n, slots = QUERIES[depth]
-    rows, delay = 64 * wgs, slots[0] - 2
-    rows_of_q, keys_of_k = (
-        (None, None, Element(size), depth) if by_head else (None, Element(size), None, depth)
-        for size in (rows, n)
-    )
+    """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
+    depth, place, weights = form.depth, form.place, scores(form)
+    wgs, n, (slots, slots_of_v) = queries_and_keys(form)
+    rows = 64 * wgs
+    rows_of_q, keys_of_k = form.block(rows), form.block(n)
 
     @numpipe_kernel(
-        grid=grid_of_queries(form, rows),
-        without=form.unlisted,
+        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
         num_compute_wgs=wgs,
         wg_axis="wg",
-        memory_registers=24,
+        memory_registers=40 if form.mask is not None else 24,
+        without=form.absent,
         compiler_params=CompilerParams(approx_math=True),
     )
     def attention_gradient_of_queries(
-        q, k, v, grad, stats, delta, table, count, dq, *, scale, scale_log2, diagonal
+        q,
+        k,
+        v,
+        grad,
+        stats,
+        delta,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        dq,
+        *,
+        scale,
+        diagonal,
     ):
-        keys, heads, own_row = k.shape[form.positions], q.shape[form.heads], axis_index("wg") * 64
-        if form.ranges:
-            b, h, i = 0, program_id(0) % heads, program_id(0) // heads
-            if i >= count[0]:
-                return
-            row, key, keys, sees = table[i, 0], table[i, 2], table[i, 3], table[i, 4]
-            mine = ds(row + own_row, 64, stop=table[i, 1])
-        else:
-            blocks = cdiv(q.shape[form.positions], rows)
-            head, i = program_id(0) // blocks, program_id(0) % blocks
-            if form.causal:  # the longest first
-                i = blocks - 1 - i
-            b, h, row, key = head // heads, head % heads, i * rows, 0
-            sees, mine = row + diagonal + 1, ds(row + own_row, 64)
-        hk = h * k.shape[form.heads] // heads
-        steps = cdiv(min(keys, max(0, sees + rows - 1)) if form.causal else keys, n)
+        queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
+        tiles = cdiv(queries, rows)
+        head, i = program_id(0) // tiles, program_id(0) % tiles
+        if form.causal:  # the longest first
+            i = tiles - 1 - i
+        b, h = head // heads, head % heads
+        hk, first = h * k.shape[form.heads] // heads, i * rows + axis_index("wg") * 64
+        last = min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys
         # keys that all queries see
-        whole = min(keys, max(0, sees)) if form.causal else keys
+        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
+        steps, parts = cdiv(last, n), 0
+        if blocks is not None:
+            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
+            parts = blocks[bm, hm, i, 0]
+            steps = parts + blocks[bm, hm, i, 1]
 
-        def place(h, s, d):
-            return (b, h, s, d) if by_head else (b, s, h, d)
+        def block(j):
+            return j if blocks is None else nth(blocks, bm, hm, i, j)
 
-        def block(count, delay):
+        own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
+        offset = layout_cast(stats[b, h, mine], "column")[:, None]
+        total = layout_cast(delta[b, h, mine], "column")[:, None]
+        acc = zeros((64, depth), np.float32)
+        queries_of = pipeline(
+            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(b, h, i, 0)),) * 2
+        )
+
+        def matrix(count, delay):
             return BlockSpec(
                 keys_of_k,
-                lambda j: place(hk, key + j * n, 0),
+                lambda j: place(b, hk, block(j), 0),
                 buffer_count=count,
                 delay_release=delay,
             )
 
-        own = ds(own_row, 64)
-        offset = layout_cast(stats[b, h, mine], "column")[:, None]
-        total = layout_cast(delta[b, h, mine], "column")[:, None]
-        acc = zeros((64, depth), np.float32)
-        queries = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(h, row, 0)),) * 2
-        )
-        main = pipeline(grid=(steps,), in_specs=(block(slots[0], delay), block(slots[1], 0)))
-        for _, (q_tile, do_tile) in queries(q, grad):
+        main = pipeline(grid=(steps,), in_specs=(matrix(slots, slots - 2), matrix(slots_of_v, 0)))
+        for _, (q_tile, do_tile) in queries_of(q, grad):
             for (j,), (k_tile, v_tile) in main(k, v):
                 s = wgmma(None, q_tile.at[own, :], k_tile.T)
                 dp = wgmma(None, do_tile.at[own, :], v_tile.T)
                 s = wgmma_wait(s)
-                if (j + 1) * n > whole:
-                    last = (
-                        np.minimum(iota(64) + (sees + own_row), keys)[:, None]
-                        if form.causal
-                        else keys
-                    )
-                    s = np.where(iota(n) + j * n < last, s, -np.inf)
-                p = np.exp2(fma(s, scale_log2, -offset))
+                column = block(j) * n
+                p, slope = weights(
+                    s,
+                    offset,
+                    j < parts or column + n > whole,
+                    b,
+                    h,
+                    (iota(64) + first)[:, None],
+                    (iota(n) + column)[None, :],
+                    (queries, keys, diagonal, scale),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                )
                 dp = wgmma_wait(dp)
-                acc = wgmma(acc, (p * (dp - total)).astype(q.dtype), k_tile)
-        dq[place(h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
+                grad_s = p * (dp - total) * slope.astype(np.float32)
+                acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
+        dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
     return attention_gradient_of_queries  # type: ignore[no-any-return]
 
@@ -714,48 +777,42 @@ def launch_gradients(
     dv: ArrayInfo,
     form: Form,
     diagonal: int,
-    scale: float,
+    scale: float | None,
     deterministic: bool,
     place: Place,
     of_k: tuple = (),
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. TMA can load q, k, v and grad. `of_k` and `of_q` are the lists of the
-    tiles of keys and queries, and their numbers, if there is a list; `of_functions` are the arrays
-    of the form's functions."""
+    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
+    their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
+    q, k, v, grad = loaded("attention", {"q": q, "k": k, "v": v, "grad_o": grad}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
+    scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
-    stats, delta = (
-        strided(made, (batches, heads, queries), made.strides)
-        for made in (
-            allocated(q, (batches, heads, round_up(queries, 4)), place, np.float32)
-            for _ in range(2)
-        )
-    )
     deterministic = deterministic or form.functions
-    dq_total: tuple[ArrayInfo, ...] = ()
-    if not deterministic:
-        lines = batches * heads * round_up(queries, 128) * form.depth // 32
-        dq_total = (allocated(q, (lines, 32), place, np.float32),)
+    places = (of_q[0].shape[0] if form.ranges else cdiv(queries, BLOCK)) * BLOCK
+    stats, delta = (allocated(q, (batches, heads, places), place, np.float32) for _ in range(2))
+    lines = batches * heads * places * form.depth // 32
+    dq_total = () if deterministic else (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
     present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
-    prepare(form, *present)(o, lse, grad, *of_lse, stats, delta, *dq_total, **place)
-    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e)}
+    prepare(form, *present)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
     # beyond these, the mask hides all or nothing
-    scalars["diagonal"] = max(-queries, min(diagonal, keys))
+    diagonal = max(-queries, min(diagonal, keys))
+    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e), "diagonal": diagonal}
     # of one head of queries: a CTA loops over those that share its keys
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
-    if form.functions:
-        numbers = scalars["diagonal"], scale
-        launch_function_gradients(read, dq, dk, dv, form, of_functions, *numbers, place)
-        return
-    if keys:
+    if keys and form.functions:
+        launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
+    elif keys:
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
     if deterministic:
-        of_queries(form)(*read, *of_q, dq, **scalars, **place)
+        wgs, n, _ = queries_and_keys(form)
+        listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
+        of_queries(form)(*read, *listed, dq, scale=scale, diagonal=diagonal, **place)
     else:
-        convert(form)(*dq_total, dq, scale=scale, **place)
+        convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

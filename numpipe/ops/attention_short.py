@@ -36,11 +36,7 @@ from .attention_configs import Config, Form
 @functools.cache
 def kernel(config: Config, form: Form) -> Kernel:
     """Return the kernel for a form, with the keys and slots of a config."""
-    by_head = form.layout == "bhsd"
-    rows_of_q, keys_of_k = (
-        (None, None, n, form.depth) if by_head else (None, n, None, form.depth)
-        for n in (64, config.keys)
-    )
+    place, rows_of_q, keys_of_k = form.place, form.block(64), form.block(config.keys)
 
     @numpipe_kernel(
         out_type=lambda q: form.results(q),
@@ -70,12 +66,10 @@ def kernel(config: Config, form: Form) -> Kernel:
         total = full((64, 8), 0.0, np.float32)
         acc = zeros((64, form.depth), np.float32)
 
-        def at(head, i):  # type: ignore[no-untyped-def]
-            return (b, head, i, 0) if by_head else (b, i, head, 0)
-
-        block = BlockSpec(keys_of_k, lambda j: at(hk, j), buffer_count=config.slots)
+        block = BlockSpec(keys_of_k, lambda j: place(b, hk, j, 0), buffer_count=config.slots)
         pipe = pipeline(
-            grid=(steps,), in_specs=(BlockSpec(rows_of_q, lambda _: at(h, i)), block, block)
+            grid=(steps,),
+            in_specs=(BlockSpec(rows_of_q, lambda _: place(b, h, i, 0)), block, block),
         )  # type: ignore[var-annotated]
         for (j,), (q_tile, k_tile, v_tile) in pipe(q, k, v):
             s = wgmma_wait(wgmma(None, q_tile, k_tile.T))
@@ -96,11 +90,7 @@ def kernel(config: Config, form: Form) -> Kernel:
             acc = wgmma_wait(wgmma(acc * change[:, None], e.astype(q.dtype), v_tile))
         weight = total.sum(axis=1)
         out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
-        o[
-            (b, h, ds(first, 64), ds(0, form.depth))
-            if by_head
-            else (b, ds(first, 64), h, ds(0, form.depth))
-        ] = out
+        o[place(b, h, ds(first, 64), ds(0, form.depth))] = out
         if lse is not None:
             lse[b, h, ds(first, 64)] = (top * scale + np.log2(weight)) * math.log(2)
 

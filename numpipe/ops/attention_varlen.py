@@ -17,8 +17,6 @@ from typing import Any
 
 import numpy as np
 
-from .. import launch
-from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..diagnostics.argument_checks import FLAG, NONE, finite, whole, word
@@ -33,25 +31,23 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .attention import (
-    NUMBERS,
     TYPES,
-    _loaded,
     _shared_heads,
     _turns,
+    check_heads,
     check_invariant,
-    check_results,
-    check_shapes,
+    fitting,
     kernel,
 )
-from .attention_configs import DEPTHS, WIDTHS, Form, choose
-from .attention_gradients import QUERIES, keys_and_queries, launch_gradients
+from .attention_configs import DEPTHS, Form
+from .attention_gradients import BLOCK, KEYS, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
+from .operands import loaded
 
 __all__ = ["attention_varlen"]
 
 LANES = 128
-LENGTHS = Operand("", ("int32",))
 
 
 @functools.cache
@@ -68,9 +64,9 @@ def plan(
 
     A row of the list is (first query in the array, end of the queries there, first key there,
     number of keys, number of keys that the first query sees, number of the first query in its
-    sequence). Each lane has one tile, and stores it after all tiles that have more steps, and those
-    of earlier sequences that have as many. Lengths that decrease or overrun are 0 or end with the
-    array; with `debug`, an assertion fails.
+    sequence, number of the sequence). Each lane has one tile, and stores it after all tiles that
+    have more steps, and those of earlier sequences that have as many. Lengths that decrease or
+    overrun are 0 or end with the array; with `debug`, an assertion fails.
 
     of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
              query that sees the first key. Counted from the ends of the sequence, a key is seen by
@@ -143,6 +139,7 @@ def plan(
         table[at, 3] = keys
         table[at, 4] = seen
         table[at, 5] = tile * rows
+        table[at, 6] = number
         if program_id(0) == 0:
             count[0] = total
 
@@ -152,28 +149,16 @@ def plan(
 def _result(
     q: Any,
     k: Any,
-    v: Any,
     cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
     exact: bool = True,
     batch_invariant: bool = False,
 ) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
     for options that contradict each other."""
     check_invariant("attention_varlen", exact, batch_invariant)
-    for name, info in (("q", q), ("k", k), ("v", v)):
-        if len(info.shape) != 3:
-            raise SpecError(
-                f"attention_varlen: '{name}' must have 3 dimensions, (positions, heads, depth), "
-                f"got shape {tuple(info.shape)}"
-            )
-    check_shapes((1, *q.shape), (1, *k.shape), (1, *v.shape), "bshd")
-    for name, info in (("cu_seqlens_q", cu_seqlens_q), ("cu_seqlens_k", cu_seqlens_k)):
-        if len(info.shape) != 1 or info.shape != cu_seqlens_q.shape or not info.shape[0]:
-            raise SpecError(
-                f"attention_varlen: '{name}' must have the shape (sequences + 1,), got "
-                f"{tuple(info.shape)}; cu_seqlens_q has {tuple(cu_seqlens_q.shape)}"
-            )
+    check_heads(q, k, "shd")
+    if not cu_seqlens_q.shape[0]:
+        raise SpecError("attention_varlen: 'cu_seqlens_q' must have sequences + 1 elements, got 0")
     return ArrayType(q.shape, q.dtype)
 
 
@@ -198,7 +183,7 @@ def _tiles(
     """Return the list of tiles and their number. `own` and `other` are the starts of sequences and
     the positions of the array, of the tiles' side and of the other side."""
     (starts, total), (starts_k, total_k) = own, other
-    shape = total // rows + starts.shape[0] - 1, 6
+    shape = total // rows + starts.shape[0] - 1, 7
     table, count = (allocated(starts, each, place, np.int32) for each in (shape, (1,)))
     make = plan(rows, block, causal, from_end, of_keys, debug)
     totals = {"diagonal": diagonal, "total_q": total, "total_k": total_k}
@@ -212,7 +197,7 @@ def _launch(
     v: ArrayInfo,
     cu_seqlens_q: ArrayInfo,
     cu_seqlens_k: ArrayInfo,
-    out: ArrayInfo,
+    o: ArrayInfo,
     lse: ArrayInfo | None,
     causal: bool,
     diagonal: int,
@@ -224,27 +209,13 @@ def _launch(
     place: Place,
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
-    width = next(each for each in WIDTHS if each >= depth)
-    form = Form(width, causal, "bshd", lse is not None, ranges=True)
-    outs = [_batch(x) for x in (out, lse) if x is not None]
-    q, k, v = (_loaded(name, _batch(x), place) for name, x in zip("qkv", (q, k, v), strict=True))
+    form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
+    outs = [_batch(x) for x in (o, lse) if x is not None]
+    q, k, v = loaded("attention", {"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
-    device = launch.gpu_state().device
-    config = (
-        choose(form.depth)
-        if batch_invariant
-        else choose(
-            form.depth,
-            causal,
-            exact,
-            cdiv(total_q, sequences),
-            cdiv(total_k, sequences),
-            heads * sequences,
-            device.sm_count if device else DEFAULT.sms,
-            alone=False,
-        )
-    )
+    sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
+    config = fitting(form, exact, batch_invariant, *sizes, alone=False)
     sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
     tiles = _tiles(
         config.rows, config.keys, causal, diagonal, align == "end", *sides, False, debug, place
@@ -268,7 +239,15 @@ OPTIONS = {
     "scale": finite(above=0) | NONE,
     "debug": FLAG,
 }
-STARTS = {"cu_seqlens_q": LENGTHS, "cu_seqlens_k": LENGTHS}
+OF_Q, OF_K = "positions heads depth", "keys key_heads depth"
+LENGTHS, NUMBERS = Operand("n", ("int32",)), Operand("heads positions", ("float32",))
+OPERANDS: dict[str, str | Operand] = {
+    "q": OF_Q,
+    "k": OF_K,
+    "v": OF_K,
+    "cu_seqlens_q": LENGTHS,
+    "cu_seqlens_k": LENGTHS,
+}
 
 
 def _launch_backward(
@@ -279,7 +258,7 @@ def _launch_backward(
     cu_seqlens_k: ArrayInfo,
     o: ArrayInfo,
     lse: ArrayInfo,
-    grad: ArrayInfo,
+    grad_o: ArrayInfo,
     grad_lse: ArrayInfo | None,
     dq: ArrayInfo,
     dk: ArrayInfo,
@@ -291,36 +270,14 @@ def _launch_backward(
     debug: bool,
     place: Place,
 ) -> None:
-    depth = q.shape[2]
-    form = Form(next(each for each in DEPTHS if each >= depth), causal, "bshd", ranges=True)
+    form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
-    size, n = keys_and_queries(form.depth)
-    lists = _tiles(size, n, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
-    wgs, n, _ = QUERIES[form.depth]
-    of_q = _tiles(64 * wgs, n, causal, diagonal, at_end, *sides, False, debug, place)
-    loaded = {"q": q, "k": k, "v": v, "grad": grad}
-    q, k, v, grad = (_loaded(name, _batch(info), place) for name, info in loaded.items())
-    o, lse, dq, dk, dv = map(_batch, (o, lse, dq, dk, dv))
-    scale = depth**-0.5 if scale is None else float(scale)
-    arrays = q, k, v, o, lse, grad, grad_lse and _batch(grad_lse), dq, dk, dv
-    launch_gradients(*arrays, form, 0, scale, True, place, lists, of_q)
-
-
-def _gradient_of_q(
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    o: Any,
-    lse: Any,
-    grad: Any,
-    grad_lse: Any,
-) -> ArrayType:
-    result, sums = _result(q, k, v, cu_seqlens_q, cu_seqlens_k), _sums(q, True)
-    check_results("attention_varlen_backward", o, lse, grad, grad_lse, result, sums)
-    return result
+    lists = _tiles(KEYS, 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
+    of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
+    given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
+    arrays = [info and _batch(info) for info in given]
+    launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)  # type: ignore[call-arg]
 
 
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:
@@ -329,11 +286,10 @@ def _sums(q: Any, return_lse: bool) -> ArrayType | None:
 
 @op(
     operands={
-        **{"q": "", "k": "", "v": ""},
-        **STARTS,
-        **{"o": "", "lse": NUMBERS, "grad": "", "grad_lse": NUMBERS},
+        **OPERANDS,
+        **{"o": OF_Q, "lse": NUMBERS, "grad_o": OF_Q, "grad_lse": NUMBERS},
     },
-    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    results={"dq": _result, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
     checks=OPTIONS,
@@ -347,7 +303,7 @@ def attention_varlen_backward(
     cu_seqlens_k: Any,
     o: Any,
     lse: Any,
-    grad: Any,
+    grad_o: Any,
     grad_lse: Any = None,
     *,
     causal: bool = False,
@@ -363,73 +319,14 @@ def attention_varlen_backward(
     return_lse, and their gradients."""
 
 
-def _gradients(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    out: Any,
-    lse: Any,
-    grad_out: Any,
-    grad_lse: Any,
-    causal: bool,
-    diagonal: int,
-    align: str,
-    scale: float | None,
-    debug: bool,
-) -> Any:
-    return xp(
-        attention_varlen_backward,
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k, out, lse, grad_out, grad_lse),
-        causal=causal,
-        diagonal=diagonal,
-        align=align,
-        scale=scale,
-        debug=debug,
-    )
-
-
-def _recorded(
-    xp: Any,
-    q: Any,
-    k: Any,
-    v: Any,
-    cu_seqlens_q: Any,
-    cu_seqlens_k: Any,
-    causal: bool,
-    diagonal: int,
-    align: str,
-    scale: float | None,
-    exact: bool,
-    batch_invariant: bool,
-    debug: bool,
-) -> Any:
-    """Compute attention with the sums, which its gradients need."""
-    made, _ = xp(
-        attention_varlen,
-        *(q, k, v, cu_seqlens_q, cu_seqlens_k),
-        causal=causal,
-        diagonal=diagonal,
-        align=align,
-        scale=scale,
-        exact=exact,
-        return_lse=True,
-        batch_invariant=batch_invariant,
-        debug=debug,
-    )
-    return made
-
-
 @op(
-    operands={"q": "", "k": "", "v": "", **STARTS},
-    results={"out": _result, "lse": _sums},
+    operands=OPERANDS,
+    results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
     checks=OPTIONS | {"exact": FLAG, "return_lse": FLAG, "batch_invariant": FLAG},
-    gradients={"q k v": _gradients},
-    composite=lambda return_lse: None if return_lse else _recorded,
+    gradients={"q k v": attention_varlen_backward},
+    composite="return_lse",
     batching="each",
 )
 def attention_varlen(
@@ -483,7 +380,7 @@ def attention_varlen(
     The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
     on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also
     reach the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute
-    the scores again, add up in a fixed order, and have no gradients themselves. Raises SpecError if
+    the scores again, and have no gradients themselves. Raises SpecError if
     shapes do not match, for other element types, and for arrays of different types or on different
     devices.
 

@@ -140,13 +140,13 @@ def _launch_backward(
     logits: ArrayInfo,
     labels: ArrayInfo,
     lse: ArrayInfo,
-    grad: ArrayInfo,
+    grad_loss: ArrayInfo,
     dlogits: ArrayInfo,
     label_smoothing: float,
     ignore_index: int,
     place: Place,
 ) -> None:
-    rows = given(ROWS, labels=as_int32(labels), lse=lse, grad=grad)
+    rows = given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss)
     launch_over_rows(
         backward(),
         given(MATRIX, x=logits) | rows,
@@ -162,7 +162,7 @@ OF_ROWS = Operand("...", ("float32",))
 
 
 @op(
-    operands={**LOGITS, "lse": OF_ROWS, "grad": OF_ROWS},
+    operands={**LOGITS, "lse": OF_ROWS, "grad_loss": OF_ROWS},
     results={"dlogits": "... n"},
     types=TYPES,
     launch=_launch_backward,
@@ -172,7 +172,7 @@ def cross_entropy_backward(
     logits: Any,
     labels: Any,
     lse: Any,
-    grad: Any,
+    grad_loss: Any,
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
@@ -180,21 +180,8 @@ def cross_entropy_backward(
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
-    """Return the gradient of the logits, given lse, log(sum(exp(logits))) of each row, and grad,
-    the gradient of each row's loss."""
-
-
-def _gradient_of_logits(
-    xp: Any,
-    logits: Any,
-    labels: Any,
-    lse: Any,
-    grad_loss: Any,
-    label_smoothing: float,
-    ignore_index: int,
-) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index}
-    return xp(cross_entropy_backward, logits, labels, lse, grad_loss, **options)
+    """Return the gradient of the logits, given lse, log(sum(exp(logits))) of each row, and the
+    gradient of each row's loss."""
 
 
 @op(
@@ -204,7 +191,7 @@ def _gradient_of_logits(
     ),
     types=TYPES,
     launch=launch_rows,
-    gradients={"logits": _gradient_of_logits},
+    gradients={"logits": cross_entropy_backward},
     batching="leading",
 )
 def cross_entropy_rows(

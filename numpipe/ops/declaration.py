@@ -95,7 +95,7 @@ def op(
     functions: Sequence[str] = (),
     checks: Mapping[str, Rule] | None = None,
     gradients: Mapping[str, Callable] | None = None,
-    composite: Callable | None = None,
+    composite: Callable | str = "",
     batching: str | Callable = "",
     operations: Callable[..., float] | None = None,
 ) -> Callable[[Callable[P, Any]], Op[P]]:
@@ -114,12 +114,14 @@ def op(
                 scalars and Statics are options; or a function of operands, results, options,
                 ``target`` and ``stream`` that calls kernels; ``place`` is a dict of the last two
     checks      rules for options (`diagnostics.argument_checks`)
-    gradients   for an operand, or for several ("q k v"), a function that returns its gradient; the
-                gradient of a broadcast operand is summed, and all are converted to the operand's
-                type
+    gradients   for an operand, or for several ("q k v"), a function that returns its gradient, or
+                an op, which is called with the arguments and options that have the names of its
+                own; the gradient of a broadcast operand is summed, and all are converted to the
+                operand's type
     composite   a function of options that returns a replacement for the op where it is
                 differentiated: a function that calls other ops, or None to differentiate the op
-                itself
+                itself. Or the name of an option with which the op also returns what its gradients
+                need, after its first result: where it is differentiated, the option is True
     batching    rule for ``vmap``: "leading" if the first dimensions of all operands and results are
                 "...", except for operands of one dimension; "merge" if their first dimension is a
                 batch; "each" for one call per element of the new dimension; or a function of
@@ -174,7 +176,7 @@ class Op(Generic[P]):
         launch: Kernel | Callable,
         checks: Mapping[str, Rule] | None = None,
         gradients: Mapping[str, Callable] | None = None,
-        composite: Callable | None = None,
+        composite: Callable | str = "",
         batching: str | Callable = "",
         operations: Callable[..., float] | None = None,
         signature: inspect.Signature | None = None,
@@ -343,7 +345,7 @@ class Op(Generic[P]):
             run = functools.partial(self._run, {**infos, **results, **values}, place)
             if target is None:
                 described = [*infos.values(), *results.values()]
-                self._repeats.call(run, arrays, options, out, described, len(results))
+                self._repeats.call(run, arrays, options, out, described, len(results), stream)
             else:
                 run()
         if out is not None:
@@ -544,13 +546,16 @@ class Op(Generic[P]):
         self._written = True
 
     # ---- gradients
-    def replacement(self, options: Iterable) -> Callable | None:
-        """Return the function that replaces the op where it is differentiated with these options,
-        or None to differentiate the op itself."""
-        if self.composite is None:
+    def replacement(self, options: Iterable) -> Callable | tuple | None:
+        """Return what replaces the op where it is differentiated with these options: a function of
+        operands, options and xp, other options with which the op's first result is the same, or
+        None to differentiate the op itself."""
+        if not self.composite:
             return None
         values = dict(zip(self.options, options, strict=True))
-        return by_name(self.composite, values)  # type: ignore[no-any-return]
+        if callable(self.composite):
+            return by_name(self.composite, values)  # type: ignore[no-any-return]
+        return None if values[self.composite] else tuple((values | {self.composite: True}).values())
 
     @functools.cached_property
     def saved(self) -> list[str]:
@@ -671,16 +676,20 @@ class Op(Generic[P]):
 
 @functools.cache
 def asked_by(function: Callable) -> tuple[str, ...]:
-    """Return the names of a function's parameters."""
-    return tuple(inspect.signature(function).parameters)
+    """Return the names of a function's parameters, or of an op's operands and options."""
+    names, place = inspect.signature(function).parameters, getattr(function, "place", ())
+    return tuple([name for name in names if name not in place])
 
 
 def by_name(function: Callable, values: Mapping[str, Any]) -> Any:
-    """Call a function with the values named by its parameters; other parameters keep defaults. A
-    function that is an option is passed in a tuple with its arrays."""
-    return function(
-        **{name: bundled(values, name) for name in asked_by(function) if name in values}
-    )
+    """Call a function, or an op by ``xp``, with the values named by its parameters; other
+    parameters keep defaults. A function that is an option is passed in a tuple with its arrays."""
+    given = {
+        name: bundled(values, name) if type(values[name]) is Function else values[name]
+        for name in asked_by(function)
+        if name in values
+    }
+    return values["xp"](function, **given) if isinstance(function, Op) else function(**given)
 
 
 def bundled(values: Mapping[str, Any], name: str) -> Any:

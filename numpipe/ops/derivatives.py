@@ -80,7 +80,7 @@ class _Derivative:
         before = None
         while before != self.active:  # a loop may use what is assigned further down
             before = set(self.active)
-            body = [made for each in node.body for made in self.statement(each)]
+            body = self.block(node.body)
         if not self.constant:
             body = [ast.Assign([ast.Name(self.prime(self.score))], ONE), *body]
         node = ast.FunctionDef(f"derivative_of_{node.name}", node.args, body, [])
@@ -108,9 +108,10 @@ class _Derivative:
         match node:
             case ast.Return(value=ast.expr() as value):
                 return [ast.Return(self.of(value) or ast.Constant(0.0))]
-            case ast.Assign(targets=[ast.Name(id=name)], value=value):
-                return [*self.assigned(name, value), node]
-            case ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value):
+            case (
+                ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
+                | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
+            ):
                 return [*self.assigned(name, value), node]
             case ast.AugAssign(target=ast.Name(id=name), op=op, value=value):
                 whole = ast.copy_location(ast.BinOp(ast.Name(name), op, value), node)
@@ -174,9 +175,10 @@ class _Derivative:
             return None
         match op:
             case ast.Add() | ast.Sub():
-                if dx is None:
-                    return dy if isinstance(op, ast.Add) else dy and ast.UnaryOp(ast.USub(), dy)
-                return dx if dy is None else ast.BinOp(dx, op, dy)
+                if dy is None:
+                    return dx
+                signed = dy if isinstance(op, ast.Add) else ast.UnaryOp(ast.USub(), dy)
+                return ast.BinOp(dx, op, dy) if dx else signed
             case ast.Mult():
                 return summed(product(dx, y), product(dy, x))
             case ast.Div():
@@ -195,7 +197,7 @@ class _Derivative:
             return None
         try:
             called = eval(compile(ast.Expression(name), "", "eval"), self.names)
-        except Exception:
+        except (NameError, AttributeError):
             self.fail(node)
         if called in CONSTANT:
             return None

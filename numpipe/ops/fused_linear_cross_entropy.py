@@ -122,30 +122,6 @@ def _launch(
         move(reshaped(made, *dx.shape), dx, place)
 
 
-def _composed(
-    xp: Any,
-    x: Any,
-    weight: Any,
-    labels: Any,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-) -> Any:
-    made = xp(
-        fused_linear_cross_entropy,
-        x,
-        weight,
-        labels,
-        label_smoothing=label_smoothing,
-        ignore_index=ignore_index,
-        debug=debug,
-        reduction=reduction,
-        with_gradients=True,
-    )
-    return made[0]
-
-
 @op(
     operands={"x": "... d", "weight": "v d", "labels": Operand("...", LABELS)},
     results={
@@ -161,7 +137,7 @@ def _composed(
         "x": lambda dx, scale, grad_loss: dx * (grad_loss * scale),
         "weight": lambda dweight, scale, grad_loss: dweight * (grad_loss * scale),
     },
-    composite=lambda with_gradients: None if with_gradients else _composed,
+    composite="with_gradients",
     batching="each",
     operations=lambda x, weight: 2.0 * math.prod(x.shape) * weight.shape[0],
 )

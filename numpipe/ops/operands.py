@@ -233,3 +233,24 @@ def move(source: ArrayInfo, result: ArrayInfo, place: Place, padded: bool = Fals
         result.array[...] = source.array
     else:
         copy_into(source, result, place, padded=padded)
+
+
+def loaded(op: str, arrays: Arrays, place: Place) -> list[ArrayInfo]:
+    """Return arrays of four dimensions that pipelines can load: the arrays themselves or copies."""
+    return [_loaded(op, name, info, place) for name, info in arrays.items()]
+
+
+def _loaded(op: str, name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
+    if info.kind == "host" or 0 in info.shape:
+        return info
+    inner = (
+        "its last dimension is not contiguous"
+        if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize
+        else None
+    )
+    reason = inner or tma_addressable(info)
+    if reason is None:
+        return info
+    tell_copied(op, name, info, reason)
+    made = copied(info, place)  # the copy merges the first two dimensions
+    return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))

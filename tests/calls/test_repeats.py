@@ -15,7 +15,8 @@ import pytest
 import numpipe
 from numpipe import ArrayType, LaunchError, SpecError, launch
 from numpipe.kernels.calls import Calls
-from numpipe.launch import driver, windows
+from numpipe.launch import driver, repeats, windows
+from numpipe.launch.array_info import ArrayInfo
 from numpipe.launch.repeats import OpRepeats
 from tests.kernels.launch_fakes import CudaArray, FakeDriver, TorchTensor
 from tests.kernels.launch_kernels import compiled_as, image
@@ -49,6 +50,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeDriver]:
     """
     fake = FakeDriver()
     monkeypatch.setattr(driver, "_opened", fake)
+    monkeypatch.setattr(repeats, "_memory", {})
     launch.current_gpu.gpu_state.cache_clear()
     launch.streams._torch_getter.cache_clear()
     launch.encode.cache_clear()
@@ -370,7 +372,7 @@ class Doubled:
     """An op of one kernel, or of two, that looks at its arrays before it calls one."""
 
     also: Any = None
-    """what the first kernel writes, if not the result"""
+    """returns what the first kernel writes, if not the result"""
 
     def __init__(self, kernel: Any, times: int = 1) -> None:
         self.kernel, self.times, self.looked, self.repeats = kernel, times, 0, OpRepeats("doubled")
@@ -385,7 +387,7 @@ class Doubled:
         infos = [info, launch.describe(made, "out")]
 
         def run() -> None:
-            passed, self.also = self.also or infos[1], None
+            passed = self.also() if self.also else infos[1]
             for number in range(self.times):
                 to = passed if number < max(1, self.times - 1) else infos[1]
                 self.kernel(windows.transposed(info), to, stream=stream)
@@ -426,22 +428,42 @@ def test_a_repeated_call_of_an_op_allocates_its_output_anew(
     assert op.looked == looked + 2
 
 
+def out_of_memory(nbytes: int, stream: int, ordinal: int) -> int:
+    raise driver.DriverError("cuMemAllocFromPoolAsync", 2, "CUDA_ERROR_OUT_OF_MEMORY")
+
+
 @pytest.mark.parametrize("times", [1, 2])
-def test_an_op_keeps_the_array_that_it_allocates_and_repeats_except_into_a_graph(
+def test_repeated_calls_of_ops_share_memory_for_what_they_pass_on_except_in_a_graph(
     fake: FakeDriver, monkeypatch: Any, times: int
 ) -> None:
     launches(fake, 2)
-    kernel, a, c = made(monkeypatch, copy, "a c"), Torch(4096), Torch(1 << 20)
-    op, passed = Doubled(kernel, times), Torch(1 << 22)
-    op.also = launch.describe(passed, "passed")
-    held = weakref.ref(passed)
-    del passed
-    for _ in range(3):
-        op(a, c)
-    assert op.looked == 1 and len(fake.seen) == 3 * times and held() is not None
+    kernel, b = made(monkeypatch, copy, "a c"), Torch(8192)
+    ops, a, c = [Doubled(kernel, times) for _ in range(2)], Torch(4096), Torch(1 << 20)
+    spare = launch.describe(Torch(1 << 22), "spare")
+
+    def also() -> ArrayInfo:
+        collected = launch.COLLECTING.now
+        made = collected and collected.allocate((32, 32), np.dtype(np.float32), 0)
+        return made or spare
+
+    for op in ops:
+        op.also = also
+        for array in (a, b, a, b):
+            op(array, c)
+        assert op.looked == 2
+    seen = [addresses[1] for addresses, _ in fake.seen[::times]]
+    assert len(set(seen)) == 1 and seen[0] != spare.ptr and len(fake.seen) == 8 * times
     monkeypatch.setattr(fake, "capturing", lambda stream, ordinal: True)
-    op(a, c)
-    assert op.looked == 2 and len(fake.seen) == 4 * times
+    ops[0](a, c)
+    assert ops[0].looked == 3 and fake.seen[-times][0][1] == spare.ptr
+    monkeypatch.setattr(fake, "capturing", lambda stream, ordinal: False)
+    # what does not fit in the memory is not repeated, and has its own
+    monkeypatch.setattr(repeats, "_memory", {})
+    for of, name, value in ((fake, "allocate", out_of_memory), (repeats, "HELD", 4095)):
+        monkeypatch.setattr(of, name, value)
+        ops[0](Torch(1 << 14), c)
+        assert fake.seen[-times][0][1] == spare.ptr
+    assert ops[0].looked == 5
 
 
 def test_an_op_with_views_and_one_with_unknown_options_run_each_time(

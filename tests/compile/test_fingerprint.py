@@ -407,8 +407,8 @@ of_functions = Form(64, score=soft_cap, mask=documents, arrays=(0, 1))
 kernel(Config(), of_functions)
 from numpipe.ops import attention_function_gradients
 attention_function_gradients.of_keys(of_functions)
-attention_function_gradients.of_queries(of_functions)
 from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
+of_queries(of_functions)
 from numpipe.ops.attention_varlen import plan
 plan(128, 128, True, True), kernel(Config(), Form(128, ranges=True))
 prepare(Form(64)), of_queries(Form(64)), of_keys(Form(64), True), of_keys(Form(256), False)

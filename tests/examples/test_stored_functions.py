@@ -90,7 +90,7 @@ ATTENTION += [
         attention_mask_lists,
         attention_mask_order,
         function_gradients.of_keys(OF_FUNCTIONS, "dk"),
-        function_gradients.of_queries(OF_FUNCTIONS),
+        of_queries(OF_FUNCTIONS),
     )
 ]
 GRADIENTS = [
@@ -100,7 +100,6 @@ GRADIENTS = [
         prepare(form),
         convert(form),
         of_keys(form, True),
-        of_queries(form),
     )
 ]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained, steered)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+import numpipe
 from numpipe import SpecError, ops
 
 torch = pytest.importorskip("torch")
@@ -23,7 +24,7 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     def call(
         arrays: Any, options: Any, out: Any = None, target: Any = None, stream: Any = None
     ) -> Any:
-        q, k, v = arrays
+        q, k, v = arrays[:3]
         given = dict(zip(ops.attention.options, options, strict=True))
         if (
             k.dtype != v.dtype
@@ -40,6 +41,11 @@ def fake(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NUMPIPE_TARGET", "sim")
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
     torch._dynamo.reset()
+
+
+@numpipe.function
+def biased(score: Any, batch: Any, head: Any, query: Any, key: Any, bias: Any) -> Any:
+    return score + bias[batch, head, query, key]
 
 
 def tensors(
@@ -132,6 +138,15 @@ def test_a_layer_trains(how: str, target: str, monkeypatch: pytest.MonkeyPatch) 
     assert all(ours < 1.05 * other for ours, other in zip(*errors, strict=True)), errors
 
 
+def test_an_array_of_a_function_that_requires_a_gradient_is_refused() -> None:
+    q, (bias,) = tensors(4)[0].requires_grad_(), tensors(4, grad=True)[:1]
+    for arrays in ((q, q, q), (q.detach(),) * 3):
+        with pytest.raises(SpecError, match="attention: 'score_0' requires a gradient, which this"):
+            numpipe.torch.attention(*arrays, score=(biased, bias))
+        with torch.no_grad():
+            numpipe.torch.attention(*arrays, score=(biased, bias))
+
+
 @pytest.mark.parametrize("shape", [(4, 9, 16), (2, 4, 9, 16), (3, 2, 4, 9, 16)], ids=str)
 def test_leading_dimensions_are_batches(shape: tuple[int, ...]) -> None:
     q, k, v = (torch.randn(shape, dtype=torch.float64).half() for _ in range(3))
@@ -191,7 +206,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "multiple": (
         lambda: sdpa(Q, K[:, :3], V[:, :3], enable_gqa=True),
-        "the heads of the query, 4, must be a multiple of",
+        "the 4 heads of 'q' must be a multiple of the 3 heads of 'k'",
     ),
     "ranks": (lambda: sdpa(Q, K[0], V[0]), "all must have the same number of dimensions"),
     "lengths": (

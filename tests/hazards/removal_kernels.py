@@ -23,7 +23,6 @@ from numpipe.kernels.row_schedules import choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_function_gradients import of_keys as function_keys
-from numpipe.ops.attention_function_gradients import of_queries as function_queries
 from numpipe.ops.attention_gradients import of_keys, of_queries
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
@@ -264,7 +263,7 @@ run(
 FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1))
 for name, made, rows, outputs in (
     ("keys", function_keys(FORM), (256, 128), (128, 128)),
-    ("queries", function_queries(FORM), (128, 256), (128,)),
+    ("queries", of_queries(FORM), (128, 256), (128,)),
 ):
     blocks = np.array([[[[2, 2, 0, 1, 3, 2, 0]]]], np.int32)
     run(
@@ -297,7 +296,6 @@ run(
     *(ints(1, 1, 128, dtype=F32), ints(1, 1, 128, dtype=F32)),
     out(1, 1, 128, 64),
     scale=np.float32(0.1),
-    scale_log2=np.float32(0.1),
     diagonal=64,
 )
 for rung in (

@@ -15,7 +15,7 @@ import pytest
 import flash_attention
 import numpipe
 from numpipe.launch.array_info import ArrayInfo
-from numpipe.ops import attention
+from numpipe.ops import attention, operands
 from numpipe.ops.attention import CONFIGS, FITTING, SMALLER, WIDTHS, Config, Form, choose, kernel
 from tests.kernels.attention_cases import CASES, Case
 from tests.kernels.compilers import compiles
@@ -121,15 +121,18 @@ def verified(cfg: Config, case: Case, schedules: int) -> numpipe.Verification:
     "change, words",
     [
         (
-            {"q": (1, 2, 64, 264)},
+            dict.fromkeys("qkv", (1, 2, 64, 264)),
             r"depth of a head must be 1…256, 'q' \(1, 2, 64, 264\) has 264; fix: use more heads of "
             r"fewer",
         ),
-        ({"q": (1, 2, 64)}, r"'q' must have 4 dimensions, b, h, s, d, got shape \(1, 2, 64\)"),
-        ({"v": (1, 2, 72, 64)}, "must have one shape, with the batches and the depth of 'q'"),
+        (
+            {"q": (1, 2, 64)},
+            r"'q' must have the dimensions batch i j depth, got shape \(1, 2, 64\)",
+        ),
+        ({"v": (1, 2, 72, 64)}, r"l = 64 in 'k' .*, 72 in 'v' \(1, 2, 72, 64\)"),
         (
             {"k": (1, 2, 64, 128), "v": (1, 2, 64, 128)},
-            "one shape, with the batches and the depth of 'q'",
+            "depth = 64 in 'q' .*, 128 in 'k' ",
         ),
         ({"q": (1, 3, 64, 64)}, "the 3 heads of 'q' must be a multiple of the 2 heads of 'k'"),
         ({"layout": "sbhd"}, "layout must be 'bhsd' or 'bshd', got 'sbhd'"),
@@ -232,9 +235,9 @@ def test_an_operand_that_the_kernel_cannot_load_is_copied_once_and_reported(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     copy = on_gpu((8, 100, 64), (6400, 64, 1))
-    monkeypatch.setattr(OP, "copied", lambda *_: copy)
+    monkeypatch.setattr(operands, "copied", lambda *_: copy)
     monkeypatch.setenv("NUMPIPE_LOG", "launch")
-    found = OP._loaded("k", info, {})
+    found = operands._loaded("attention", "k", info, {})
     told = capsys.readouterr().err
     assert (found is info, told == "") == (not reason, not reason) and reason in told
     if reason:
@@ -252,7 +255,9 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
     case = Case(1, 4, 1, 40, 72)
     q, k, v = case.arrays()
     shown: list[ArrayInfo] = []
-    monkeypatch.setattr(OP, "_loaded", lambda _name, info, *_: shown.append(info) or info)
+    monkeypatch.setattr(
+        operands, "_loaded", lambda _op, _name, info, *_: shown.append(info) or info
+    )
     repeated = [np.broadcast_to(x, (1, 4, 72, 64)) for x in (k, v)]
     np.testing.assert_array_equal(
         attention(q, *repeated, target="sim"), attention(q, k, v, target="sim")

@@ -15,6 +15,7 @@ from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, kernel
 from numpipe.ops.attention_configs import Form, with_functions
 from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
+from numpipe.ops.attention_gradients import of_queries
 from numpipe.ops.derivatives import derivative
 from tests.kernels import attention_function_cases as functions
 from tests.kernels.attention_function_cases import CASES, Case, alibi, documents
@@ -146,9 +147,9 @@ def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
         "forward": (kernel(with_functions(depth), form), *(x, x, x), *of, x),
         "keys": (function_gradients.of_keys(form, *["dk"] * (depth > 128)), *read, x)
         + (x,) * (depth <= 128),
-        "queries": (function_gradients.of_queries(form), *read, x),
+        "queries": (of_queries(form), *read, x),
     }[what]
-    named = {"group": 1} if what == "forward" else {}
+    named = {"forward": {"group": 1}, "queries": {"scale_log2": 0.1}}.get(what, {})
     assert made.inspect("gate", *given, scale=0.1, diagonal=0, **named) == ()
 
 

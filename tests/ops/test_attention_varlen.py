@@ -12,6 +12,7 @@ import pytest
 
 import numpipe
 from numpipe.ops import attention, attention_varlen
+from numpipe.ops.attention_gradients import BLOCK, place_of
 from numpipe.ops.attention_varlen import attention_varlen_backward, plan
 from tests.kernels import attention_gradient_cases as gradients
 from tests.kernels.attention_cases import Case
@@ -116,7 +117,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
 def listed(queries: Any, keys: Any, causal: bool, align: str, diagonal: int) -> np.ndarray:
     """Return the list of tiles of 64 queries and blocks of 64 keys."""
     at = starts(queries), starts(keys)
-    table = np.zeros((at[0][-1] // 64 + len(queries), 6), np.int32)
+    table = np.zeros((at[0][-1] // 64 + len(queries), 7), np.int32)
     count = np.zeros(1, np.int32)
     made = plan(64, 64, causal, align == "end")
     totals = {"total_q": int(at[0][-1]), "total_k": int(at[1][-1])}
@@ -136,10 +137,24 @@ def test_the_tiles_with_the_most_steps_are_first(align: str) -> None:
             offset = diagonal + (size_k - size if align == "end" else 0)
             for i in range(0, size, 64):
                 seen = min(size_k, max(0, i + 64 + offset)) if causal else size_k
-                row = first + i, first + size, first_key, size_k, i + offset + 1, i
+                row = first + i, first + size, first_key, size_k, i + offset + 1, i, n
                 wanted.append((-(-seen // 64), row))
         ordered = [row for _, row in sorted(wanted, key=lambda each: -each[0])]
         assert (listed(queries, keys, causal, align, diagonal) == ordered).all()
+
+
+def test_whole_blocks_of_sequences_do_not_overlap() -> None:
+    """Where gradients have whole blocks of each sequence, no two sequences share one."""
+    rng = np.random.default_rng(0)
+    for _ in range(20):
+        lengths = rng.choice([0, 1, 127, 128, 129, 256, 300], 30)
+        first = starts(lengths)
+        table = np.zeros((30, 7), np.int32)
+        table[:, 0], table[:, 6] = first[:-1], range(30)
+        places = np.array([place_of(table, i, 0) for i in range(30)])
+        ends = places + -(-lengths // BLOCK) * BLOCK
+        assert (places % BLOCK == 0).all() and (ends[:-1] <= places[1:]).all()
+        assert ends[-1] <= (first[-1] // BLOCK + 30) * BLOCK
 
 
 @pytest.mark.parametrize(
@@ -154,9 +169,9 @@ def test_lengths_that_decrease_or_overrun_are_reported(at: tuple[int, ...]) -> N
 
 def test_shapes_that_do_not_match_are_refused() -> None:
     x, at = np.ones((100, 2, 64), np.float16), starts([100])
-    with pytest.raises(numpipe.SpecError, match=r"'k' must have 3 dimensions, \(positions, heads"):
+    with pytest.raises(numpipe.SpecError, match="'k' must have the dimensions keys key_heads"):
         attention_varlen(x, x[None], x, at, at)
-    with pytest.raises(numpipe.SpecError, match="'cu_seqlens_k' must have the shape"):
+    with pytest.raises(numpipe.SpecError, match="n = 2 in 'cu_seqlens_q' .*, 3 in 'cu_seqlens_k'"):
         attention_varlen(x, x, x, at, starts([50, 50]))
     with pytest.raises(numpipe.SpecError, match="'cu_seqlens_q' is int64, expected int32"):
         attention_varlen(x, x, x, at.astype(np.int64), at)

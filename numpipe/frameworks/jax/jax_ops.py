@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import jax
@@ -178,9 +178,11 @@ def _differentiable(form: _Form) -> Callable[..., tuple]:
         if replacement is not None:
 
             def composed(*arrays: Any) -> tuple:
+                if isinstance(replacement, tuple):
+                    options = Statics(zip(op.options, replacement, strict=True))
+                    return _differentiable(replace(form, options=options))(*arrays)[:1]
                 values = form.values(form.seen(arrays, _swap))
-                made = by_name(replacement, {**values, "xp": xp})
-                return as_tuple(made)
+                return as_tuple(by_name(replacement, {**values, "xp": xp}))
 
             made, pull = jax.vjp(composed, *arrays)
             return made, (pull, None, None)

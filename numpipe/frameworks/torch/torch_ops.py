@@ -136,7 +136,11 @@ class TorchOp:
         self._parameters = [each for each in parameters if each in taken]
         self.arguments = declared.arguments_of(self._parameters)
         self._bind = declared.arguments_of([*declared.operands, *place, *self._kinds], True)
-        self.saved = [name in declared.saved for name in (*declared.operands, *declared.results)]
+        arrays = [*declared.operands, *declared.results]
+        self.saved = [name in declared.saved for name in arrays]
+        self.known = arrays + [f"grad_{name}" for name in declared.results]
+        derived = {name for names in declared.gradients for name in names}
+        self.underived = [i for i, name in enumerate(declared.operands) if name not in derived]
         self.front = self._front()
         namespace, _, name = full.partition("::")
         self.library = library = torch.library.Library(namespace, "FRAGMENT")
@@ -181,7 +185,7 @@ class TorchOp:
                 return self._call_on_mesh(arrays, options, out, where)
             if out is None and direct(*arrays):
                 if differentiated(*arrays):
-                    return self._present(self.recorded(arrays, options, None))
+                    return self.recorded(arrays, options, None)
                 try:
                     return declared.call(arrays, options)
                 except Exception:
@@ -197,7 +201,7 @@ class TorchOp:
                 return out
             graded = transformed() and torch.is_grad_enabled()
             if graded and not any(map(callable, options)):
-                return self._present(self.recorded(arrays, options, None, _Transformed))
+                return self.recorded(arrays, options, None, _Transformed)
             return self._present(self.op(*arrays, *self._of_schema(options)))
 
         functools.update_wrapper(call, declared)
@@ -375,23 +379,31 @@ class TorchOp:
     def recorded(self, arrays: Any, options: tuple, mesh: Any, function: Any = None) -> Any:
         """Run the op, or its replacement for differentiation, and record it for autograd."""
         replacement = self.declared.replacement(options)
+        if isinstance(replacement, tuple):
+            return self.recorded(arrays, replacement, mesh, function)[0]
         if replacement is not None:
             values = self.named(_flat(arrays), self.declared.operands)
             values |= self.constants(options, mesh) | {"xp": _XP}
-            return self._whole(by_name(replacement, values), arrays[0])
+            return by_name(replacement, values)
         if function is None:  # a transform may record a call whose gradient is never needed
-            self.require_gradients()
+            self.require_gradients(arrays)
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
-        return list(made) if mesh is not None else made
+        return list(made) if mesh is not None else self._present(made)
 
-    def require_gradients(self) -> None:
-        """Raise SpecError if the op has no gradients."""
+    def require_gradients(self, arrays: Sequence = ()) -> None:
+        """Raise SpecError if the op has no gradients, or not that of an array that needs one."""
         if not self.declared.gradients:
             raise SpecError(
                 f"{self.name}: an argument requires a gradient, but this op has no backward pass; "
                 "fix: call it under torch.no_grad() or torch.inference_mode(), or use the function "
                 "of torch.nn.functional"
             )
+        for number in self.underived if arrays else ():
+            if arrays[number] is not None and differentiated(arrays[number]):
+                raise SpecError(
+                    f"{self.name}: '{self.known[number]}' requires a gradient, which this op does "
+                    "not compute; fix: pass the array's .detach()"
+                )
 
     def constants(self, options: Sequence, mesh: Any) -> dict[str, Any]:
         """Return the schema's options and the mesh by name."""
@@ -406,7 +418,9 @@ class TorchOp:
         return {name: [*tensors[i * gpus : (i + 1) * gpus]] for i, name in enumerate(names)}
 
     def _under_autograd(self, *args: Any) -> Any:
-        return self.recorded(*self._split(args))
+        arrays, options, mesh = self._split(args)
+        made = self.recorded(arrays, options, mesh)
+        return made if mesh is not None else self._whole(made, arrays[0])
 
     def _refuse(self, *args: Any) -> None:
         raise SpecError(
@@ -463,26 +477,26 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
             saved = [each for each in saved for _ in range(gpus)]
         pairs = zip(saved, (*tensors, *results), strict=True)
         ctx.save_for_backward(*[tensor if each else None for each, tensor in pairs])
-        ctx.likes = [None if x is None else (x.shape, x.dtype) for x in tensors]
+        ctx.likes = [
+            x if x is None else SimpleNamespace(shape=x.shape, dtype=x.dtype) for x in tensors
+        ]
 
     @staticmethod
     def backward(ctx: Any, *grads: Any) -> Any:
         op = ctx.call.op
         op.require_gradients()
-        operands, results = op.declared.operands, op.declared.results
+        operands = op.declared.operands
         if op.declared.contiguous:
             grads = tuple(map(_XP.contiguous, grads))
-        names = [*operands, *results, *(f"grad_{name}" for name in results)]
-        values = op.named((*ctx.saved_tensors, *grads), names)
+        values = op.named((*ctx.saved_tensors, *grads), op.known)
         wanted = op.named(ctx.needs_input_grad[1:], operands)
-        likes = [x and SimpleNamespace(shape=x[0], dtype=x[1]) for x in ctx.likes]
         found = op.declared.gradients_of(
             _XP,
             values | op.constants(ctx.call.options, ctx.call.mesh),
-            [name for name, each in wanted.items() if any(_flat([each]))],
-            op.named(likes, operands),
+            [name for name, each in wanted.items() if each is True or (each and True in each)],
+            op.named(ctx.likes, operands),
         )
-        nothing = op.named([None] * len(likes), operands)
+        nothing = op.named([None] * len(ctx.likes), operands)
         return (None, *_flat((nothing | found).values()))
 
     @staticmethod
@@ -507,7 +521,10 @@ class _Recorded(_Transformed):
 
 def _flat(arrays: Iterable) -> list:
     """Return arrays, some of which may be lists, as one flat list."""
-    return [x for each in arrays for x in (each if isinstance(each, list) else [each])]
+    flat = [*arrays]
+    if list not in map(type, flat):
+        return flat
+    return [x for each in flat for x in (each if isinstance(each, list) else [each])]
 
 
 def _kind(parameter: inspect.Parameter) -> str:
@@ -526,9 +543,13 @@ def own_front(op: Op, function: Callable) -> Callable:
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        given = dict(zip(tensors, args, strict=False)) | named
-        check_tensors(function.__name__, **{name: given.get(name) for name in tensors})
-        return bound(*args, **named)
+        try:
+            return bound(*args, **named)
+        except Exception:
+            # report user errors in PyTorch's terms first
+            given = dict(zip(tensors, args, strict=False)) | named
+            check_tensors(function.__name__, **{name: given.get(name) for name in tensors})
+            raise
 
     call.__signature__ = signature  # type: ignore[attr-defined]
     return call

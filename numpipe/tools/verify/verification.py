@@ -95,8 +95,8 @@ class Difference:
     seed        the seed of the first of them
     elements    how many elements differ there, of `size`; `largest` is the largest difference, at
                 `index`
-    summed      whether TMA adds floats to this array; the order of the sums may then show, which is
-                not an error
+    summed      whether TMA or lanes add floats to this array; the order of the sums may then show,
+                which is not an error
     """
 
     array: str
@@ -505,7 +505,7 @@ def _difference(
 
 
 def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
-    """Return the names of the float arrays that TMA adds to in this schedule."""
+    """Return the names of the float arrays that TMA or lanes add to in this schedule."""
     from ...sim import Trace
 
     trace = Trace()
@@ -515,4 +515,7 @@ def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
         for event in trace.of("store")
         if event.details.get("reduction") == "add"
     }
+    for event in trace.of("write"):
+        does, _, array = event.details["what"].partition(" to ")
+        names |= {array.partition("[")[0]} if does == "add" else set()
     return {name for name in names if name in arrays and arrays[name].dtype.kind not in "iub"}

@@ -143,6 +143,13 @@ def sums(x, y):
     numpipe.wait_smem_to_gmem(0)
 
 
+@numpipe.kernel(grid=4)
+def sums_by_lanes(x, y):
+    """Compute y += x[i] of each CTA i by atomics."""
+    part = x[numpipe.program_id(0), ds(0, 64), ds(0, 32)]
+    numpipe.atomic_add(y.at[ds(0, 64), ds(0, 32)], part)
+
+
 SQUARE = np.zeros((64, 64), np.float32)
 
 
@@ -342,15 +349,16 @@ def test_outputs_that_depend_on_the_schedule_fail_without_a_race() -> None:
         result.raise_if_failed()
 
 
-def test_sums_that_tma_makes_of_floats_may_differ() -> None:
+@pytest.mark.parametrize("kernel", [sums, sums_by_lanes])
+def test_sums_of_floats_may_differ(kernel: numpipe.Kernel) -> None:
     x = np.random.default_rng(0).standard_normal((4, 64, 32)).astype(np.float32)
-    result = numpipe.verify(sums, x, SQUARE[:, :32].copy(), schedules=10)
+    result = numpipe.verify(kernel, x, SQUARE[:, :32].copy(), schedules=10)
     [difference] = result.differences
     assert result.ok and difference.summed and difference.array == "y" and difference.largest < 1e-5
     assert "sums of floats in different orders" in str(result)
     result.raise_if_failed()
     assert not numpipe.verify(
-        sums, (100 * x).astype(np.int32), np.zeros((64, 32), np.int32), schedules=10
+        kernel, (100 * x).astype(np.int32), np.zeros((64, 32), np.int32), schedules=10
     ).differences
 
 
