@@ -273,6 +273,17 @@ def interleaved(blocks, heads, group, number):
     return above * group + rest % size, rest // size
 
 
+@function
+def following(cta, i, base, of_head):
+    """Return the number of the block of queries after block i, and where dQ of its head begins.
+
+    Blocks are counted, because the division of a step's number by the number of blocks takes some
+    300 cycles.
+    """
+    last = i + 1 == cta.end
+    return cta.start if last else i + 1, base + of_head if last else base
+
+
 def grid_of(form: Form, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of 128 keys, or for as many as a list may have."""
     if form.ranges:
@@ -386,8 +397,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
-            # counted up: to divide the number of a step takes a tenth of the step
-            block, base, begun = cta.start, 0, False
+            i, base, of_head, begun = cta.start, 0, 0, False
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
@@ -408,8 +418,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                if block < cta.whole:
-                    least = cta.first - cta.diagonal - block * n
+                if i < cta.whole:
+                    least = cta.first - cta.diagonal - i * n
                     s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
@@ -444,13 +454,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(part, at_before)
-                    at_before = base + block * 2 * LINES
+                    at_before = base + i * 2 * LINES
                     now, before, last = last, now, before
-                block, begun = block + 1, True
-                if block == cta.end:
-                    block = cta.start
-                    if dq is not None:
-                        base += of_head
+                (i, base), begun = following(cta, i, base, of_head), True
             if dq is not None:
                 barrier_wait(written.at[before])
                 part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
@@ -570,7 +576,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
 
         acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
-            at_before = OUTSIDE
+            at_before, i, base, of_head = OUTSIDE, cta.start, 0, 0
             if dq is not None:
                 k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
@@ -582,7 +588,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
                 barrier_wait(written)
             for (
-                (h, i),
+                _,
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
@@ -606,8 +612,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    if cta.start + i < cta.whole:
-                        least = first - cta.diagonal - (cta.start + i) * WIDE
+                    if i < cta.whole:
+                        least = first - cta.diagonal - i * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     barrier_arrive(stats_free)
@@ -644,7 +650,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = base + h * of_head + (cta.start + i) * 4 * LINES
+                    at_before = base + i * 4 * LINES
+                i, base = following(cta, i, base, of_head)
             if dq is not None:
                 barrier_wait(landed)
                 rest = received.T[...]
