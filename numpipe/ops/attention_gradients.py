@@ -125,6 +125,10 @@ def prepare(form: Form, *present: str) -> Kernel:
         if not there:
             return
         first, row = first + part * height, row + part * height
+        if dq is not None:  # before the loads, which the stores need not wait for
+            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
+            line = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
+            dq[ds(line, 64), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
@@ -135,10 +139,6 @@ def prepare(form: Form, *present: str) -> Kernel:
         # a query that sees no key: exp2(s - inf) is 0
         none = (iota(height) >= end - first) | (logarithm == -np.inf)
         stats[b, h, mine] = np.where(none, np.inf, logarithm)
-        if dq is not None:
-            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            at_zeros = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
-            dq[ds(at_zeros, 64), ds(0, 32)] = zeros((64, 32), np.float32)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
