@@ -71,9 +71,9 @@ def grid_of_blocks(form: Form, parts: int) -> Any:
 
 
 @functools.cache
-def over_queries(form: Form, parts: int, ctas: int) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels that have `parts` CTAs, `ctas` on an SM, for each block
-    of 128 queries of each head and sequence.
+def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels that have `parts` CTAs for each block of 128 queries of
+    each head and sequence.
 
     ``at(x, table, count)`` returns, for an array x of the shape of q: whether the CTA has a block,
     its batch, head, first query, the end of its sequence, its place in `stats`, `delta` and dq,
@@ -94,7 +94,7 @@ def over_queries(form: Form, parts: int, ctas: int) -> tuple[Function, dict[str,
         b, h = head // x.shape[form.heads], head % x.shape[form.heads]
         return there, b, h, first, end, place, program_id(0) % parts
 
-    params = CompilerParams(ctas_per_sm=ctas, approx_math=True)
+    params = CompilerParams(ctas_per_sm=8, approx_math=True)
     return at, {
         "grid": grid_of_blocks(form, parts),
         "warp_specialized": False,
@@ -115,8 +115,8 @@ def prepare(form: Form, *present: str) -> Kernel:
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
-    height, place = 1024 // form.depth, form.place
-    at, options = over_queries(form, BLOCK // height, 12)
+    height, place = 2048 // form.depth, form.place
+    at, options = over_queries(form, BLOCK // height)
     absent = [name for name in ("grad_lse", "dq") if name not in present] + form.unlisted
 
     @numpipe_kernel(without=absent, **options)
@@ -125,21 +125,20 @@ def prepare(form: Form, *present: str) -> Kernel:
         if not there:
             return
         first, row = first + part * height, row + part * height
+        if dq is not None:  # before the loads, which the stores need not wait for
+            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
+            line = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
+            dq[ds(line, 64), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
-        logarithm = lse[b, h, s] * math.log2(math.e)  # all loads are issued before a wait for one
-        result, grad_tile = x[tile], grad[tile]
-        if dq is not None:
-            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            at_zeros = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
-            dq[ds(at_zeros, 32), ds(0, 32)] = zeros((32, 32), np.float32)
-        # a query that sees no key: exp2(s - inf) is 0
-        none = (iota(height) >= end - first) | (logarithm == -np.inf)
-        stats[b, h, mine] = np.where(none, np.inf, logarithm)
-        total = (result.astype(np.float32) * grad_tile.astype(np.float32)).sum(axis=1)
+        total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
             total = total - grad_lse[b, h, s]
         delta[b, h, mine] = total
+        logarithm = lse[b, h, s] * math.log2(math.e)
+        # a query that sees no key: exp2(s - inf) is 0
+        none = (iota(height) >= end - first) | (logarithm == -np.inf)
+        stats[b, h, mine] = np.where(none, np.inf, logarithm)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
@@ -148,7 +147,7 @@ def prepare(form: Form, *present: str) -> Kernel:
 def convert(form: Form) -> Kernel:
     """Return the kernel of x = total * scale, where `total` is dQ in register order."""
     across, place = form.depth // 64, form.place
-    at, options = over_queries(form, BLOCK // 64 * across, 8)
+    at, options = over_queries(form, BLOCK // 64 * across)
 
     @numpipe_kernel(without=form.unlisted, **options)
     def attention_gradient_converted(total, table, count, x, *, scale):
@@ -274,6 +273,17 @@ def interleaved(blocks, heads, group, number):
     return above * group + rest % size, rest // size
 
 
+@function
+def following(cta, i, base, of_head):
+    """Return the number of the block of queries after block i, and where dQ of its head begins.
+
+    Blocks are counted, because the division of a step's number by the number of blocks takes some
+    300 cycles.
+    """
+    last = i + 1 == cta.end
+    return cta.start if last else i + 1, base + of_head if last else base
+
+
 def grid_of(form: Form, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of 128 keys, or for as many as a list may have."""
     if form.ranges:
@@ -387,6 +397,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
+            i, base, of_head, begun = cta.start, 0, 0, False
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
@@ -398,7 +409,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             if wg == 1 and cta.start < cta.end:
                 barrier_wait(started)
             for (
-                (h, i),
+                _,
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
@@ -407,12 +418,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                if cta.start + i < cta.whole:
-                    least = cta.first - cta.diagonal - (cta.start + i) * n
+                if i < cta.whole:
+                    least = cta.first - cta.diagonal - i * n
                     s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
-                if h + i == 0 and wg == 0:
+                if not begun and wg == 0:
                     barrier_arrive(started)
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
@@ -443,8 +454,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(part, at_before)
-                    at_before = base + h * of_head + (cta.start + i) * 2 * LINES
+                    at_before = base + i * 2 * LINES
                     now, before, last = last, now, before
+                (i, base), begun = following(cta, i, base, of_head), True
             if dq is not None:
                 barrier_wait(written.at[before])
                 part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
@@ -564,7 +576,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
 
         acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
-            at_before = OUTSIDE
+            at_before, i, base, of_head = OUTSIDE, cta.start, 0, 0
             if dq is not None:
                 k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
@@ -576,7 +588,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
                 barrier_wait(written)
             for (
-                (h, i),
+                _,
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
@@ -600,8 +612,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    if cta.start + i < cta.whole:
-                        least = first - cta.diagonal - (cta.start + i) * WIDE
+                    if i < cta.whole:
+                        least = first - cta.diagonal - i * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     barrier_arrive(stats_free)
@@ -639,7 +651,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = base + h * of_head + (cta.start + i) * 4 * LINES
+                    at_before = base + i * 4 * LINES
+                i, base = following(cta, i, base, of_head)
             if dq is not None:
                 barrier_wait(landed)
                 rest = received.T[...]
