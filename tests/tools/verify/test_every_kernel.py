@@ -259,14 +259,16 @@ PARTS = {
     "all_gather": "room",
     "reduce_scatter": "room",
     "all_to_all": "out",
+    "select": "chosen",
 }
-"""the output of a multi-GPU kernel in which a GPU's own part, or rows that nothing is sent to, are
-not written"""
+"""the output of a kernel that is not written as a whole: a GPU's own part, rows that nothing is
+sent to, and keys, which only the last selection of `topk` stores"""
 
 
 def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = recorded(CALLS[name][0], monkeypatch)
-    assert {call.kernel.name for call in found} == CALLS[name][1]
+    # kernels made by `numpipe.rows` run, too
+    assert CALLS[name][1] <= {call.kernel.name for call in found}
     for call in found:
         result = call.passed_to(
             numpipe.verify, schedules=schedules, partial=PARTS.get(call.kernel.name, ())
