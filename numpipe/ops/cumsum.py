@@ -46,6 +46,7 @@ from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
+from ..language.tiles.warp_parts import in_runs
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -191,8 +192,8 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
 
         def piece(k, i):
-            """Some parts of this warpgroup's."""
-            return buffer.at[in_slot(k), ds(i * ROWS, ROWS), :][...].astype(np.float32)
+            """Some parts of this warpgroup's, in shared memory."""
+            return buffer.at[in_slot(k), ds(i * ROWS, ROWS), :]
 
         def inside(offset, i):
             """Whether elements of parts belong to the row in which the part begins, and where the
@@ -209,12 +210,13 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             if k < rounds:
                 barrier_wait(landed.at[in_slot(k)])
                 for i in range(height // ROWS):
-                    tile = piece(k, i)
-                    if rows_meet(offset):
-                        before, end = inside(offset, i)
-                        tile = np.where(before & (end[:, None] < length), 0.0, tile)
                     at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
-                    sums[at] = tile.sum(axis=1)
+                    if rows_meet(offset):
+                        tile, (before, end) = piece(k, i)[...].astype(np.float32), inside(offset, i)
+                        tile = np.where(before & (end[:, None] < length), 0.0, tile)
+                        sums[at] = tile.sum(axis=1)
+                    else:
+                        sums[at] = in_runs(piece(k, i)).astype(np.float32).sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
         def scan_tile(k, offset):
@@ -223,15 +225,15 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 at = wg * height + i * ROWS
                 start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
-                tile = piece(k, i)
                 if rows_meet(offset):
                     # elements before the end of a row, and those of the next row
-                    before, _ = inside(offset, i)
+                    tile, (before, _) = piece(k, i)[...].astype(np.float32), inside(offset, i)
                     ended = np.cumsum(np.where(before, tile, 0.0), axis=1) + start
                     others = np.cumsum(np.where(before, 0.0, tile), axis=1)
                     y[0, to, ds(0, length)] = np.where(before, ended, others)
                 else:
-                    y[0, to, ds(0, length)] = np.cumsum(tile, axis=1) + start
+                    whole = in_runs(piece(k, i)).astype(np.float32)
+                    y[0, to, ds(0, length)] = np.cumsum(whole, axis=1) + start
 
         def in_row(each, count, number, offset):
             """Sums of `count` elements each, with 0 for those from `number` on, and for those

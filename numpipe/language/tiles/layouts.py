@@ -432,8 +432,7 @@ def needed(have: Ints, shape: Ints, layout: str) -> str:
     """
     if have == shape or len(shape) == 1 or 1 in shape:
         return layout
-    word = COLUMN if have[-1] == 1 else ROW
-    return f"{word} {lanes_of(layout)}" if lanes_of(layout) else word
+    return row_layouts.vector_layout(COLUMN if have[-1] == 1 else ROW, layout)
 
 
 def laid(form: Form, shape: Ints, layout: str) -> Form:

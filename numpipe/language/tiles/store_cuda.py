@@ -22,7 +22,7 @@ from .indices_cuda import settled
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, before, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType, LimitedType
-from .row_layouts import ROWS, lanes_of, word_of
+from .row_layouts import ROWS, lanes_of, run_of, word_of
 from .scatter import all_of_tile, stored_form
 from .scattered_shared_cuda import owner
 from .store_ring import batches, put
@@ -327,7 +327,10 @@ class _Lanes:
         elements together if the array has all of them or none; otherwise element by element.
         Predicates skip elements outside the array."""
         builder, tile, to = self.builder, self.tile, self.to
-        (row, column), vector = place_of(builder, tile), vector_of(tile.layout) or 2
+        (row, column), vector = (
+            place_of(builder, tile),
+            vector_of(tile.layout) or run_of(tile.layout),
+        )
         chosen = owner(builder, tile.form.record)
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where = places(tile.shape, tile.layout)
@@ -384,7 +387,7 @@ class _Lanes:
             elements()
             return
         whole = (
-            to.whole_pairs(tile.shape)
+            to.whole_pairs(tile.shape, vector)
             if lanes
             else to.aligned(tile.shape[1:], min(16 // tile.dtype.itemsize, vector))
         )
