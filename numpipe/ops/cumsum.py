@@ -339,7 +339,7 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     # few elements are spread over more CTAs
-    length = 1024 // arrays["x"].dtype.itemsize if count >= SMALL else 128
+    length = (1024 if count >= SMALL else 512) // arrays["x"].dtype.itemsize
     views = [
         view
         for info in arrays.values()

@@ -160,7 +160,9 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     Raises SpecError for unknown layouts, and for shapes that the layout does not support.
     """
     word, shape = word_of(layout), form.shape
-    lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
+    if layout == ROWS:
+        layout = f"{ROWS} {lanes_for(shape[-1])}"
+    lanes = lanes_of(layout)
     if word == ROWS and 1 in shape and len(shape) == 2:
         word = layout_of(shape)
     elif (lanes not in row_layouts.LANES and (word, lanes) != (ROW, row_layouts.WHOLE)) or (
@@ -172,7 +174,7 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
             + f", where L lanes (4, 8, 16 or 32) share a row, got {layout!r}"
         )
-    return Form(shape, form.dtype, f"{word} {lanes}")
+    return Form(shape, form.dtype, layout.replace(word_of(layout), word))
 
 
 @dataclass(frozen=True)

@@ -75,7 +75,7 @@ from .layouts import (
     layout_of,
 )
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
-from .row_layouts import ROWS, lanes_of, power_of_two, shared_lanes, word_of
+from .row_layouts import ROWS, lanes_of, shared_lanes, word_of
 from .scattered_shared import load as load_anywhere
 from .shared_tiles import layout_of_rows
 from .tile import Tile, check_dtype, check_form, form_of
@@ -208,8 +208,8 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
         shape = shape[0] // columns, columns
         if layout == AUTO:
             layout = f"{ROWS} {shared_lanes(*shape, dtype.itemsize)}"
-    if layout == RUNS and shared is not None and len(shape) == 2 and not shape[1] % 64:
-        return Form(shape, dtype, f"{ROWS} 32 {power_of_two(shape[1] // 32, 16 // dtype.itemsize)}")
+    if layout == RUNS:
+        layout = f"{ROWS} 32 {16 // dtype.itemsize}"
     if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
@@ -239,9 +239,8 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
             a block of an array that has that layout, else that of ``array[…]``. "rows", "rows 32":
             as many lanes as possible, or 32, share a row (`by_row`), the layout of tiles that are
             not accumulators; for a vector "row 32", along the columns of such a tile, or "column
-            32", along its rows. "runs": 32 lanes share a row, and each has up to 16 adjacent bytes
-            at a time: for scans along the rows of a tile in shared memory, whose columns are a
-            multiple of 64
+            32", along its rows. "runs": 32 lanes share a row, and each has 16 adjacent bytes at a
+            time, for scans along rows
     columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
              of any length that follow each other without gaps, as in a contiguous array. The
              layout "auto" then spreads the lanes for the fewest bank conflicts

@@ -137,8 +137,7 @@ def load(
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
-        word = one_at(builder, address(number), dtype.itemsize)
-        words.append(word if word.type == nb.i32 else builder.zext(word, nb.i32))
+        words += _parts(builder, one_at(builder, address(number), dtype.itemsize))
     return from_words(builder, tile, words)
 
 
@@ -184,8 +183,8 @@ def words_of(
 ) -> list:
     """Return some elements of a tile, one int32 each, from a panel that begins at `origin`."""
     address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
-    found = [_at(builder, address(number), tile.dtype.itemsize) for number in numbers]
-    return [word if word.type == nb.i32 else builder.zext(word, nb.i32) for word in found]
+    nbytes = tile.dtype.itemsize
+    return [_parts(builder, _at(builder, address(number), nbytes))[0] for number in numbers]
 
 
 def store(

@@ -84,7 +84,7 @@ def split_row(tile):  # type: ignore[no-untyped-def]
 
 @function
 def in_runs(view):  # type: ignore[no-untyped-def]
-    """Load a tile in shared memory to scan its rows: each lane has up to 16 adjacent bytes."""
+    """Load a tile in shared memory to scan its rows: each lane has 16 adjacent bytes at a time."""
     return load_tile(view, RUNS)
 
 
