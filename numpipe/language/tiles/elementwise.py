@@ -432,7 +432,7 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
 @op
 def iota(shape: Any, axis: int = 0) -> Tile:
     """Create an int32 tile in which each element is its index along `axis`: ``iota(128)`` is the
-    vector 0 … 127. `shape` may be a tile, which the result is laid out like.
+    vector 0 … 127. Given a tile in place of a shape, the result has its shape and layout.
 
     Use it to make masks: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for
     unsupported shapes.
