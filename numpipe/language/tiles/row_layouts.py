@@ -72,7 +72,7 @@ def run_of(layout: str) -> int:
     >>> run_of("rows 32 8"), run_of("rows 32")
     (8, 2)
     """
-    return int([*layout.split(), 2, 2][2])
+    return int(f"{layout} 2 2".split()[2])
 
 
 def lanes_for(columns: int) -> int:
