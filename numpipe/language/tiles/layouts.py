@@ -298,7 +298,7 @@ def ways(shape: Ints) -> Names:
     >>> ways((1024,))
     ('column', 'row 128', 'row 32')
     >>> ways((1, 64)), ways((8, 1))
-    (('row', 'row 128', 'row 32'), ('column 32', 'column 16', 'column 8', 'column 4'))
+    (('row', 'row 128', 'row 16'), ('column 32', 'column 16', 'column 8', 'column 4'))
     """
     size = max(shape)
     if size == 1:
@@ -487,7 +487,7 @@ def natural(shape: Ints) -> str:
     """Return the layout of a tile (M, N) that is loaded or made: the accumulator's, or by rows.
 
     >>> natural((64, 64)), natural((8, 64)), natural((3, 10))
-    ('accumulator', 'rows 32', 'rows 8')
+    ('accumulator', 'rows 16', 'rows 8')
     """
     return ACCUMULATOR if fits(shape) else f"{ROWS} {lanes_for(shape[1])}"
 
