@@ -140,7 +140,7 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
 def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups, of which shared memory has `slots`."""
-    parts, chunk = wgs * height, height * length
+    parts = wgs * height
     size = parts * length
 
     @numpipe_kernel(
@@ -168,7 +168,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
-        first_part = (own * size + wg * chunk) % columns
+        first_part = (own * size + wg * height * length) % columns
         number = iota(parts)
 
         def moved(offset, distance):
@@ -345,7 +345,7 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
         for info in arrays.values()
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
-    # the tiles with which the rounds take the least time
+    # the tiles whose rounds take the least time; a round of 3 takes about 4 / 3 of one of 2
     wgs = min((3, 2, 1), key=lambda wgs: cdiv(count, FEW * wgs * 16 * length) * (wgs + 1))
     long_rows(wgs, 4, 16, length)(*views, columns, **place)
 

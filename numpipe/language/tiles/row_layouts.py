@@ -62,8 +62,7 @@ def lanes_of(layout: str) -> int:
     >>> lanes_of("rows 32"), lanes_of("column 8"), lanes_of("column"), lanes_of("coalesced 8")
     (32, 8, 0, 0)
     """
-    word, *numbers = layout.split()
-    return int(numbers[0]) if numbers and word in (ROWS, "row", "column") else 0
+    return int(f"{layout} 0".split()[1]) if word_of(layout) in (ROWS, "row", "column") else 0
 
 
 def run_of(layout: str) -> int:
