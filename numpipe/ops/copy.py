@@ -71,8 +71,6 @@ NUMBERS = (
     "s3",
 )
 """scalar parameters of `lanes`, in the order in which `copy_ways` returns them"""
-GROUP = 32
-"""rows of blocks that `turned` walks at a time"""
 PART = 512
 """elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
@@ -310,8 +308,7 @@ def turned(height: int, width: int) -> Kernel:
         wide, high = cdiv(a.shape[3], width), cdiv(a.shape[2], height)
         matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
         above, below = matrix // a.shape[1], matrix % a.shape[1]
-        row, column = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
-        row, column = row * height, column * width
+        row, column = number % high * height, number // high * width  # whole rows of o at a time
         j = ds(column, width)
         for i in range(0, height, 2 * piece):  # the loads of two pieces overlap
             one = a[above, below, ds(row + i, piece), j]

@@ -46,6 +46,7 @@ from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
+from ..language.tiles.warp_parts import in_runs
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -139,7 +140,7 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
 def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups, of which shared memory has `slots`."""
-    parts, chunk = wgs * height, height * length
+    parts = wgs * height
     size = parts * length
 
     @numpipe_kernel(
@@ -167,7 +168,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
-        first_part = (own * size + wg * chunk) % columns
+        first_part = (own * size + wg * height * length) % columns
         number = iota(parts)
 
         def moved(offset, distance):
@@ -192,17 +193,21 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
 
         def piece(k, i):
             """Some parts of this warpgroup's."""
-            return buffer.at[in_slot(k), ds(i * ROWS, ROWS), :][...].astype(np.float32)
+            return in_runs(buffer.at[in_slot(k), ds(i * ROWS, ROWS), :]).astype(np.float32)
 
-        def inside(offset, i):
-            """Whether elements of parts belong to the row in which the part begins, and where the
-            next row begins."""
-            begin = moved(offset, first_part) - columns
-            end = columns - (begin + (i * ROWS + iota(ROWS)) * length) % columns
-            return iota((ROWS, length), 1) < end[:, None], end
+        def begin_of(offset, i):
+            """How far from the beginning of its row a piece begins."""
+            return moved(moved(offset, first_part), i * ROWS * length)
 
-        def rows_meet(offset):
-            return (columns % length > 0) & (moved(offset, first_part) > columns - chunk)
+        def rows_meet(offset, i):
+            return (columns % length > 0) & (begin_of(offset, i) > columns - ROWS * length)
+
+        def before_next(offset, i, tile):
+            """Whether elements belong to the row in which their part begins, and whether the next
+            row begins in the part."""
+            begin = begin_of(offset, i) - columns + iota(ROWS) * length
+            end = np.where(begin < 0, -begin, columns - begin)[:, None]
+            return iota(tile, 1) < end, end < length
 
         def add(k, offset):
             """Add up each part, from the last row that begins in it."""
@@ -210,9 +215,9 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 barrier_wait(landed.at[in_slot(k)])
                 for i in range(height // ROWS):
                     tile = piece(k, i)
-                    if rows_meet(offset):
-                        before, end = inside(offset, i)
-                        tile = np.where(before & (end[:, None] < length), 0.0, tile)
+                    if rows_meet(offset, i):
+                        before, ends = before_next(offset, i, tile)
+                        tile = np.where(before & ends, 0.0, tile)
                     at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
@@ -224,14 +229,12 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
-                if rows_meet(offset):
-                    # elements before the end of a row, and those of the next row
-                    before, _ = inside(offset, i)
-                    ended = np.cumsum(np.where(before, tile, 0.0), axis=1) + start
+                found = np.cumsum(tile, axis=1) + start
+                if rows_meet(offset, i):
+                    before, _ = before_next(offset, i, tile)
                     others = np.cumsum(np.where(before, 0.0, tile), axis=1)
-                    y[0, to, ds(0, length)] = np.where(before, ended, others)
-                else:
-                    y[0, to, ds(0, length)] = np.cumsum(tile, axis=1) + start
+                    found = np.where(before, found, others)
+                y[0, to, ds(0, length)] = found
 
         def in_row(each, count, number, offset):
             """Sums of `count` elements each, with 0 for those from `number` on, and for those
@@ -336,14 +339,15 @@ def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
 def in_tiles(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
-    # few elements are spread over more CTAs
-    length = 1024 // arrays["x"].dtype.itemsize if count >= SMALL else 128
+    length = 1024 // arrays["x"].dtype.itemsize
     views = [
         view
         for info in arrays.values()
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
-    long_rows(3, 4, 16, length)(*views, columns, **place)
+    # the tiles whose rounds take the least time; a round of 3 takes about 4 / 3 of one of 2
+    wgs = min((3, 2, 1), key=lambda wgs: cdiv(count, FEW * wgs * 16 * length) * (wgs + 1))
+    long_rows(wgs, 4, 16, length)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:

@@ -23,6 +23,7 @@ from tests.kernels.row_kernels import (
 )
 from tests.language.tiles.test_rows import (  # noqa: F401
     test_casts_move_tiles_and_vectors,
+    test_lanes_may_have_runs_of_a_row,
     test_rows_of_any_length_are_loaded_from_a_vector,
     test_vectors_parts_masks_and_atomics_of_tiles_by_rows,
 )

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from numpipe import ops
+from numpipe.ops.cumsum import long_rows
 from numpipe.ops.gated import gated_backward
 from numpipe.ops.norms import norm_backward
 from numpipe.ops.reduce_axis import narrow_reducer
@@ -29,8 +30,9 @@ def run_ops_over_rows() -> None:
     ops.matvec(numbers(128, 6).T, numbers(128), target="sim")
     ops.matvec(numbers(1, 20000), numbers(20000), target="sim")
     ops.cumsum(numbers(2, 5000), target="sim")
-    ops.cumsum(numbers(30000), target="sim")
-    # ops call it for matrices that are too large to simulate here
+    # ops call these for matrices that are too large to simulate here
+    arrays = numbers(1, 40, 64), numbers(1, 8), numbers(1, 40, 64), numbers(1, 8)
+    long_rows(2, 4, 8, 64)(*arrays, 700, target="sim")
     narrow_reducer("sum", 20, 64, None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
     ops.topk(numbers(1, 9000), 33, target="sim")
     ops.topk(numbers(1, 300), 70, target="sim")

@@ -63,6 +63,18 @@ def adjacent_rows(
     y[ds(first, m), ds(0, columns)] = numpipe.load_tile(rows, layout, columns)
 
 
+@numpipe.kernel(warp_specialized=False)
+def scanned_in_runs(x, y, sums):
+    """Scan rows, combined with vectors along their rows and columns, and add up columns."""
+    rows, landed = numpipe.scratch((numpipe.SMEM((8, 256), x.dtype), numpipe.Barrier()))
+    numpipe.copy_gmem_to_smem(x.at[ds(0, 8), ds(0, 256)], rows, landed)
+    numpipe.barrier_wait(landed)
+    tile = numpipe.load_tile(rows, "runs").astype(np.float32)
+    sums[ds(0, 256)] = tile.sum(axis=0)
+    tile = tile * tile.max(axis=0)[None, :] + tile.min(axis=1)[:, None]
+    y[ds(0, 8), ds(0, 256)] = np.cumsum(tile, axis=1)
+
+
 @numpipe.kernel
 def reduced(x, rows, columns, whole, *, m: numpipe.Static, n: numpipe.Static):
     tile = x[ds(0, m), ds(0, n)]

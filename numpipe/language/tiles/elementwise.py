@@ -31,7 +31,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -432,7 +432,7 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
 @op
 def iota(shape: Any, axis: int = 0) -> Tile:
     """Create an int32 tile in which each element is its index along `axis`: ``iota(128)`` is the
-    vector 0 … 127.
+    vector 0 … 127. Given a tile in place of a shape, the result has its shape and layout.
 
     Use it to make masks: ``np.where(iota(128) + k < n, s, -np.inf)``. Raises SpecError for
     unsupported shapes.
@@ -448,5 +448,10 @@ def iota(shape: Any, axis: int = 0) -> Tile:
 
 def iota_form(shape: Any, axis: Any) -> tuple[Form, int]:
     """Return (the form of the tile that `iota` returns, the dimension that `axis` names)."""
-    form = check_form(constant("iota", "shape", shape), INT32, "iota")
+    like = form_of(shape, "iota")
+    form = (
+        replace(like, dtype=INT32)
+        if like
+        else check_form(constant("iota", "shape", shape), INT32, "iota")
+    )
     return form, check_axis(form, constant("iota", "axis", axis), "iota")

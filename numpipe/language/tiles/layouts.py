@@ -160,7 +160,9 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     Raises SpecError for unknown layouts, and for shapes that the layout does not support.
     """
     word, shape = word_of(layout), form.shape
-    lanes = lanes_for(shape[-1]) if layout == ROWS else lanes_of(layout)
+    if layout == ROWS:
+        layout = f"{ROWS} {lanes_for(shape[-1])}"
+    lanes = lanes_of(layout)
     if word == ROWS and 1 in shape and len(shape) == 2:
         word = layout_of(shape)
     elif (lanes not in row_layouts.LANES and (word, lanes) != (ROW, row_layouts.WHOLE)) or (
@@ -172,7 +174,7 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
             + f", where L lanes (4, 8, 16 or 32) share a row, got {layout!r}"
         )
-    return Form(shape, form.dtype, f"{word} {lanes}")
+    return Form(shape, form.dtype, layout.replace(word_of(layout), word))
 
 
 @dataclass(frozen=True)
@@ -296,7 +298,7 @@ def ways(shape: Ints) -> Names:
     >>> ways((1024,))
     ('column', 'row 128', 'row 32')
     >>> ways((1, 64)), ways((8, 1))
-    (('row', 'row 128', 'row 32'), ('column 32', 'column 16', 'column 8', 'column 4'))
+    (('row', 'row 128', 'row 16'), ('column 32', 'column 16', 'column 8', 'column 4'))
     """
     size = max(shape)
     if size == 1:
@@ -432,8 +434,7 @@ def needed(have: Ints, shape: Ints, layout: str) -> str:
     """
     if have == shape or len(shape) == 1 or 1 in shape:
         return layout
-    word = COLUMN if have[-1] == 1 else ROW
-    return f"{word} {lanes_of(layout)}" if lanes_of(layout) else word
+    return row_layouts.vector_layout(COLUMN if have[-1] == 1 else ROW, layout)
 
 
 def laid(form: Form, shape: Ints, layout: str) -> Form:
@@ -486,7 +487,7 @@ def natural(shape: Ints) -> str:
     """Return the layout of a tile (M, N) that is loaded or made: the accumulator's, or by rows.
 
     >>> natural((64, 64)), natural((8, 64)), natural((3, 10))
-    ('accumulator', 'rows 32', 'rows 8')
+    ('accumulator', 'rows 16', 'rows 8')
     """
     return ACCUMULATOR if fits(shape) else f"{ROWS} {lanes_for(shape[1])}"
 

@@ -82,7 +82,7 @@ from .tile import Tile, check_dtype, check_form, form_of
 
 __all__ = ["load_tile"]
 
-AUTO = "auto"
+AUTO, RUNS = "auto", "runs"
 STEERING = INT32, INT64
 """Types of arrays whose elements may steer: each role, including the memory role, reads them
 itself."""
@@ -208,6 +208,8 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
         shape = shape[0] // columns, columns
         if layout == AUTO:
             layout = f"{ROWS} {shared_lanes(*shape, dtype.itemsize)}"
+    if layout == RUNS:
+        layout = f"{ROWS} 32 {16 // dtype.itemsize}"
     if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
@@ -237,7 +239,8 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
             a block of an array that has that layout, else that of ``array[…]``. "rows", "rows 32":
             as many lanes as possible, or 32, share a row (`by_row`), the layout of tiles that are
             not accumulators; for a vector "row 32", along the columns of such a tile, or "column
-            32", along its rows
+            32", along its rows. "runs": 32 lanes share a row, and each has 16 adjacent bytes at a
+            time, for scans along rows
     columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
              of any length that follow each other without gaps, as in a contiguous array. The
              layout "auto" then spreads the lanes for the fewest bank conflicts

@@ -61,7 +61,7 @@ from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
 from .layouts import COLUMN, GROUP, ROW, Form, deferred, natural, vector_of
-from .row_layouts import lanes_for, lanes_of
+from .row_layouts import lanes_for, vector_layout
 from .tile import Tile, form_of
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
@@ -148,9 +148,9 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
     else:
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
-        lanes, alone = lanes_of(form.layout), along == 1 or form.record.warps == 1
-        word = (ROW, COLUMN)[along] + (f" {lanes}" if lanes else "")
-        result = Form(shape, dtype, deferred(shape) if size == 1 else word)
+        alone = along == 1 or form.record.warps == 1
+        layout = deferred(shape) if size == 1 else vector_layout((ROW, COLUMN)[along], form.layout)
+        result = Form(shape, dtype, layout)
         own = form.covered[1 - along]
         nbytes = 0 if alone or along not in form.record.axes else 4 * own * each
     if nbytes and np_.computes:

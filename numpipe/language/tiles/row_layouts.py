@@ -21,6 +21,8 @@ M / 2, M rounded up to a multiple of 8: each lane has at least two rows, so regi
 elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A reduction
 along a row takes log2 L shuffles within one warp. A single element is in all lanes.
 
+In ``rows L v``, a lane has v adjacent columns of every v L (`warp_parts.in_runs`).
+
 A single row may be spread over the whole warpgroup (L = 128). If its columns are a multiple of 512,
 a warp has 128 adjacent columns of every 512: lane l of warp w starts at column 128 w + 2 l, and has
 two columns there and two 64 columns further.
@@ -60,8 +62,16 @@ def lanes_of(layout: str) -> int:
     >>> lanes_of("rows 32"), lanes_of("column 8"), lanes_of("column"), lanes_of("coalesced 8")
     (32, 8, 0, 0)
     """
-    word, _, number = layout.partition(" ")
-    return int(number) if number and word in (ROWS, "row", "column") else 0
+    return int(f"{layout} 0".split()[1]) if word_of(layout) in (ROWS, "row", "column") else 0
+
+
+def run_of(layout: str) -> int:
+    """Return how many adjacent columns a lane has, in layouts by row.
+
+    >>> run_of("rows 32 8"), run_of("rows 32")
+    (8, 2)
+    """
+    return int(f"{layout} 2 2".split()[2])
 
 
 def lanes_for(columns: int) -> int:
@@ -76,6 +86,19 @@ def lanes_for(columns: int) -> int:
     if own and columns <= (128 if own < 16 else 256):
         return own
     return next((n for n in reversed(LANES) if 2 * n >= columns), LANES[0])
+
+
+def vector_layout(word: str, layout: str) -> str:
+    """Return the layout of a vector along the columns ("row") or the rows ("column") of tiles in a
+    layout.
+
+    >>> vector_layout("row", "rows 32 8"), vector_layout("column", "rows 32 8")
+    ('row 32 8', 'column 32')
+    >>> vector_layout("row", "accumulator")
+    'row'
+    """
+    numbers = layout.split()[1:] if lanes_of(layout) else []
+    return " ".join([word, *(numbers if word == "row" else numbers[:1])])
 
 
 def covered_rows(rows: int) -> int:
@@ -107,15 +130,15 @@ def record(shape: Ints, layout: str) -> RegisterLayout:
     >>> record((8, 1024), "rows 32").warps, record((64, 16), "rows 8").distances(0)
     (4, (8, 16))
     """
-    lanes, word = lanes_of(layout), word_of(layout)
+    lanes, run, word = lanes_of(layout), run_of(layout), word_of(layout)
     single = word == "row" or shape[0] == 1
     rows = 1 if single else rows_apart(shape[0], lanes)
     spread = lanes == WHOLE and shape[-1] % 512 == 0
-    columns = (Bits(WARP, 2), Bits(WARPS, 128)) if spread else (Bits(lanes - 1, 2),)
-    steps = (Registers(1, 512), Registers(1, 64, 2)) if spread else (Registers(1, 2 * lanes),)
+    columns = (Bits(WARP, 2), Bits(WARPS, 128)) if spread else (Bits(lanes - 1, run),)
+    steps = (Registers(1, 512), Registers(1, 64, 2)) if spread else (Registers(1, run * lanes),)
     whole = RegisterLayout(
         layout,
         ((Bits(lanes * (rows - 1), 1, shifted=rows > 1),), columns),
-        (Registers(0, rows, 2 * single), *steps, Registers(1, 1, 2)),
+        (Registers(0, rows, 2 * single), *steps, Registers(1, 1, run)),
     )
     return whole if word == ROWS else whole.along(int(word == "row"))

@@ -18,7 +18,8 @@ NaN appear in the same elements as in NumPy.
 axis 1  Of every 8 columns a lane of a quad has two, p and q. The lane computes f(p, q), then the
         quad's running r: it is combined with that of the previous lane, then with that of the lane
         two before. The elements are f(r of the previous lane, p) and r, and both are combined with
-        the last element of the previous 8 columns.
+        the last element of the previous 8 columns. A lane with more adjacent columns (``"rows 32
+        8"``) combines them in order; its last element takes the place of f(p, q).
 axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8 rows and in the
         second 8; then with the totals of the previous warps, in order. An element is f(all previous
         warps, r), in the second 8 rows f(f(all previous warps, total of the first 8), r).
@@ -27,6 +28,7 @@ axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -44,7 +46,7 @@ from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
 from .layouts import COLUMN, ROW, Form, natural, vector_of
-from .row_layouts import WHOLE, lanes_for, lanes_of
+from .row_layouts import WHOLE, lanes_for, lanes_of, vector_layout
 from .tile import Tile, form_of
 
 __all__ = ["scan"]
@@ -104,6 +106,7 @@ class Lines:
     step       rows after which those of a lane repeat
     halves     the rows that a lane has in each step
     warps      which have different rows
+    run        adjacent columns of a lane
     """
 
     lanes: int
@@ -112,6 +115,7 @@ class Lines:
     step: int
     halves: Ints
     warps: int
+    run: int = 2
 
     @property
     def height(self) -> int:
@@ -126,12 +130,12 @@ def lines_of(form: Form, along: int) -> Lines:
     ...     lines_of(Form((64, 64), FLOAT32), 0).halves,
     ...     lines_of(Form((8, 64), FLOAT32, "rows 8"), 0),
     ... )
-    ((0, 8), Lines(lanes=8, among=32, distances=(8, 16), step=4, halves=(0,), warps=1))
+    ((0, 8), Lines(lanes=8, among=32, distances=(8, 16), step=4, halves=(0,), warps=1, run=2))
     """
     of = form.record
     lanes, distances = (of.mask(1) & WARP) + 1, of.distances(along)
     if along:
-        return Lines(lanes, lanes, distances, 0, (), 1)
+        return Lines(lanes, lanes, distances, 0, (), 1, of.registers[-1].count)
     step, *rest = [each for each in of.registers if each.axis == 0]
     halves = (0, rest[0].step) if rest else (0,)
     warps = 1 << (of.mask(0) & WARPS).bit_count()
@@ -220,8 +224,7 @@ def line_form(form: Form, along: int) -> Form:
     if len(form.record.axes) == 1:
         return Form((8,), form.dtype, ROW)
     size, word = (form.shape[0], COLUMN) if along else (form.shape[1], ROW)
-    lanes = f" {lanes_of(form.layout)}" if lanes_of(form.layout) else ""
-    return Form((size,), form.dtype, word + lanes)
+    return Form((size,), form.dtype, vector_layout(word, form.layout))
 
 
 def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
@@ -342,14 +345,14 @@ def _running(combine: Combine, lines: list[Line]) -> list[Line]:
 
 def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Line]:
     found: list[Line] = []
-    for first in range(0, len(columns), 2 * lines.lanes):
-        own = columns[first : first + 2 * lines.lanes]
-        lanes = _running(combine, [combine(*own[i : i + 2]) for i in range(0, len(own), 2)])
-        firsts = [
-            own[0],
-            *(combine(before, one) for before, one in zip(lanes, own[2::2], strict=False)),
-        ]
-        here = [line for pair in zip(firsts, lanes, strict=True) for line in pair]
+    run = lines.run
+    for first in range(0, len(columns), run * lines.lanes):
+        starts = range(first, first + run * lines.lanes, run)
+        own = [[*itertools.accumulate(columns[at : at + run], combine)] for at in starts]
+        lanes = _running(combine, [each.pop() for each in own])
+        here = own[0] + lanes[:1]
+        for before, each, last in zip(lanes, own[1:], lanes[1:], strict=False):
+            here += [*(combine(before, line) for line in each), last]
         base = found[-1:]
         found += [combine(base[0], line) for line in here] if base else here
     return found

@@ -4,6 +4,7 @@ between the warps."""
 from __future__ import annotations
 
 import functools
+import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -83,15 +84,18 @@ class _Scan:
         found: dict[Any, Line] = {}
         base: Line = []
         first_lane = self.builder.icmp_unsigned("==", self.lane(), 0)
-        for column in [column for column in lines if column % 2 == 0]:
-            first, second = lines[column], lines[column + 1]
-            quad = self.running(self.combine(first, second))
-            first = self.chosen(first_lane, first, self.combine(self.earlier(quad, 1), first))
-            here = [self.combine(base, line) if base else line for line in (first, quad)]
+        every, run = list(lines), self.lines.run
+        for at in range(0, len(every), run):
+            columns = every[at : at + run]
+            *own, last = itertools.accumulate(map(lines.__getitem__, columns), self.combine)
+            last = self.running(last)
+            before = self.earlier(last, 1)
+            own = [self.chosen(first_lane, line, self.combine(before, line)) for line in own]
+            for column, line in zip(columns, [*own, last], strict=True):
+                found[column] = self.combine(base, line) if base else line
             # not the last lane's element, which would make each step wait for a shuffle
-            total = self.last(quad)
+            total = self.last(last)
             base = self.combine(base, total) if base else total
-            found[column], found[column + 1] = here
         return found
 
     def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:

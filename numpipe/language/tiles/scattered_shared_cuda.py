@@ -16,7 +16,7 @@ from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
 from .elementwise_cuda import each_way, inside_of
 from .layouts import EITHER, places
-from .row_layouts import lanes_of
+from .row_layouts import lanes_of, run_of
 from .tile_cuda import TileType, from_words, part_of_either, to_words
 from .words_cuda import store_words
 
@@ -117,17 +117,13 @@ def load(
 
     pairs = layout.inner == 1 and 1 in tile.form.record.axes
     if pairs and even and tile.shape[-1] % 2 == 0:
+        run = min(run_of(tile.layout), 16 // dtype.itemsize)
         found = [
-            one_at(builder, address(number), 2 * dtype.itemsize)
-            for number in range(0, tile.elements, 2)
+            part
+            for number in range(0, tile.elements, run)
+            for part in _parts(builder, one_at(builder, address(number), run * dtype.itemsize))
         ]
-        if dtype.itemsize < 4:
-            return [part if part.type == nb.i32 else builder.zext(part, nb.i32) for part in found]
-        return from_words(
-            builder,
-            tile,
-            [builder.extract_element(part, i) for part in found for i in (0, 1)],
-        )
+        return found if dtype.itemsize < 4 else from_words(builder, tile, found)
     words = []
     if pairs and dtype.itemsize == 4 and lanes_of(tile.layout):
         late = builder.icmp_unsigned("!=", builder.and_(builder.thread_index(), 16), 0)
@@ -141,14 +137,22 @@ def load(
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
-        word = one_at(builder, address(number), dtype.itemsize)
-        words.append(word if word.type == nb.i32 else builder.zext(word, nb.i32))
+        words += _parts(builder, one_at(builder, address(number), dtype.itemsize))
     return from_words(builder, tile, words)
 
 
+def _parts(builder: Any, found: Any) -> list:
+    """Return what was loaded as 32-bit integers."""
+    if isinstance(found.type, nb.ir.VectorType):
+        return [builder.extract_element(found, i) for i in range(found.type.count)]
+    return [found if found.type == nb.i32 else builder.zext(found, nb.i32)]
+
+
 def _at(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load a number of bytes as an integer; 8 bytes as two 32-bit integers."""
-    machine: Any = nb.ir.VectorType(nb.i32, 2) if nbytes == 8 else nb.ir.IntType(8 * nbytes)
+    """Load a number of bytes as an integer; more than 4 bytes as 32-bit integers."""
+    machine: Any = (
+        nb.ir.VectorType(nb.i32, nbytes // 4) if nbytes > 4 else nb.ir.IntType(8 * nbytes)
+    )
     return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
 
 
@@ -179,8 +183,8 @@ def words_of(
 ) -> list:
     """Return some elements of a tile, one int32 each, from a panel that begins at `origin`."""
     address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
-    found = [_at(builder, address(number), tile.dtype.itemsize) for number in numbers]
-    return [word if word.type == nb.i32 else builder.zext(word, nb.i32) for word in found]
+    nbytes = tile.dtype.itemsize
+    return [_parts(builder, _at(builder, address(number), nbytes))[0] for number in numbers]
 
 
 def store(

@@ -22,7 +22,7 @@ from .indices_cuda import settled
 from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, before, places, vector_of
 from .refs import whole_slices
 from .refs_cuda import GmemType, LimitedType
-from .row_layouts import ROWS, lanes_of, word_of
+from .row_layouts import ROWS, lanes_of, run_of, word_of
 from .scatter import all_of_tile, stored_form
 from .scattered_shared_cuda import owner
 from .store_ring import batches, put
@@ -168,6 +168,7 @@ class _Lanes:
         self.value = value
         self.to = to
         self.statement = statement
+        self.run = vector_of(tile.layout) or run_of(tile.layout)
         self.indices = {
             axis: indices_of(builder, tile.form, axis, *vector)
             for axis, *vector in to.indices
@@ -179,7 +180,7 @@ class _Lanes:
         # adjacent elements are contiguous, and rows are aligned
         side_by_side = array.order == "row" and axes[-1] == array.ndim - 1
         by_row = lanes_of(self.tile.form.settled(COLUMN).layout)
-        side_by_side &= array.tma or bool(array.adjacent and by_row)
+        side_by_side &= array.tma or bool(array.adjacent and by_row and self.run == 2)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         # red.global has vectors of float32 for `add`
         side_by_side &= self.statement[0].startswith("st.") or (
@@ -327,7 +328,7 @@ class _Lanes:
         elements together if the array has all of them or none; otherwise element by element.
         Predicates skip elements outside the array."""
         builder, tile, to = self.builder, self.tile, self.to
-        (row, column), vector = place_of(builder, tile), vector_of(tile.layout) or 2
+        (row, column), vector = place_of(builder, tile), self.run
         chosen = owner(builder, tile.form.record)
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where = places(tile.shape, tile.layout)
@@ -385,7 +386,7 @@ class _Lanes:
             return
         whole = (
             to.whole_pairs(tile.shape)
-            if lanes
+            if lanes and vector == 2
             else to.aligned(tile.shape[1:], min(16 // tile.dtype.itemsize, vector))
         )
         with builder.if_else(whole) as (quick, slow):

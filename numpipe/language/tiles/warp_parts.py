@@ -17,6 +17,7 @@ from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import ROW, Form
+from .load import RUNS, load_tile
 from .row_layouts import ROWS, WHOLE
 from .tile import Tile, form_of
 
@@ -79,6 +80,12 @@ def with_rows(tile: Any, rows: int) -> Tile:
 def split_row(tile):  # type: ignore[no-untyped-def]
     """Return the parts (8, N / 8) of a tile (1, N)."""
     return with_rows(tile, PARTS)
+
+
+@function
+def in_runs(view):  # type: ignore[no-untyped-def]
+    """Load a tile in shared memory to scan its rows: each lane has 16 adjacent bytes at a time."""
+    return load_tile(view, RUNS)
 
 
 @function

@@ -3,6 +3,7 @@ between layouts."""
 
 from __future__ import annotations
 
+import itertools
 import re
 
 import numpy as np
@@ -30,6 +31,7 @@ from tests.kernels.row_kernels import (
     names,
     normalised,
     reduced,
+    scanned_in_runs,
     softmax,
     through_registers,
     through_shared,
@@ -119,6 +121,17 @@ def test_rows_of_any_length_are_loaded_from_a_vector(n: int, target: str) -> Non
         y = np.zeros_like(x)
         adjacent_rows(x.reshape(-1), y, m=64, n=n, layout=layout, columns=n, target=target)
         assert (y == x).all()
+
+
+def test_lanes_may_have_runs_of_a_row(target: str) -> None:
+    for dtype, columns in itertools.product((BF16, F32), (256, 259, 220)):
+        x = np.random.default_rng(0).integers(-3, 3, (8, 256)).astype(dtype)
+        y, sums = np.zeros((8, columns), F32), np.zeros(256, F32)
+        scanned_in_runs(x, y, sums, target=target)
+        x = x.astype(F32)
+        assert (sums == x.sum(0)).all()
+        wanted = np.cumsum(x * x.max(0) + x.min(1)[:, None], axis=1)
+        assert (y[:, :256] == wanted[:, :columns]).all() and not y[:, 256:].any()
 
 
 def test_columns_of_a_vector_divide_its_size() -> None:

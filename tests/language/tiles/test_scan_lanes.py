@@ -134,6 +134,7 @@ def whole(elements: dict[Any, Lanes], form: Form) -> np.ndarray:
         ((8, 16), "rows 4"),
         ((32, 64), "rows 16"),
         ((5, 21), "rows 8"),
+        ((5, 512), "rows 32 8"),
     ],
 )
 def test_a_scan_matches_the_simulators_to_the_last_bit(

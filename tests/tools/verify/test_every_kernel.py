@@ -274,14 +274,17 @@ PARTS = {
     "attention_mask_lists": "lists",
     "attention_mask_order": "lists",
     "attention_tiles": "table",
+    "select": "chosen",
 }
-"""outputs in which a GPU's own part, rows that nothing is sent to, the ends of lists, or positions
-outside of all sequences, are not written"""
+"""outputs of which a part is not written: a GPU's own part, rows that nothing is sent to, the ends
+of lists, positions outside of all sequences, and keys, which only the last selection of `topk`
+stores"""
 
 
 def verified(name: str, schedules: int, monkeypatch: pytest.MonkeyPatch) -> None:
     found = recorded(CALLS[name][0], monkeypatch)
-    assert {call.kernel.name for call in found} == CALLS[name][1]
+    # kernels made by `numpipe.rows` run, too
+    assert CALLS[name][1] <= {call.kernel.name for call in found}
     for call in found:
         parts = PARTS.get(call.kernel.name, "").split()
         partial = [part for part in parts if part in call.kernel.parameters]
