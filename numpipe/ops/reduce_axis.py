@@ -117,10 +117,15 @@ def reducer(
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
     left_over = down and fold > 1
-    unused = {"rest": not left_over, "weights": kind != "dot", "places": not again}
-    unused["found"] = last or not index
+    unused = {
+        "rest": not left_over,
+        "weights": kind != "dot",
+        "places": not again,
+        "found": last or not index,
+    }
     each = 1 if down else fold  # results of a row of x
-    ctas = 4 if slots else 5 if index and down else 6  # without spills
+    # without spills; as many as possible, because a CTA loads nothing while it compares
+    ctas = 4 if slots else 5 if index and down else 10 if index and across <= 16 else 6
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
