@@ -48,7 +48,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
 from ..kernels.row_schedules import SHORT_ROW, short_tile
-from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
@@ -61,6 +61,7 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from .op_outputs import Place, allocated
+from .reduce_columns import BEYOND, column_reducer, columns_for
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
@@ -69,16 +70,10 @@ NARROW = 128
 """columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
-SLOTS, TILE = 4, 8192
-"""tiles in the shared memory of a CTA, and bytes of one"""
-FEWEST = 10
-"""tiles of a CTA if several share the axis: fewer would cost more to combine than to load"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
 """rows of `narrow_reducer` that are in registers at a time"""
-BEYOND = 2**31 - 1
-"""larger than every index"""
 
 
 @functools.cache
@@ -92,8 +87,6 @@ def reducer(
     short: bool = False,
     again: bool = False,
     last: bool = True,
-    slots: int = 0,
-    columns: int = 0,
     finish: Function | None = None,
 ) -> Kernel:
     """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
@@ -106,33 +99,26 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
     last    whether there is no further launch: y has indices, and no `found` has them
-    slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
-    columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector, if there is no further launch
 
-    `rest` has the elements of the last rows, fewer than `fold`, if columns are reduced. Scalars are
-    `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
-    left_over = down and fold > 1
-    unused = {"rest": not left_over, "weights": kind != "dot", "places": not again}
-    unused["found"] = last or not index
-    each = 1 if down else fold  # results of a row of x
-    ctas = 4 if slots else 5 if index and down else 6  # without spills
+    unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
+    ctas = 5 if index and down else 6  # without spills
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * fold, parts),
         warp_specialized=False,
         without=tuple(name for name, off in unused.items() if off),
-        # safe: a slot is loaded again after all warps have read it
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=slots > 0),
+        compiler_params=CompilerParams(ctas_per_sm=ctas),
         static_dims=(-1,),
     )
-    def reduce_axis(x, rest, weights, places, y, found, parts, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+    def reduce_axis(x, weights, places, y, found, parts, scale):
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // fold
+        block, number, part = program_id(0) // fold, program_id(0) % fold, program_id(1)
         batch, own = block // blocks, ds(block % blocks * across, across)
         # the second of two odd rows begins a column early, so that elements are loaded in pairs
         early = number * (n - 1)
@@ -141,7 +127,7 @@ def reducer(
             if down:
                 return of[batch, ds(start, length), own]
             along = ds(early + start, length)
-            if sums and each > 1:
+            if sums and fold > 1:
                 along = ds(along.start, length, stop=(number + 1) * n)
             elif not (sums or short):
                 along = ds(along.start, length, most=x.shape[2] - length)
@@ -157,20 +143,7 @@ def reducer(
         share = cdiv(cdiv(n, length), parts) * length
         begin, end = part * share, min(part * share + share, n)
         # maxima may see elements twice: the last tile ends where the axis does
-        most = n if sums or short else n + each - 1 - length
-
-        def load(row, buffer, landed):
-            """Load the tile that begins at a row into its slot."""
-            if row < end:
-                source, slot = x.at[batch, ds(min(row, most), length), own], row // length % slots
-                copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
-
-        if slots:
-            buffer, landed = scratch(
-                (SMEM((slots, length, across), x.dtype), Barrier(num_barriers=slots))
-            )
-            for k in range(slots):
-                load(begin + k * length, buffer, landed)
+        most = n if sums or short else n + fold - 1 - length
 
         def combined(total, at, tile, place):
             """Combine elements, whose index is `place`, with those before."""
@@ -201,18 +174,9 @@ def reducer(
             # an element that no other exceeds is -inf, as is the first of the axis
             return result, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
-        if left_over:
-            last_rows = rest[batch, own, 0]
         for k in range(begin, end, length):
             start = min(k, most)
-            if slots:
-                slot = k // length % slots
-                barrier_wait(landed.at[slot])
-                tiles = load_tile(buffer.at[slot])
-                meet()
-                load(k + slots * length, buffer, landed)
-            else:
-                tiles = loaded(x, start)  # one load for all pieces
+            tiles = loaded(x, start)  # one load for all pieces
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
@@ -224,7 +188,7 @@ def reducer(
                 carried, total = total, piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
-                if short or (each > 1 and (k == 0 or k == length - step)):
+                if short or (fold > 1 and (k == 0 or k == length - step)):
                     inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
                     tile = np.where(inside < np.uint32(n), tile, lowest)
                 if again and index:
@@ -234,35 +198,17 @@ def reducer(
                 total = carried + total
         if not again:
             at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-        column = piece(iota(whole, 1), 0) + own.start
-        if left_over:
-            inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + part == 0)
-            tile = np.where(inside, last_rows[None, :], lowest)
-            total, at = combined(total, at, tile, x.shape[1])
-            at = at * fold + column // (x.shape[2] // fold)
-        to = own
         result, at = reduced(total, at)
-        if columns:
-            # the same columns of the rows that are read as one
-            results, to = scratch(SMEM((2 * across,), np.float32)), ds(0, columns)
-
-            def of_each_row(vector, first):
-                results[ds(first, across)] = bitcast(vector, np.float32)
-                meet()
-                return load_tile(results.at[ds(first, fold * columns)], columns=columns)
-
-            indices = bitcast(of_each_row(at, across), np.int32)
-            result, at = reduced(of_each_row(result, 0), indices)
         if index and last:
-            y[batch, part, to, number] = at
+            y[batch, part, own, number] = at
         else:
             if index:
-                found[batch, part, to, number] = at
+                found[batch, part, own, number] = at
             if last:
                 result = result * scale
                 if finish is not None:
                     result = finish(result)
-            y[batch, part, to, number] = result
+            y[batch, part, own, number] = result
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -330,18 +276,6 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
-    """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
-    are reduced, so many that TMA can load them and that they are wide."""
-    batch, rows, columns = view.shape
-    row = columns * view.dtype.itemsize
-    line = 16 // math.gcd(row, 16)
-    # few rows would have partial results of nearly as many bytes
-    fold, least = (max(WIDE // columns // line, 1) * line, 32) if down else (1 + (row % 4 > 0), 1)
-    fits = view.strides[1] == row and (kind != "dot" if down else batch == 1 or rows % 2 == 0)
-    return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
-
-
 def schedule(
     shape: Ints,
     down: bool,
@@ -349,29 +283,23 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
-    slots: int = 0,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
-    >>> schedule((1, 16384, 16384), True, 2, slots=4), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 16, 8), (16, 128, 48, 187))
+    >>> schedule((1, 9000, 72), True, 2)
+    (16, 128, 48, 187)
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
+    n, sums = max(n, 1), kind in ("sum", "dot")
     if down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64)
-        if slots and fold > 1 and 8 * others * itemsize <= TILE:
-            across = round_up(others, 64)  # narrow columns are all in one tile
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = max((512 if again else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
-        if slots:
-            length = max(TILE // itemsize // across // step, 1) * step
-            ctas, fewest = ENOUGH // 3, FEWEST
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -391,7 +319,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (fewest * length))
+    parts = 1 if again and n < 1024 else min(ENOUGH // tiles, n // length)
     return step, across, length, max(parts, 1)
 
 
@@ -441,35 +369,41 @@ def launch_on_view(
             kernel = narrow_reducer(kind, columns, next(fits, PIECE), finish)
             kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
             return
-    fold = 1 if again else _folded(view, kind, down)
-    whole = rows // fold * fold
-    if whole < rows and not down:
+    index, gapless = kind == "argmax", near == columns * size
+    large = rows * columns * size >= FOLDED and kind != "dot"
+    of = columns_for(rows, columns, size, gapless, large) if down and not again else None
+    odd = not down and batch == 1 and gapless and columns * size % 4 > 0 and not again
+    fold = 2 if odd and rows > 1 and rows * columns * size >= FOLDED else 1
+    if fold > 1 and rows % 2:
         # the last row of an odd number has a launch of its own
-        for begin, end in (0, whole), (whole, rows):
+        for begin, end in (0, rows - 1), (rows - 1, rows):
             part = strided(view, (batch, end - begin, columns), view.strides, (0, begin))
             result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
             launch_on_view(kind, part, down, result, place, scale, finish, weights)
         return
-    x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-    ring = SLOTS if down and not again and x.shape[2] > NARROW and loadable(x)[0] else 0
-    *tile, parts = schedule(x.shape, down, size, fold, kind, again, ring)
-    others, index = columns if down else rows, kind == "argmax"
-    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
-    outer, each = (1 if narrow else fold, 1) if down else (1, fold)
-    sizes = batch, parts, outer * columns if down else rows // fold, each
-    last = parts * outer == 1
-    new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
+    rows_of_x = of.rows if of else fold
+    n = rows // rows_of_x
+    x = strided(view, (batch, n, rows_of_x * columns), (far, rows_of_x * near, size))
+    if of and loadable(x)[0]:
+        parts, sizes = of.parts(batch, n), (columns,)
+        if of.rows > 1:
+            count, first = (rows - n * of.rows) * columns, (0, min(n * of.rows, rows - 1))
+            inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
+        kernel = column_reducer(kind, of, parts == 1, finish)
+    else:
+        of = None
+        *tile, parts = schedule(x.shape, down, size, fold, kind, again)
+        sizes = (n, fold) if not down else (columns, 1)
+        short = kind not in ("sum", "dot") and tile[2] > (n if down else columns)
+        kernel = reducer(kind, down, *tile, fold, short, again and index, parts == 1, finish)
+    last = parts == 1
+    new = lambda dtype: allocated(y, (batch, parts, columns if down else rows), place, dtype)
     made = {"y": y if last else new(np.float32)}
     if index and not last:
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    if down and fold > 1:
-        count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
-        inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-    short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
-    kernel = reducer(kind, down, *tile, fold, short, again and index, last, ring, narrow, finish)
-    results = {name: reshaped(info, *sizes) for name, info in made.items()}
+    results = {name: reshaped(info, batch, parts, *sizes) for name, info in made.items()}
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
