@@ -54,14 +54,15 @@ from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
+from .combining import combiner
 from .op_outputs import Place, allocated
-from .reduce_columns import BEYOND, column_reducer, columns_for
+from .operands import move
+from .reduce_columns import column_reducer, columns_for
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
@@ -86,18 +87,18 @@ def reducer(
     fold: int = 1,
     short: bool = False,
     again: bool = False,
+    exact: bool = False,
     last: bool = True,
     finish: Function | None = None,
 ) -> Kernel:
-    """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
-    maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
-    where NaN is largest).
+    """Return the kernel of a reduction (`combining`).
 
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
     fold    rows of the original array in each row of x
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
+    exact   whether sums are rounded only once
     last    whether there is no further launch: y has indices, and no `found` has them
     finish  function of the reduced vector, if there is no further launch
 
@@ -108,6 +109,7 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     ctas = 5 if index and down else 6  # without spills
+    combined, reduced = combiner(kind, axis, exact, again)
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * fold, parts),
@@ -123,15 +125,15 @@ def reducer(
         # the second of two odd rows begins a column early, so that elements are loaded in pairs
         early = number * (n - 1)
 
+        def along(start):
+            if down or short or (sums and fold == 1):
+                return ds(early + start, length)
+            if sums:
+                return ds(early + start, length, stop=(number + 1) * n)
+            return ds(early + start, length, most=x.shape[2] - length)
+
         def loaded(of, start):
-            if down:
-                return of[batch, ds(start, length), own]
-            along = ds(early + start, length)
-            if sums and fold > 1:
-                along = ds(along.start, length, stop=(number + 1) * n)
-            elif not (sums or short):
-                along = ds(along.start, length, most=x.shape[2] - length)
-            return of[batch, own, along]
+            return of[batch, along(start), own] if down else of[batch, own, along(start)]
 
         def piece(of, k):
             along = ds(k, step)
@@ -139,40 +141,11 @@ def reducer(
 
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
-        at = piece(full(whole, 0, np.int32), 0)
+        at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
         share = cdiv(cdiv(n, length), parts) * length
         begin, end = part * share, min(part * share + share, n)
         # maxima may see elements twice: the last tile ends where the axis does
         most = n if sums or short else n + fold - 1 - length
-
-        def combined(total, at, tile, place):
-            """Combine elements, whose index is `place`, with those before."""
-            if index:
-                tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-            if sums or index:
-                tile = tile.astype(np.float32)
-            if kind == "top":
-                tile = np.abs(tile)
-            if sums:
-                return total + tile, at
-            higher = np.maximum(total, tile)
-            if index:
-                changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
-                if again:
-                    # results of a row are in no order
-                    same = bitcast(tile, np.int32) == bitcast(total, np.int32)
-                    at = np.where(same, np.minimum(at, place), at)
-                at = np.where(changed, place, at)
-            return higher, at
-
-        def reduced(total, at):
-            """Combine the elements of a tile along the axis."""
-            result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
-            if not index:
-                return result, result
-            top = result[None, :] if down else result[:, None]
-            # an element that no other exceeds is -inf, as is the first of the axis
-            return result, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
         for k in range(begin, end, length):
             start = min(k, most)
@@ -180,12 +153,10 @@ def reducer(
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
-                factors = weights[batch, ds(start - number, length)].astype(np.float32)
+                factors = weights[batch, along(start)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
-            if sums:
-                # sums of few elements lose fewer digits
-                carried, total = total, piece(full(whole, 0.0, np.float32), 0)
+            partial = piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
                 if short or (fold > 1 and (k == 0 or k == length - step)):
@@ -193,10 +164,14 @@ def reducer(
                     tile = np.where(inside < np.uint32(n), tile, lowest)
                 if again and index:
                     place = piece(indices, k)
-                total, at = combined(total, at, tile, place)
+                if sums:
+                    partial = partial + tile.astype(np.float32)
+                else:
+                    total, at = combined(total, at, tile, place)
             if sums:
-                total = carried + total
-        if not again:
+                # sums of few elements lose fewer digits
+                total, at = combined(total, at, partial, 0)
+        if index and not again:
             at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
         result, at = reduced(total, at)
         if index and last:
@@ -370,10 +345,15 @@ def launch_on_view(
             kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
             return
     index, gapless = kind == "argmax", near == columns * size
-    large = rows * columns * size >= FOLDED and kind != "dot"
-    of = columns_for(rows, columns, size, gapless, large) if down and not again else None
-    odd = not down and batch == 1 and gapless and columns * size % 4 > 0 and not again
-    fold = 2 if odd and rows > 1 and rows * columns * size >= FOLDED else 1
+    large = rows * columns * size >= FOLDED
+    odd = gapless and large and columns * size % 4 and (batch == 1 or rows % 2 == 0)
+    fold = 2 if odd and rows > 1 and not (down or again) else 1
+    if fold > 1 and weights is not None:
+        # what is multiplied with a row begins as far from a multiple of 4 bytes as the row
+        twice = strided(weights, (batch, 2, columns), (weights.strides[0], 0, size))
+        made = allocated(view, twice.shape, place)
+        move(twice, made, place)
+        inputs["weights"] = reshaped(made, batch, 2 * columns)
     if fold > 1 and rows % 2:
         # the last row of an odd number has a launch of its own
         for begin, end in (0, rows - 1), (rows - 1, rows):
@@ -381,21 +361,24 @@ def launch_on_view(
             result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
             launch_on_view(kind, part, down, result, place, scale, finish, weights)
         return
-    rows_of_x = of.rows if of else fold
-    n = rows // rows_of_x
-    x = strided(view, (batch, n, rows_of_x * columns), (far, rows_of_x * near, size))
-    if of and loadable(x)[0]:
-        parts, sizes = of.parts(batch, n), (columns,)
+    of = None
+    if down and not again:
+        of = columns_for(rows, columns, size, gapless, large and kind != "dot")
+    folded = lambda n: strided(view, (batch, rows // n, n * columns), (far, n * near, size))
+    if of and loadable(x := folded(of.rows))[0]:
+        parts, sizes = of.parts(batch, x.shape[1]), (columns,)
         if of.rows > 1:
-            count, first = (rows - n * of.rows) * columns, (0, min(n * of.rows, rows - 1))
+            whole = rows // of.rows * of.rows
+            count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
             inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
         kernel = column_reducer(kind, of, parts == 1, finish)
     else:
-        of = None
+        x = folded(fold)
         *tile, parts = schedule(x.shape, down, size, fold, kind, again)
-        sizes = (n, fold) if not down else (columns, 1)
-        short = kind not in ("sum", "dot") and tile[2] > (n if down else columns)
-        kernel = reducer(kind, down, *tile, fold, short, again and index, parts == 1, finish)
+        sizes = (columns, 1) if down else (rows // fold, fold)
+        exact = kind in ("sum", "dot") and size == 4
+        short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
+        kernel = reducer(kind, down, *tile, fold, short, again and index, exact, parts == 1, finish)
     last = parts == 1
     new = lambda dtype: allocated(y, (batch, parts, columns if down else rows), place, dtype)
     made = {"y": y if last else new(np.float32)}

@@ -24,7 +24,7 @@ import numpy as np
 
 from ..arch.dimensions import round_up
 from ..core.arith import cdiv
-from ..core.functions import Function, function
+from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -38,6 +38,7 @@ from ..language.tiles.tile import bitcast
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
+from .combining import combiner
 
 SMS = 132
 """SMs of an H200, among which parts of the rows are divided"""
@@ -47,8 +48,6 @@ WIDEST = 256
 """most columns of a box of TMA"""
 SHORTEST = 8
 """fewest rows of x"""
-BEYOND = 2**31 - 1
-"""larger than every index"""
 
 
 @dataclass(frozen=True)
@@ -136,6 +135,7 @@ def column_reducer(kind: str, of: Columns, last: bool, finish: Function | None) 
     `scale`, a factor of the result.
     """
     index, sums = kind == "argmax", kind in ("sum", "dot")
+    exact = sums and of.unit == 4
     lowest = -np.inf if "max" in kind else 0.0
     columns, lines, width, box, length, unit = (
         of.columns,
@@ -149,34 +149,8 @@ def column_reducer(kind: str, of: Columns, last: bool, finish: Function | None) 
     out = min(columns, width)
     step = max(2048 // box // 8, 1) * 8
     step = step if length % step == 0 else 8
+    combined, reduced = combiner(kind, 0, exact)
     unused = {"rest": rows_of_x == 1, "weights": kind != "dot", "found": last or not index}
-
-    @function
-    def combined(total, at, tile, place):
-        """Combine elements, whose index is `place`, with those before."""
-        if index:
-            tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-        if sums or index:
-            tile = tile.astype(np.float32)
-        if kind == "top":
-            tile = np.abs(tile)
-        if sums:
-            return total + tile, at
-        higher = np.maximum(total, tile)
-        if index:
-            changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
-            at = np.where(changed, place, at)
-        return higher, at
-
-    @function
-    def reduced(total, at):
-        """Combine the rows of a tile."""
-        result = total.sum(axis=0) if sums else total.max(axis=0).astype(np.float32)
-        if not index:
-            return result, result
-        # an element that no other exceeds is -inf, as is the first of the axis
-        first = (total == result[None, :]) | np.isnan(total)
-        return result, np.where(first, at, BEYOND).min(axis=0)
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * blocks, parts),
@@ -232,7 +206,7 @@ def column_reducer(kind: str, of: Columns, last: bool, finish: Function | None) 
         if rows_of_x > 1:
             last_rows = rest[batch, own, 0]
         total = full((step, box), lowest, np.float32 if sums or index else x.dtype)
-        at = full((step, box), 0, np.int32)
+        at = full((step, box), 0, np.float32 if sums else np.int32)
         for k in range(number * length, n, stride):
             barrier_wait(landed.at[slot(k)])
             tiles = load_tile(buffer.at[slot(k)])
@@ -241,13 +215,16 @@ def column_reducer(kind: str, of: Columns, last: bool, finish: Function | None) 
             if kind == "dot":
                 factors = weights[batch, ds(k, length)].astype(np.float32)
                 tiles = tiles.astype(np.float32) * factors[:, None]
+            partial = full((step, box), 0.0, np.float32)
+            for i in static_range(0, length, step):
+                tile = tiles[ds(i, step), :]
+                if sums:
+                    partial = partial + tile.astype(np.float32)
+                else:
+                    total, at = combined(total, at, tile, min(k, most) + i)
             if sums:
                 # sums of few elements lose fewer digits
-                carried, total = total, full((step, box), 0.0, np.float32)
-            for i in static_range(0, length, step):
-                total, at = combined(total, at, tiles[ds(i, step), :], min(k, most) + i)
-            if sums:
-                total = carried + total
+                total, at = combined(total, at, partial, 0)
         if index:
             at = at + iota((step, box), 0)
         column = iota((step, box), 1) + own.start

@@ -1,0 +1,69 @@
+"""How reductions combine elements: sums ("sum"), sums of products ("dot"), maxima ("max"), maxima of
+absolute values ("top"), and indices of maxima ("argmax", the first, where NaN is largest)."""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index, arg-type"
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.functions import Function, function
+from ..language.tiles.tile import bitcast
+
+BEYOND = 2**31 - 1
+"""larger than every index"""
+
+
+def combiner(kind: str, axis: int, exact: bool, again: bool = False) -> tuple[Function, Function]:
+    """Return two functions of kernels, ``combined(total, at, tile, place)``, which combines a tile,
+    whose indices are `place`, with those before, element by element, and ``reduced(total, at)``,
+    which combines the elements of a tile along an axis. Both return the new values of `total` and
+    of `at`: the indices, or for exact sums, what the additions have rounded away.
+
+    exact  whether sums are rounded only once
+    again  whether tiles with indices come in any order
+    """
+    index, sums = kind == "argmax", kind in ("sum", "dot")
+
+    @function
+    def combined(total, at, tile, place):
+        if kind == "top":
+            tile = np.abs(tile)
+        if sums or index:
+            # -0 becomes 0, so that equal numbers have equal bits
+            tile = (tile + 0.0).astype(np.float32)
+        if sums:
+            whole = total + tile
+            if exact:
+                added = whole - total
+                at = at + ((total - (whole - added)) + (tile - added))
+            return whole, at
+        higher = np.maximum(total, tile)
+        if index:
+            changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
+            if again:
+                same = bitcast(tile, np.int32) == bitcast(total, np.int32)
+                at = np.where(same, np.minimum(at, place), at)
+            at = np.where(changed, place, at)
+        return higher, at
+
+    @function
+    def reduced(total, at):
+        if sums and not exact:
+            return total.sum(axis=axis), at
+        highest = (np.abs(total) if sums else total).max(axis=axis).astype(np.float32)
+        if not (sums or index):
+            return highest, at
+        top = highest[:, None] if axis else highest[None, :]
+        if index:
+            # an element that no other exceeds is -inf, as is the first of the axis
+            at = np.where((total == top) | np.isnan(total), at, BEYOND)
+            return highest, at.min(axis=axis)
+        # multiples of a large number add up without rounding errors, and the rests are small
+        grid = np.minimum(top, 2.0**116) * 1024.0
+        coarse = total + grid - grid
+        rest = (total - coarse + at).sum(axis=axis)
+        return coarse.sum(axis=axis) + np.where(np.isnan(rest), 0.0, rest), at
+
+    return combined, reduced
