@@ -15,14 +15,23 @@ BEYOND = 2**31 - 1
 """larger than every index"""
 
 
-def combiner(kind: str, axis: int, exact: bool, again: bool = False) -> tuple[Function, Function]:
-    """Return two functions of kernels, ``combined(total, at, tile, place)``, which combines a tile,
-    whose indices are `place`, with those before, element by element, and ``reduced(total, at)``,
-    which combines the elements of a tile along an axis. Both return the new values of `total` and
-    of `at`: the indices, or for exact sums, what the additions have rounded away.
+def combiner(
+    kind: str,
+    axis: int,
+    exact: bool,
+    last: bool,
+    finish: Function | None,
+    again: bool = False,
+) -> tuple[Function, Function, Function]:
+    """Return functions of kernels: ``combined(total, at, tile, place)`` combines a tile, whose
+    indices are `place`, with those before, element by element; ``reduced(total, at)`` combines the
+    elements of a tile along an axis. Both return the new values of `total` and of `at`: the
+    indices, or for exact sums, what additions have rounded away. ``deliver`` stores results.
 
-    exact  whether sums are rounded only once
-    again  whether tiles with indices come in any order
+    exact   whether sums are rounded only once
+    last    whether results are final: y has indices, and no `found` has them
+    finish  function of final results
+    again   whether tiles with indices come in any order
     """
     index, sums = kind == "argmax", kind in ("sum", "dot")
 
@@ -66,4 +75,17 @@ def combiner(kind: str, axis: int, exact: bool, again: bool = False) -> tuple[Fu
         rest = (total - coarse + at).sum(axis=axis)
         return coarse.sum(axis=axis) + np.where(np.isnan(rest), 0.0, rest), at
 
-    return combined, reduced
+    @function
+    def deliver(y, found, batch, part, own, number, result, at, scale):
+        if index and last:
+            y[batch, part, own, number] = at
+        else:
+            if index:
+                found[batch, part, own, number] = at
+            if last:
+                result = result * scale
+                if finish is not None:
+                    result = finish(result)
+            y[batch, part, own, number] = result
+
+    return combined, reduced, deliver

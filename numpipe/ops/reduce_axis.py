@@ -62,7 +62,7 @@ from ..plan.params import CompilerParams
 from .combining import combiner
 from .op_outputs import Place, allocated
 from .operands import move
-from .reduce_columns import column_reducer, columns_for
+from .reduce_columns import column_reducer, column_schedule
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
@@ -109,7 +109,7 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
     ctas = 5 if index and down else 6  # without spills
-    combined, reduced = combiner(kind, axis, exact, again)
+    combined, reduced, deliver = combiner(kind, axis, exact, last, finish, again)
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * fold, parts),
@@ -174,16 +174,7 @@ def reducer(
         if index and not again:
             at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
         result, at = reduced(total, at)
-        if index and last:
-            y[batch, part, own, number] = at
-        else:
-            if index:
-                found[batch, part, own, number] = at
-            if last:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            y[batch, part, own, number] = result
+        deliver(y, found, batch, part, own, number, result, at, scale)
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -361,17 +352,16 @@ def launch_on_view(
             result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
             launch_on_view(kind, part, down, result, place, scale, finish, weights)
         return
-    of = None
-    if down and not again:
-        of = columns_for(rows, columns, size, gapless, large and kind != "dot")
+    of = column_schedule(batch, rows, columns, size, gapless and large and kind != "dot")
     folded = lambda n: strided(view, (batch, rows // n, n * columns), (far, n * near, size))
-    if of and loadable(x := folded(of.rows))[0]:
-        parts, sizes = of.parts(batch, x.shape[1]), (columns,)
-        if of.rows > 1:
-            whole = rows // of.rows * of.rows
+    if down and not again and of and loadable(x := folded(of[0][0] * of[0][1]))[0]:
+        (narrow, lines, *tile), parts = of
+        if narrow * lines > 1:
+            whole = x.shape[1] * narrow * lines
             count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
             inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-        kernel = column_reducer(kind, of, parts == 1, finish)
+        kernel = column_reducer(kind, size, columns, narrow, lines, *tile, parts == 1, finish)
+        sizes = (columns, 1)
     else:
         x = folded(fold)
         *tile, parts = schedule(x.shape, down, size, fold, kind, again)
