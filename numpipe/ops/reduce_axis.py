@@ -339,12 +339,6 @@ def launch_on_view(
     large = rows * columns * size >= FOLDED
     odd = gapless and large and columns * size % 4 and (batch == 1 or rows % 2 == 0)
     fold = 2 if odd and rows > 1 and not (down or again) else 1
-    if fold > 1 and weights is not None:
-        # what is multiplied with a row begins as far from a multiple of 4 bytes as the row
-        twice = strided(weights, (batch, 2, columns), (weights.strides[0], 0, size))
-        made = allocated(view, twice.shape, place)
-        move(twice, made, place)
-        inputs["weights"] = reshaped(made, batch, 2 * columns)
     if fold > 1 and rows % 2:
         # the last row of an odd number has a launch of its own
         for begin, end in (0, rows - 1), (rows - 1, rows):
@@ -352,9 +346,17 @@ def launch_on_view(
             result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
             launch_on_view(kind, part, down, result, place, scale, finish, weights)
         return
-    of = column_schedule(batch, rows, columns, size, gapless and large and kind != "dot")
+    if fold > 1 and weights is not None:
+        # what is multiplied with a row begins as far from a multiple of 4 bytes as the row
+        twice = strided(weights, (batch, 2, columns), (weights.strides[0], 0, size))
+        made = allocated(view, twice.shape, place)
+        move(twice, made, place)
+        inputs["weights"] = reshaped(made, batch, 2 * columns)
     folded = lambda n: strided(view, (batch, rows // n, n * columns), (far, n * near, size))
-    if down and not again and of and loadable(x := folded(of[0][0] * of[0][1]))[0]:
+    of = None
+    if down and not again:
+        of = column_schedule(batch, rows, columns, size, gapless and large and kind != "dot")
+    if of and loadable(x := folded(of[0][0] * of[0][1]))[0]:
         (narrow, lines, *tile), parts = of
         if narrow * lines > 1:
             whole = x.shape[1] * narrow * lines
