@@ -48,21 +48,21 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
 from ..kernels.row_schedules import SHORT_ROW, short_tile
-from ..language.memory.copies import copy_gmem_to_smem
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
-from ..language.pipeline.operand_barriers import barrier_wait
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
+from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import program_id
+from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
-from .combining import combiner
+from .combining import BEYOND, combiner
 from .op_outputs import Place, allocated
 from .operands import move
-from .reduce_columns import column_reducer, column_schedule
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
@@ -71,6 +71,12 @@ NARROW = 128
 """columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
+SMS = 132
+"""SMs of an H200, each of which has a CTA if columns are loaded by TMA"""
+WGS, SLOTS, TILE = 4, 4, 8192
+"""warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
+FEWEST = 8
+"""tiles of such a CTA if several share the axis"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -89,9 +95,11 @@ def reducer(
     again: bool = False,
     exact: bool = False,
     last: bool = True,
+    wgs: int = 0,
+    columns: int = 0,
     finish: Function | None = None,
 ) -> Kernel:
-    """Return the kernel of a reduction (`combining`).
+    """Return the kernel of a reduction (`combiner`).
 
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
@@ -100,81 +108,184 @@ def reducer(
     again   x has maxima, and `places` their indices in the original array
     exact   whether sums are rounded only once
     last    whether there is no further launch: y has indices, and no `found` has them
+    wgs     warpgroups that share what a CTA reduces, and that have tiles from TMA in shared memory;
+            0: lanes of one load tiles themselves
+    columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector, if there is no further launch
 
-    Scalars are `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    `rest` has the elements of the last rows, fewer than `fold`, if columns are reduced. Scalars are
+    `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
     """
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
-    unused = {"weights": kind != "dot", "places": not again, "found": last or not index}
-    ctas = 5 if index and down else 6  # without spills
+    left_over = down and fold > 1
+    unused = {"rest": not left_over, "weights": kind != "dot", "places": not again}
+    unused["found"] = last or not index
+    each = 1 if down else fold  # results of a row of x
+    ctas = 4 // wgs if wgs else 5 if index and down else 6  # without spills
+    most_ctas = SMS * ctas if wgs else BEYOND
     combined, reduced, deliver = combiner(kind, axis, exact, last, finish, again)
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * fold, parts),
+        grid=lambda x, parts: (
+            min(x.shape[0] * cdiv(x.shape[2 - axis], across) * each, most_ctas),
+            parts,
+        ),
         warp_specialized=False,
+        num_compute_wgs=max(wgs, 1),
         without=tuple(name for name, off in unused.items() if off),
-        compiler_params=CompilerParams(ctas_per_sm=ctas),
+        # safe: a slot is loaded again after all warps have read it, and results are read after a
+        # barrier
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=wgs > 0),
         static_dims=(-1,),
     )
-    def reduce_axis(x, weights, places, y, found, parts, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // fold
-        block, number, part = program_id(0) // fold, program_id(0) % fold, program_id(1)
-        batch, own = block // blocks, ds(block % blocks * across, across)
+    def reduce_axis(x, rest, weights, places, y, found, parts, scale):
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
+        first, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+        wg = axis_index("wg") if wgs else 0
+        worker, workers = part * max(wgs, 1) + wg, parts * max(wgs, 1)
         # the second of two odd rows begins a column early, so that elements are loaded in pairs
         early = number * (n - 1)
+        # maxima may see elements twice: the last tile ends where the axis does
+        most = n if sums or short else n + each - 1 - length
 
         def along(start):
-            if down or short or (sums and fold == 1):
+            if down or short or (sums and each == 1):
                 return ds(early + start, length)
             if sums:
                 return ds(early + start, length, stop=(number + 1) * n)
             return ds(early + start, length, most=x.shape[2] - length)
 
-        def loaded(of, start):
+        def loaded(of, batch, own, start):
             return of[batch, along(start), own] if down else of[batch, own, along(start)]
 
         def piece(of, k):
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
-        # pieces of a tile, whose lanes keep its rows
-        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
-        at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
-        share = cdiv(cdiv(n, length), parts) * length
-        begin, end = part * share, min(part * share + share, n)
-        # maxima may see elements twice: the last tile ends where the axis does
-        most = n if sums or short else n + fold - 1 - length
+        if wgs:
+            count = max(cdiv(n - worker * length, workers * length), 0)
+            rounds = cdiv(x.shape[0] * blocks - first, num_programs(0))
+            buffer, landed = scratch(
+                (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
+            )
+            results, stored = scratch(
+                (SMEM((2 * (1 + index) * wgs * across,), np.float32), Barrier(num_arrivals=wgs))
+            )
 
-        for k in range(begin, end, length):
-            start = min(k, most)
-            tiles = loaded(x, start)  # one load for all pieces
-            if again:
-                indices = loaded(places, start)
-            if kind == "dot":
-                factors = weights[batch, along(start)].astype(np.float32)
-                factors = factors[:, None] if down else factors[None, :]
-                tiles = tiles.astype(np.float32) * factors
-            partial = piece(full(whole, 0.0, np.float32), 0)
-            for k in static_range(0, length, step):
-                place, tile = start + k, piece(tiles, k)
-                if short or (fold > 1 and (k == 0 or k == length - step)):
-                    inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
-                    tile = np.where(inside < np.uint32(n), tile, lowest)
-                if again and index:
-                    place = piece(indices, k)
-                if sums:
-                    partial = partial + tile.astype(np.float32)
+            def slot(t):
+                return wg * SLOTS + t % SLOTS
+
+            def of_wgs(round, plane):
+                """Return where results of the first warpgroup begin, of every other round elsewhere."""
+                return (round % 2 * (1 + index) + plane) * wgs * across
+
+            def share(round, plane, vector):
+                results[ds(of_wgs(round, plane) + wg * across, across)] = bitcast(
+                    vector, np.float32
+                )
+
+            def of_all(round, plane):
+                """Return the results of the warpgroups as rows of a tile."""
+                return load_tile(results.at[ds(of_wgs(round, plane), wgs * across)], columns=across)
+
+            def load(t):
+                """Load tile t of all that this warpgroup loads."""
+                if t < count * rounds:
+                    block = first + t // count * num_programs(0)
+                    row = min((worker + t % count * workers) * length, most)
+                    own = ds(block % blocks * across, across)
+                    source = x.at[block // blocks, ds(row, length), own]
+                    copy_gmem_to_smem(source, buffer.at[slot(t)], landed.at[slot(t)])
+
+        def finish_block(batch, own, result, at, round):
+            """Combine the results of the warpgroups, and store them."""
+            to = own
+            if wgs > 1:
+                barrier_wait(stored)
+                places = bitcast(of_all(round, 1), np.int32) if index else 0
+                result, at = reduced(of_all(round, 0), places)
+            if columns:
+                # the same columns of the rows that are read as one
+                to, rows = ds(0, columns), scratch(SMEM((2 * across,), np.float32))
+
+                def of_each_row(vector, first):
+                    rows[ds(first, across)] = bitcast(vector, np.float32)
+                    meet()
+                    return load_tile(rows.at[ds(first, fold * columns)], columns=columns)
+
+                places = bitcast(of_each_row(at, across), np.int32) if index else 0
+                result, at = reduced(of_each_row(result, 0), places)
+            deliver(y, found, batch, part, to, number, result, at, scale)
+
+        def reduce_block(block, round):
+            """Reduce this CTA's part of a block of rows or columns, the CTA's block number
+            `round`."""
+            batch, own = block // blocks, ds(block % blocks * across, across)
+            # pieces of a tile, whose lanes keep its rows
+            total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
+            at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
+            if left_over:
+                last_rows = rest[batch, own, 0]
+            for k in range(worker * length, n, workers * length):
+                start = min(k, most)
+                if wgs:
+                    t = round * count + k // (workers * length)
+                    barrier_wait(landed.at[slot(t)])
+                    tiles = load_tile(buffer.at[slot(t)])
+                    meet()
+                    load(t + SLOTS)
                 else:
-                    total, at = combined(total, at, tile, place)
-            if sums:
-                # sums of few elements lose fewer digits
-                total, at = combined(total, at, partial, 0)
-        if index and not again:
-            at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-        result, at = reduced(total, at)
-        deliver(y, found, batch, part, own, number, result, at, scale)
+                    tiles = loaded(x, batch, own, start)  # one load for all pieces
+                if again:
+                    indices = loaded(places, batch, own, start)
+                if kind == "dot":
+                    factors = weights[batch, along(start)].astype(np.float32)
+                    factors = factors[:, None] if down else factors[None, :]
+                    tiles = tiles.astype(np.float32) * factors
+                partial = piece(full(whole, 0.0, np.float32), 0)
+                for k in static_range(0, length, step):
+                    place, tile = start + k, piece(tiles, k)
+                    if short or (each > 1 and (k == 0 or k == length - step)):
+                        inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
+                        tile = np.where(inside < np.uint32(n), tile, lowest)
+                    if again and index:
+                        place = piece(indices, k)
+                    if sums:
+                        partial = partial + tile.astype(np.float32)
+                    else:
+                        total, at = combined(total, at, tile, place)
+                if sums:
+                    # sums of few elements lose fewer digits
+                    total, at = combined(total, at, partial, 0)
+            if index and not again:
+                at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
+            if left_over:
+                column = piece(iota(whole, 1), 0) + own.start
+                inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + worker == 0)
+                tile = np.where(inside, last_rows[None, :], lowest)
+                total, at = combined(total, at, tile, x.shape[1])
+                if index:
+                    at = at * fold + column // (x.shape[2] // fold)
+            result, at = reduced(total, at)
+            if wgs > 1:
+                share(round, 0, result)
+                if index:
+                    share(round, 1, at)
+                barrier_arrive(stored)
+            if wg == 0:
+                finish_block(batch, own, result, at, round)
+            elif wgs > 1:
+                barrier_wait(stored)
+
+        if wgs:
+            for t in range(SLOTS):
+                load(t)
+            for round in range(rounds):
+                reduce_block(first + round * num_programs(0), round)
+        else:
+            reduce_block(first, 0)
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -242,6 +353,18 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
+def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
+    """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
+    are reduced, so many that TMA can load them and that they are wide."""
+    batch, rows, columns = view.shape
+    row = columns * view.dtype.itemsize
+    line = 16 // math.gcd(row, 16)
+    # few rows would have partial results of nearly as many bytes
+    fold, least = (max(WIDE // columns // line, 1) * line, 32) if down else (1 + (row % 4 > 0), 1)
+    fits = view.strides[1] == row and (kind != "dot" if down else batch == 1 or rows % 2 == 0)
+    return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
+
+
 def schedule(
     shape: Ints,
     down: bool,
@@ -249,23 +372,29 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
+    ring: bool = False,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
-    >>> schedule((1, 9000, 72), True, 2)
-    (16, 128, 48, 187)
+    >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
+    ((8, 256, 16, 2), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, sums = max(n, 1), kind in ("sum", "dot")
+    n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
     if down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64)
+        if ring and fold > 1 and 8 * others * itemsize <= TILE:
+            across = round_up(others, 64)  # narrow columns are all in one tile
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = max((512 if again else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
+        if ring:
+            length = max(TILE // itemsize // across // step, 1) * step
+            ctas, fewest = SMS, FEWEST
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -285,7 +414,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ENOUGH // tiles, n // length)
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (fewest * length))
     return step, across, length, max(parts, 1)
 
 
@@ -335,13 +464,11 @@ def launch_on_view(
             kernel = narrow_reducer(kind, columns, next(fits, PIECE), finish)
             kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
             return
-    index, gapless = kind == "argmax", near == columns * size
-    large = rows * columns * size >= FOLDED
-    odd = gapless and large and columns * size % 4 and (batch == 1 or rows % 2 == 0)
-    fold = 2 if odd and rows > 1 and not (down or again) else 1
-    if fold > 1 and rows % 2:
+    fold = 1 if again else _folded(view, kind, down)
+    whole = rows // fold * fold
+    if whole < rows and not down:
         # the last row of an odd number has a launch of its own
-        for begin, end in (0, rows - 1), (rows - 1, rows):
+        for begin, end in (0, whole), (whole, rows):
             part = strided(view, (batch, end - begin, columns), view.strides, (0, begin))
             result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
             launch_on_view(kind, part, down, result, place, scale, finish, weights)
@@ -349,36 +476,31 @@ def launch_on_view(
     if fold > 1 and weights is not None:
         # what is multiplied with a row begins as far from a multiple of 4 bytes as the row
         twice = strided(weights, (batch, 2, columns), (weights.strides[0], 0, size))
-        made = allocated(view, twice.shape, place)
-        move(twice, made, place)
-        inputs["weights"] = reshaped(made, batch, 2 * columns)
-    folded = lambda n: strided(view, (batch, rows // n, n * columns), (far, n * near, size))
-    of = None
-    if down and not again:
-        of = column_schedule(batch, rows, columns, size, gapless and large and kind != "dot")
-    if of and loadable(x := folded(of[0][0] * of[0][1]))[0]:
-        (narrow, lines, *tile), parts = of
-        if narrow * lines > 1:
-            whole = x.shape[1] * narrow * lines
-            count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
-            inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-        kernel = column_reducer(kind, size, columns, narrow, lines, *tile, parts == 1, finish)
-        sizes = (columns, 1)
-    else:
-        x = folded(fold)
-        *tile, parts = schedule(x.shape, down, size, fold, kind, again)
-        sizes = (columns, 1) if down else (rows // fold, fold)
-        exact = kind in ("sum", "dot") and size == 4
-        short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
-        kernel = reducer(kind, down, *tile, fold, short, again and index, exact, parts == 1, finish)
-    last = parts == 1
-    new = lambda dtype: allocated(y, (batch, parts, columns if down else rows), place, dtype)
+        copies = allocated(view, twice.shape, place)
+        move(twice, copies, place)
+        inputs["weights"] = reshaped(copies, batch, 2 * columns)
+    x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
+    ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
+    *tile, parts = schedule(x.shape, down, size, fold, kind, again, ring)
+    others, index = columns if down else rows, kind == "argmax"
+    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
+    outer, each = (1 if narrow else fold, 1) if down else (1, fold)
+    sizes = batch, parts, outer * columns if down else rows // fold, each
+    last = parts * outer == 1
+    new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
     made = {"y": y if last else new(np.float32)}
     if index and not last:
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    results = {name: reshaped(info, batch, parts, *sizes) for name, info in made.items()}
+    if down and fold > 1:
+        count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
+        inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
+    exact = kind in ("sum", "dot") and size == 4
+    short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
+    options = short, again and index, exact, last, WGS if ring else 0, narrow, finish
+    kernel = reducer(kind, down, *tile, fold, *options)
+    results = {name: reshaped(info, *sizes) for name, info in made.items()}
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)

@@ -13,7 +13,7 @@ import numpipe
 from numpipe import SpecError, ops
 from numpipe.compile.build import toolchain
 from numpipe.kernels.noted_calls import imagined, noting
-from numpipe.ops import reduce_axis, reduce_columns
+from numpipe.ops import reduce_axis
 
 NAMES = ["sum", "mean", "max", "argmax"]
 PLACE = "target", "stream"
@@ -68,14 +68,13 @@ def test_an_axis_is_shared_by_several_ctas(
 ) -> None:
     schedule = reduce_axis.schedule
 
-    def shared(sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool) -> Any:
-        step, across, *others = schedule(sizes, down, size, fold, kind, again)
+    def shared(
+        sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool, ring: bool
+    ) -> Any:
+        step, across, *others = schedule(sizes, down, size, fold, kind, again, ring)
         return (step, across, *others) if again else (step, across, step, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
-    columns = reduce_columns.column_schedule
-    few = lambda *args: (found := columns(*args)) and (found[0], 3)
-    monkeypatch.setattr(reduce_axis, "column_schedule", few)
     monkeypatch.setattr(reduce_axis, "FOLDED", 0)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
     check(name, x, axis, 1e-2)
