@@ -16,21 +16,16 @@ BEYOND = 2**31 - 1
 
 
 def combiner(
-    kind: str,
-    axis: int,
-    exact: bool,
-    last: bool,
-    finish: Function | None,
-    again: bool = False,
+    kind: str, axis: int, exact: bool, finish: Function | None, again: bool = False
 ) -> tuple[Function, Function, Function]:
     """Return functions of kernels: ``combined(total, at, tile, place)`` combines a tile, whose
     indices are `place`, with those before, element by element; ``reduced(total, at)`` combines the
     elements of a tile along an axis. Both return the new values of `total` and of `at`: the
-    indices, or for exact sums, what additions have rounded away. ``deliver`` stores results.
+    indices, or for exact sums, what additions have rounded away. ``final(result, at, scale)``
+    returns what is stored.
 
     exact   whether sums are rounded only once
-    last    whether results are final: y has indices, and no `found` has them
-    finish  function of final results
+    finish  function of results
     again   whether tiles with indices come in any order
     """
     index, sums = kind == "argmax", kind in ("sum", "dot")
@@ -76,16 +71,10 @@ def combiner(
         return coarse.sum(axis=axis) + np.where(np.isnan(rest), 0.0, rest), at
 
     @function
-    def deliver(y, found, batch, part, own, number, result, at, scale):
-        if index and last:
-            y[batch, part, own, number] = at
-        else:
-            if index:
-                found[batch, part, own, number] = at
-            if last:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            y[batch, part, own, number] = result
+    def final(result, at, scale):
+        if index:
+            return at
+        result = result * scale
+        return result if finish is None else finish(result)
 
-    return combined, reduced, deliver
+    return combined, reduced, final

@@ -125,7 +125,7 @@ def reducer(
     each = 1 if down else fold  # results of a row of x
     ctas = 4 // wgs if wgs else 5 if index and down else 6  # without spills
     most_ctas = SMS * ctas if wgs else BEYOND
-    combined, reduced, deliver = combiner(kind, axis, exact, last, finish, again)
+    combined, reduced, final = combiner(kind, axis, exact, finish, again)
 
     @numpipe_kernel(
         grid=lambda x, parts: (
@@ -170,25 +170,27 @@ def reducer(
             buffer, landed = scratch(
                 (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
             )
+            # of this and of the previous round, and of rows that are read as one
+            plane = (2 * wgs + 1) * across
             results, stored = scratch(
-                (SMEM((2 * (1 + index) * wgs * across,), np.float32), Barrier(num_arrivals=wgs))
+                (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
             )
 
             def slot(t):
                 return wg * SLOTS + t % SLOTS
 
-            def of_wgs(round, plane):
-                """Return where results of the first warpgroup begin, of every other round elsewhere."""
-                return (round % 2 * (1 + index) + plane) * wgs * across
+            def write(result, at, place):
+                results[ds(place, across)] = result
+                if index:
+                    results[ds(plane + place, across)] = bitcast(at, np.float32)
 
-            def share(round, plane, vector):
-                results[ds(of_wgs(round, plane) + wg * across, across)] = bitcast(
-                    vector, np.float32
-                )
-
-            def of_all(round, plane):
-                """Return the results of the warpgroups as rows of a tile."""
-                return load_tile(results.at[ds(of_wgs(round, plane), wgs * across)], columns=across)
+            def read(place, count, width):
+                """Combine results that have been written, the rows of a tile."""
+                at = 0
+                if index:
+                    at = load_tile(results.at[ds(plane + place, count)], columns=width)
+                    at = bitcast(at, np.int32)
+                return reduced(load_tile(results.at[ds(place, count)], columns=width), at)
 
             def load(t):
                 """Load tile t of all that this warpgroup loads."""
@@ -199,25 +201,18 @@ def reducer(
                     source = x.at[block // blocks, ds(row, length), own]
                     copy_gmem_to_smem(source, buffer.at[slot(t)], landed.at[slot(t)])
 
-        def finish_block(batch, own, result, at, round):
-            """Combine the results of the warpgroups, and store them."""
-            to = own
-            if wgs > 1:
-                barrier_wait(stored)
-                places = bitcast(of_all(round, 1), np.int32) if index else 0
-                result, at = reduced(of_all(round, 0), places)
+        def store(batch, to, result, at, place):
+            if wgs:
+                result, at = read(place, wgs * across, across)
             if columns:
                 # the same columns of the rows that are read as one
-                to, rows = ds(0, columns), scratch(SMEM((2 * across,), np.float32))
-
-                def of_each_row(vector, first):
-                    rows[ds(first, across)] = bitcast(vector, np.float32)
-                    meet()
-                    return load_tile(rows.at[ds(first, fold * columns)], columns=columns)
-
-                places = bitcast(of_each_row(at, across), np.int32) if index else 0
-                result, at = reduced(of_each_row(result, 0), places)
-            deliver(y, found, batch, part, to, number, result, at, scale)
+                write(result, at, 2 * wgs * across)
+                meet()
+                result, at = read(2 * wgs * across, fold * columns, columns)
+                to = ds(0, columns)
+            if index and not last:
+                found[batch, part, to, number] = at
+            y[batch, part, to, number] = final(result, at, scale) if last else result
 
         def reduce_block(block, round):
             """Reduce this CTA's part of a block of rows or columns, the CTA's block number
@@ -269,15 +264,13 @@ def reducer(
                 if index:
                     at = at * fold + column // (x.shape[2] // fold)
             result, at = reduced(total, at)
-            if wgs > 1:
-                share(round, 0, result)
-                if index:
-                    share(round, 1, at)
+            if wgs:
+                place = round % 2 * wgs * across
+                write(result, at, place + wg * across)
                 barrier_arrive(stored)
-            if wg == 0:
-                finish_block(batch, own, result, at, round)
-            elif wgs > 1:
                 barrier_wait(stored)
+            if wg == 0:
+                store(batch, own, result, at, round % 2 * wgs * across)
 
         if wgs:
             for t in range(SLOTS):
@@ -294,7 +287,8 @@ def reducer(
 def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> Kernel:
     """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
     a CTA loads `height` of them with one copy, wherever they begin."""
-    index, sums = kind == "argmax", kind in ("sum", "dot")
+    index = kind == "argmax"
+    _, reduced, final = combiner(kind, 1, False, finish)
     span = height * n
     ctas = 4 if n > 64 and (index or kind == "dot") else 8  # without spills
 
@@ -312,26 +306,18 @@ def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> K
         copy_gmem_to_smem(x.flat.at[ds(first * n, span)], rows, landed)
         if kind == "dot":
             factors = weights[0, ds(0, n)].astype(np.float32)[None, :]
-        if index:
-            columns = iota(n)[None, :]
+        columns = iota(n)[None, :] if index else 0
         barrier_wait(landed)
         for k in static_range(0, height, PIECE):
             tile = load_tile(rows.at[ds(k * n, PIECE * n)], columns=n)
-            if sums:
+            if kind not in ("max", "top"):
                 tile = tile.astype(np.float32)
             if kind == "dot":
                 tile = tile * factors
             if kind == "top":
                 tile = np.abs(tile)
-            result = tile.sum(axis=1) if sums else tile.max(axis=1).astype(np.float32)
-            if index:
-                at = (tile.astype(np.float32) == result[:, None]) | np.isnan(tile)
-                result = np.where(at, columns, n).min(axis=1)
-            else:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            y[ds(first + k, PIECE)] = result
+            result, at = reduced(tile, columns)
+            y[ds(first + k, PIECE)] = final(result, at, scale)
 
     return reduce_narrow_rows  # type: ignore[no-any-return]
 
