@@ -54,21 +54,14 @@ def combiner(
 
     @function
     def reduced(total, at):
-        if sums and not exact:
-            return total.sum(axis=axis), at
-        highest = (np.abs(total) if sums else total).max(axis=axis).astype(np.float32)
-        if not (sums or index):
+        if sums:
+            return (total + at if exact else total).sum(axis=axis), at
+        highest = total.max(axis=axis).astype(np.float32)
+        if not index:
             return highest, at
         top = highest[:, None] if axis else highest[None, :]
-        if index:
-            # an element that no other exceeds is -inf, as is the first of the axis
-            at = np.where((total == top) | np.isnan(total), at, BEYOND)
-            return highest, at.min(axis=axis)
-        # multiples of a large number add up without rounding errors, and the rests are small
-        grid = np.minimum(top, 2.0**116) * 1024.0
-        coarse = total + grid - grid
-        rest = (total - coarse + at).sum(axis=axis)
-        return coarse.sum(axis=axis) + np.where(np.isnan(rest), 0.0, rest), at
+        # an element that no other exceeds is -inf, as is the first of the axis
+        return highest, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
     @function
     def final(result, at, scale):

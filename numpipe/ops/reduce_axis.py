@@ -58,9 +58,9 @@ from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import axis_index, num_programs, program_id
+from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
-from .combining import BEYOND, combiner
+from .combining import combiner
 from .op_outputs import Place, allocated
 from .operands import move
 from .tiled import dense, reshaped, with_fitting
@@ -124,14 +124,11 @@ def reducer(
     unused["found"] = last or not index
     each = 1 if down else fold  # results of a row of x
     ctas = 4 // wgs if wgs else 5 if index and down else 6  # without spills
-    most_ctas = SMS * ctas if wgs else BEYOND
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
+    merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
-        grid=lambda x, parts: (
-            min(x.shape[0] * cdiv(x.shape[2 - axis], across) * each, most_ctas),
-            parts,
-        ),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
         warp_specialized=False,
         num_compute_wgs=max(wgs, 1),
         without=tuple(name for name, off in unused.items() if off),
@@ -142,8 +139,9 @@ def reducer(
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        first, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
-        wg = axis_index("wg") if wgs else 0
+        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
+        batch, own = block // blocks, ds(block % blocks * across, across)
+        wg = axis_index("wg") if wgs > 1 else 0
         worker, workers = part * max(wgs, 1) + wg, parts * max(wgs, 1)
         # the second of two odd rows begins a column early, so that elements are loaded in pairs
         early = number * (n - 1)
@@ -157,7 +155,7 @@ def reducer(
                 return ds(early + start, length, stop=(number + 1) * n)
             return ds(early + start, length, most=x.shape[2] - length)
 
-        def loaded(of, batch, own, start):
+        def loaded(of, start):
             return of[batch, along(start), own] if down else of[batch, own, along(start)]
 
         def piece(of, k):
@@ -165,120 +163,105 @@ def reducer(
             return of[along, :] if down else of[:, along]
 
         if wgs:
-            count = max(cdiv(n - worker * length, workers * length), 0)
-            rounds = cdiv(x.shape[0] * blocks - first, num_programs(0))
             buffer, landed = scratch(
                 (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
             )
-            # of this and of the previous round, and of rows that are read as one
-            plane = (2 * wgs + 1) * across
+            # of each warpgroup, and of all
+            plane = (wgs + 1) * across
             results, stored = scratch(
                 (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
             )
 
-            def slot(t):
-                return wg * SLOTS + t % SLOTS
+            def slot(k):
+                return wg * SLOTS + k // (workers * length) % SLOTS
+
+            def load(k):
+                """Load the tile that begins at row k into its slot."""
+                if k < n:
+                    source = x.at[batch, ds(min(k, most), length), own]
+                    copy_gmem_to_smem(source, buffer.at[slot(k)], landed.at[slot(k)])
 
             def write(result, at, place):
                 results[ds(place, across)] = result
                 if index:
                     results[ds(plane + place, across)] = bitcast(at, np.float32)
 
-            def read(place, count, width):
-                """Combine results that have been written, the rows of a tile."""
-                at = 0
-                if index:
-                    at = load_tile(results.at[ds(plane + place, count)], columns=width)
-                    at = bitcast(at, np.int32)
-                return reduced(load_tile(results.at[ds(place, count)], columns=width), at)
+            for k in range(SLOTS):
+                load((worker + k * workers) * length)
 
-            def load(t):
-                """Load tile t of all that this warpgroup loads."""
-                if t < count * rounds:
-                    block = first + t // count * num_programs(0)
-                    row = min((worker + t % count * workers) * length, most)
-                    own = ds(block % blocks * across, across)
-                    source = x.at[block // blocks, ds(row, length), own]
-                    copy_gmem_to_smem(source, buffer.at[slot(t)], landed.at[slot(t)])
-
-        def store(batch, to, result, at, place):
+        # pieces of a tile, whose lanes keep its rows
+        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
+        at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
+        if left_over:
+            last_rows = rest[batch, own, 0]
+        for k in range(worker * length, n, workers * length):
+            start = min(k, most)
             if wgs:
-                result, at = read(place, wgs * across, across)
+                barrier_wait(landed.at[slot(k)])
+                tiles = load_tile(buffer.at[slot(k)])
+                meet()
+                load(k + SLOTS * workers * length)
+            else:
+                tiles = loaded(x, start)  # one load for all pieces
+            if again:
+                indices = loaded(places, start)
+            if kind == "dot":
+                factors = weights[batch, along(start)].astype(np.float32)
+                factors = factors[:, None] if down else factors[None, :]
+                tiles = tiles.astype(np.float32) * factors
+            partial = piece(full(whole, 0.0, np.float32), 0)
+            for k in static_range(0, length, step):
+                place, tile = start + k, piece(tiles, k)
+                if short or (each > 1 and (k == 0 or k == length - step)):
+                    inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
+                    tile = np.where(inside < np.uint32(n), tile, lowest)
+                if again and index:
+                    place = piece(indices, k)
+                if sums:
+                    partial = partial + tile.astype(np.float32)
+                else:
+                    total, at = combined(total, at, tile, place)
+            if sums:
+                # sums of few elements lose fewer digits
+                total, at = combined(total, at, partial, 0)
+        if index and not again:
+            at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
+        if left_over:
+            column = piece(iota(whole, 1), 0) + own.start
+            inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + worker == 0)
+            tile = np.where(inside, last_rows[None, :], lowest)
+            total, at = combined(total, at, tile, x.shape[1])
+            if index:
+                at = at * fold + column // (x.shape[2] // fold)
+        result, at = reduced(total, at)
+
+        def store(result, at, to):
+            for k in static_range(1, wgs):
+                others = at
+                if index:
+                    others = bitcast(results[ds(plane + k * across, across)], np.int32)
+                result, at = merged(result, at, results[ds(k * across, across)], others)
             if columns:
                 # the same columns of the rows that are read as one
-                write(result, at, 2 * wgs * across)
+                write(result, at, wgs * across)
                 meet()
-                result, at = read(2 * wgs * across, fold * columns, columns)
+                first, count = wgs * across, fold * columns
+                tile, places = load_tile(results.at[ds(first, count)], columns=columns), 0
+                if index:
+                    places = load_tile(results.at[ds(plane + first, count)], columns=columns)
+                    places = bitcast(places, np.int32)
+                result, at = reduced(tile, places)
                 to = ds(0, columns)
             if index and not last:
                 found[batch, part, to, number] = at
             y[batch, part, to, number] = final(result, at, scale) if last else result
 
-        def reduce_block(block, round):
-            """Reduce this CTA's part of a block of rows or columns, the CTA's block number
-            `round`."""
-            batch, own = block // blocks, ds(block % blocks * across, across)
-            # pieces of a tile, whose lanes keep its rows
-            total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
-            at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
-            if left_over:
-                last_rows = rest[batch, own, 0]
-            for k in range(worker * length, n, workers * length):
-                start = min(k, most)
-                if wgs:
-                    t = round * count + k // (workers * length)
-                    barrier_wait(landed.at[slot(t)])
-                    tiles = load_tile(buffer.at[slot(t)])
-                    meet()
-                    load(t + SLOTS)
-                else:
-                    tiles = loaded(x, batch, own, start)  # one load for all pieces
-                if again:
-                    indices = loaded(places, batch, own, start)
-                if kind == "dot":
-                    factors = weights[batch, along(start)].astype(np.float32)
-                    factors = factors[:, None] if down else factors[None, :]
-                    tiles = tiles.astype(np.float32) * factors
-                partial = piece(full(whole, 0.0, np.float32), 0)
-                for k in static_range(0, length, step):
-                    place, tile = start + k, piece(tiles, k)
-                    if short or (each > 1 and (k == 0 or k == length - step)):
-                        inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
-                        tile = np.where(inside < np.uint32(n), tile, lowest)
-                    if again and index:
-                        place = piece(indices, k)
-                    if sums:
-                        partial = partial + tile.astype(np.float32)
-                    else:
-                        total, at = combined(total, at, tile, place)
-                if sums:
-                    # sums of few elements lose fewer digits
-                    total, at = combined(total, at, partial, 0)
-            if index and not again:
-                at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-            if left_over:
-                column = piece(iota(whole, 1), 0) + own.start
-                inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + worker == 0)
-                tile = np.where(inside, last_rows[None, :], lowest)
-                total, at = combined(total, at, tile, x.shape[1])
-                if index:
-                    at = at * fold + column // (x.shape[2] // fold)
-            result, at = reduced(total, at)
-            if wgs:
-                place = round % 2 * wgs * across
-                write(result, at, place + wg * across)
-                barrier_arrive(stored)
-                barrier_wait(stored)
-            if wg == 0:
-                store(batch, own, result, at, round % 2 * wgs * across)
-
-        if wgs:
-            for t in range(SLOTS):
-                load(t)
-            for round in range(rounds):
-                reduce_block(first + round * num_programs(0), round)
-        else:
-            reduce_block(first, 0)
+        if wgs > 1:
+            write(result, at, wg * across)
+            barrier_arrive(stored)
+            barrier_wait(stored)
+        if wg == 0:
+            store(result, at, own)
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -358,29 +341,29 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
-    ring: bool = False,
+    wgs: int = 0,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
-    >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
+    >>> schedule((1, 16384, 16384), True, 2, wgs=4), schedule((1, 9000, 72), True, 2)
     ((8, 256, 16, 2), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
     n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
     if down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64)
-        if ring and fold > 1 and 8 * others * itemsize <= TILE:
+        if wgs and fold > 1 and 8 * others * itemsize <= TILE:
             across = round_up(others, 64)  # narrow columns are all in one tile
         across = (16 if n > 16 else 64) if again else across if others > 32 else 32
         step = max((512 if again else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if again else 3)
-        if ring:
+        if wgs:
             length = max(TILE // itemsize // across // step, 1) * step
-            ctas, fewest = SMS, FEWEST
+            ctas, fewest = SMS * WGS // wgs, FEWEST
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -395,7 +378,8 @@ def schedule(
         else:
             # as many steps at once as leave few for the end of the axis
             most = cdiv(n, step) if sums else max(n // step, 1)
-            large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
+            twice = 1 + (across == 1 or kind == "dot")
+            large, small = (min(twice * b // itemsize, most) for b in (16, 10))
             at_once = range(large, small - 1, -1)
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
@@ -467,9 +451,10 @@ def launch_on_view(
         inputs["weights"] = reshaped(copies, batch, 2 * columns)
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
-    *tile, parts = schedule(x.shape, down, size, fold, kind, again, ring)
+    wgs = (WGS if batch * x.shape[2] <= SMS * WIDE else 1) if ring else 0
+    *tile, parts = schedule(x.shape, down, size, fold, kind, again, wgs)
     others, index = columns if down else rows, kind == "argmax"
-    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
+    narrow = columns if wgs and fold > 1 and fold * columns <= tile[1] else 0
     outer, each = (1 if narrow else fold, 1) if down else (1, fold)
     sizes = batch, parts, outer * columns if down else rows // fold, each
     last = parts * outer == 1
@@ -484,7 +469,7 @@ def launch_on_view(
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     exact = kind in ("sum", "dot") and size == 4
     short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
-    options = short, again and index, exact, last, WGS if ring else 0, narrow, finish
+    options = short, again and index, exact, last, wgs, narrow, finish
     kernel = reducer(kind, down, *tile, fold, *options)
     results = {name: reshaped(info, *sizes) for name, info in made.items()}
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)

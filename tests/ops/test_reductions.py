@@ -69,9 +69,9 @@ def test_an_axis_is_shared_by_several_ctas(
     schedule = reduce_axis.schedule
 
     def shared(
-        sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool, ring: bool
+        sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool, wgs: int
     ) -> Any:
-        step, across, *others = schedule(sizes, down, size, fold, kind, again, ring)
+        step, across, *others = schedule(sizes, down, size, fold, kind, again, wgs)
         return (step, across, *others) if again else (step, across, step, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
