@@ -55,7 +55,9 @@ def combiner(
     @function
     def reduced(total, at):
         if sums:
-            return (total + at if exact else total).sum(axis=axis), at
+            if exact:
+                total = total + np.where(np.isnan(at), 0.0, at)  # NaN if a sum is infinite
+            return total.sum(axis=axis), at
         highest = total.max(axis=axis).astype(np.float32)
         if not index:
             return highest, at

@@ -123,7 +123,7 @@ def reducer(
     unused = {"rest": not left_over, "weights": kind != "dot", "places": not again}
     unused["found"] = last or not index
     each = 1 if down else fold  # results of a row of x
-    ctas = 4 // wgs if wgs else 5 if index and down else 6  # without spills
+    ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 6  # without spills
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
@@ -378,7 +378,7 @@ def schedule(
         else:
             # as many steps at once as leave few for the end of the axis
             most = cdiv(n, step) if sums else max(n // step, 1)
-            twice = 1 + (across == 1 or kind == "dot")
+            twice = 1 + (across == 1 or (kind == "dot" and across == 8))
             large, small = (min(twice * b // itemsize, most) for b in (16, 10))
             at_once = range(large, small - 1, -1)
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
@@ -467,8 +467,8 @@ def launch_on_view(
     if down and fold > 1:
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-    exact = kind in ("sum", "dot") and size == 4
-    short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
+    sums, n = kind in ("sum", "dot"), rows if down else columns
+    exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
     options = short, again and index, exact, last, wgs, narrow, finish
     kernel = reducer(kind, down, *tile, fold, *options)
     results = {name: reshaped(info, *sizes) for name, info in made.items()}
