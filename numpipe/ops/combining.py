@@ -40,8 +40,7 @@ def combiner(
         if sums:
             whole = total + tile
             if exact:
-                added = whole - total
-                at = at + ((total - (whole - added)) + (tile - added))
+                at = at + (tile - (whole - total))
             return whole, at
         higher = np.maximum(total, tile)
         if index:

@@ -75,8 +75,6 @@ SMS = 132
 """SMs of an H200, each of which has a CTA if columns are loaded by TMA"""
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
-FEWEST = 8
-"""tiles of such a CTA if several share the axis"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
 PIECE = 64
@@ -329,7 +327,7 @@ def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
     # few rows would have partial results of nearly as many bytes
-    fold, least = (max(WIDE // columns // line, 1) * line, 32) if down else (1 + (row % 4 > 0), 1)
+    fold, least = (max(WIDE // columns // line, 1) * line, 16) if down else (1 + (row % 4 > 0), 1)
     fits = view.strides[1] == row and (kind != "dot" if down else batch == 1 or rows % 2 == 0)
     return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
 
@@ -352,18 +350,20 @@ def schedule(
     ((8, 256, 16, 2), (16, 128, 48, 187))
     """
     n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
+    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
     if down:
-        across = round_up(cdiv(others, cdiv(others, WIDE)), 64)
+        across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
+        few = again or (n <= 16 and others < 64 * ENOUGH)
         if wgs and fold > 1 and 8 * others * itemsize <= TILE:
             across = round_up(others, 64)  # narrow columns are all in one tile
-        across = (16 if n > 16 else 64) if again else across if others > 32 else 32
-        step = max((512 if again else 2048) // across // 8, 1) * 8
+        elif few and not wgs:
+            across = 64 if n <= 16 else 16 if n <= 224 else 8
+        step = max((512 if few else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        length = step * min(cdiv(n, step) | 1, 7 if again else 3)
+        length = step * min(cdiv(n, step) | 1, 7 if few else 3)
         if wgs:
             length = max(TILE // itemsize // across // step, 1) * step
-            ctas, fewest = SMS * WGS // wgs, FEWEST
+            ctas = SMS * WGS // wgs
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows, n = shape[0] * others, n + (fold > 1)
@@ -384,7 +384,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (fewest * length))
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (2 * wgs or 1)))
     return step, across, length, max(parts, 1)
 
 

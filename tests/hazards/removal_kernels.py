@@ -590,8 +590,8 @@ run(
 )
 run(
     "sums of columns",
-    reducer("argmax", True, 8, 256, 8, 4, slots=2, columns=64),
-    ints(1, 44, 256, dtype=F32),
+    reducer("argmax", True, 8, 256, 8, 4, wgs=2, columns=64),
+    ints(1, 84, 256, dtype=F32),
     ints(1, 64, 1, dtype=F32),
     out(1, 1, 64, 1, dtype=np.int32),
     1,
