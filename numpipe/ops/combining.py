@@ -1,5 +1,8 @@
-"""How reductions combine elements: sums ("sum"), sums of products ("dot"), maxima ("max"), maxima of
-absolute values ("top"), and indices of maxima ("argmax", the first, where NaN is largest)."""
+"""How reductions combine elements.
+
+The kinds of reductions are sums ("sum"), sums of products ("dot"), maxima ("max"), maxima of
+absolute values ("top") and indices of maxima ("argmax", the first, where NaN is largest).
+"""
 
 # tiles in kernels have no types
 # mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index, arg-type"
@@ -24,7 +27,7 @@ def combiner(
     indices, or for exact sums, what additions have rounded away. ``final(result, at, scale)``
     returns what is stored.
 
-    exact   whether sums are rounded only once
+    exact   whether sums include what additions have rounded away
     finish  function of results
     again   whether tiles with indices come in any order
     """

@@ -5,28 +5,25 @@ element by element, in float32, so that only one tile is reduced across lanes. I
 few CTAs, several share the axis, and a second launch combines their partial results, always in the
 same order. The size of x's last dimension is a compile-time constant.
 
-=========  =====================  ===========================
+=========  =====================  ========================
 `down`     x                      y
-=========  =====================  ===========================
-False      (1, rows, n)           (1, parts, rows, 1)
-True       (batch, n, columns)    (batch, parts, columns, 1)
-=========  =====================  ===========================
+=========  =====================  ========================
+False      (1, rows, n)           (1, parts, rows)
+True       (batch, n, columns)    (batch, parts, columns)
+=========  =====================  ========================
 
-Columns of matrices that TMA can address are reduced from a ring of tiles in shared memory, so that
-many bytes are in flight. For others, lanes load a tile in registers themselves.
+Columns of matrices that TMA can address are reduced from rings of tiles in shared memory, so that
+many bytes are in flight. The warpgroups of a CTA share the rows, and the first one combines their
+results. For other matrices, lanes load a tile in registers themselves.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
-(batch, parts, fold columns, 1). The last rows, fewer than `fold`, are read by the first CTAs.
+(batch, parts, fold columns). The last rows, fewer than `fold`, are read by the first warpgroups.
 Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
-up the rows that are read as one, and results are (batch, parts, columns, 1).
+up the rows that are read as one, and results are (batch, parts, columns).
 
-If rows of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
-elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last of an odd number
-of rows has a launch of its own.
-
-Contiguous rows of fewer than `NARROW` columns have a kernel of their own (`narrow_reducer`): lanes
-that load such rows from global memory load single elements, each with an address and a check.
+Rows of large matrices have a kernel of their own, `row_reducer`, which loads them wherever they
+begin.
 """
 
 # tiles in kernels have no types
@@ -46,7 +43,8 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import loadable
+from ..kernels.row_kernels import RowKernel, loadable
+from ..kernels.row_kernels import rows as numpipe_rows
 from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
@@ -60,15 +58,17 @@ from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
+from ..plan.specs import Static
 from .combining import combiner
 from .op_outputs import Place, allocated
-from .operands import move
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
+"""columns up to which columns are not loaded by TMA"""
+ROWS = 16
+"""rows from which on rows of large matrices are reduced by `row_reducer`"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SMS = 132
@@ -77,8 +77,6 @@ WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
-PIECE = 64
-"""rows of `narrow_reducer` that are in registers at a time"""
 
 
 @functools.cache
@@ -117,16 +115,14 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
-    left_over = down and fold > 1
-    unused = {"rest": not left_over, "weights": kind != "dot", "places": not again}
+    unused = {"rest": fold == 1, "weights": kind != "dot", "places": not again}
     unused["found"] = last or not index
-    each = 1 if down else fold  # results of a row of x
     ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 6  # without spills
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
         num_compute_wgs=max(wgs, 1),
         without=tuple(name for name, off in unused.items() if off),
@@ -136,25 +132,21 @@ def reducer(
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
-        batch, own = block // blocks, ds(block % blocks * across, across)
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
+        batch, own = program_id(0) // blocks, ds(program_id(0) % blocks * across, across)
         wg = axis_index("wg") if wgs > 1 else 0
-        worker, workers = part * max(wgs, 1) + wg, parts * max(wgs, 1)
-        # the second of two odd rows begins a column early, so that elements are loaded in pairs
-        early = number * (n - 1)
+        part, workers = program_id(1), parts * max(wgs, 1)
+        worker = part * max(wgs, 1) + wg
         # maxima may see elements twice: the last tile ends where the axis does
-        most = n if sums or short else n + each - 1 - length
-
-        def along(start):
-            if down or short or (sums and each == 1):
-                return ds(early + start, length)
-            if sums:
-                return ds(early + start, length, stop=(number + 1) * n)
-            return ds(early + start, length, most=x.shape[2] - length)
+        most = n if sums or short else n - length
 
         def loaded(of, start):
-            return of[batch, along(start), own] if down else of[batch, own, along(start)]
+            along = ds(start, length)
+            if down:
+                return of[batch, along, own]
+            if not (sums or short):
+                along = ds(start, length, most=x.shape[2] - length)
+            return of[batch, own, along]
 
         def piece(of, k):
             along = ds(k, step)
@@ -190,7 +182,7 @@ def reducer(
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
         at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
-        if left_over:
+        if fold > 1:
             last_rows = rest[batch, own, 0]
         for k in range(worker * length, n, workers * length):
             start = min(k, most)
@@ -204,15 +196,14 @@ def reducer(
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
-                factors = weights[batch, along(start)].astype(np.float32)
+                factors = weights[batch, ds(start, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
             partial = piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
-                if short or (each > 1 and (k == 0 or k == length - step)):
-                    inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
-                    tile = np.where(inside < np.uint32(n), tile, lowest)
+                if short:
+                    tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
                 if again and index:
                     place = piece(indices, k)
                 if sums:
@@ -223,8 +214,8 @@ def reducer(
                 # sums of few elements lose fewer digits
                 total, at = combined(total, at, partial, 0)
         if index and not again:
-            at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-        if left_over:
+            at = at + piece(iota(whole, axis), 0)
+        if fold > 1:
             column = piece(iota(whole, 1), 0) + own.start
             inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + worker == 0)
             tile = np.where(inside, last_rows[None, :], lowest)
@@ -251,8 +242,8 @@ def reducer(
                 result, at = reduced(tile, places)
                 to = ds(0, columns)
             if index and not last:
-                found[batch, part, to, number] = at
-            y[batch, part, to, number] = final(result, at, scale) if last else result
+                found[batch, part, to] = at
+            y[batch, part, to] = final(result, at, scale) if last else result
 
         if wgs > 1:
             write(result, at, wg * across)
@@ -265,42 +256,32 @@ def reducer(
 
 
 @functools.cache
-def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> Kernel:
-    """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
-    a CTA loads `height` of them with one copy, wherever they begin."""
+def row_reducer(kind: str, finish: Function | None) -> RowKernel:
+    """Return the kernel of a reduction (`reducer`) of the rows of a matrix, wherever they begin."""
     index = kind == "argmax"
-    _, reduced, final = combiner(kind, 1, False, finish)
-    span = height * n
-    ctas = 4 if n > 64 and (index or kind == "dot") else 8  # without spills
+    final = combiner(kind, 1, False, finish)[2]
 
-    @numpipe_kernel(
-        grid=lambda x: (cdiv(x.shape[0], height),),
-        warp_specialized=False,
-        without=("weights",) if kind != "dot" else (),
-        # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
-        static_dims=(-1,),
-    )
-    def reduce_narrow_rows(x, weights, y, scale):
-        first = program_id(0) * height
-        rows, landed = scratch((SMEM((span,), x.dtype), Barrier()))
-        copy_gmem_to_smem(x.flat.at[ds(first * n, span)], rows, landed)
-        if kind == "dot":
-            factors = weights[0, ds(0, n)].astype(np.float32)[None, :]
-        columns = iota(n)[None, :] if index else 0
-        barrier_wait(landed)
-        for k in static_range(0, height, PIECE):
-            tile = load_tile(rows.at[ds(k * n, PIECE * n)], columns=n)
-            if kind not in ("max", "top"):
-                tile = tile.astype(np.float32)
-            if kind == "dot":
-                tile = tile * factors
-            if kind == "top":
-                tile = np.abs(tile)
-            result, at = reduced(tile, columns)
-            y[ds(first + k, PIECE)] = final(result, at, scale)
+    @numpipe_rows(once=not index, without=() if kind == "dot" else ("weights",))
+    def reduce_rows(x, weights, y, *, scale, row: Static):
+        for k in row.blocks(x):
+            value, _ = row.load(k, x)
 
-    return reduce_narrow_rows  # type: ignore[no-any-return]
+            def of(j):
+                tile = value(j)
+                if kind == "dot":
+                    tile = tile * weights[0, j].astype(np.float32)
+                return np.abs(tile) if kind == "top" else tile
+
+            result = row.sum(of) if kind in ("sum", "dot") else row.max(of)
+
+            def place(j):
+                first = (value(j) == result) | np.isnan(value(j))
+                return np.where(first, -1.0 * row.column(j).astype(np.float32), -np.inf)
+
+            at = (-1.0 * row.max(place)).astype(np.int32) if index else 0
+            row.put(k, y, final(result, at, scale))
+
+    return reduce_rows
 
 
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
@@ -320,16 +301,16 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
-    """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
-    are reduced, so many that TMA can load them and that they are wide."""
-    batch, rows, columns = view.shape
+def _folded(view: ArrayInfo, kind: str) -> int:
+    """Return how many rows of a view are read as one if columns are reduced: so many that TMA can
+    load them and that they are wide."""
+    _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
+    fold = max(WIDE // columns // line, 1) * line
     # few rows would have partial results of nearly as many bytes
-    fold, least = (max(WIDE // columns // line, 1) * line, 16) if down else (1 + (row % 4 > 0), 1)
-    fits = view.strides[1] == row and (kind != "dot" if down else batch == 1 or rows % 2 == 0)
-    return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
+    fits = view.strides[1] == row and kind != "dot" and rows >= 16 * fold
+    return fold if fits and rows * row >= FOLDED else 1
 
 
 def schedule(
@@ -349,7 +330,7 @@ def schedule(
     >>> schedule((1, 16384, 16384), True, 2, wgs=4), schedule((1, 9000, 72), True, 2)
     ((8, 256, 16, 2), (16, 128, 48, 187))
     """
-    n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
+    n, others = shape[1:] if down else shape[:0:-1]
     n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
     if down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
@@ -366,7 +347,7 @@ def schedule(
             ctas = SMS * WGS // wgs
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
-        rows, n = shape[0] * others, n + (fold > 1)
+        rows = shape[0] * others
         least = {16: ENOUGH if n > 4096 else ENOUGH // 2, 8: ENOUGH // 10 if n <= 8192 else rows}
         across = next((h for h in least if rows >= h * least[h]), 1)
         across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
@@ -427,36 +408,20 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    if batch == 1 and columns < NARROW and rows * near >= FOLDED and not (down or again):
+    if batch == 1 and rows >= ROWS and rows * near >= FOLDED and not (down or again):
         matrix = strided(view, (rows, columns), (near, size))
-        if loadable(matrix)[1]:
-            fits = (many for many in (256, 128) if many * columns * size <= 16384)
-            kernel = narrow_reducer(kind, columns, next(fits, PIECE), finish)
-            kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
-            return
-    fold = 1 if again else _folded(view, kind, down)
-    whole = rows // fold * fold
-    if whole < rows and not down:
-        # the last row of an odd number has a launch of its own
-        for begin, end in (0, whole), (whole, rows):
-            part = strided(view, (batch, end - begin, columns), view.strides, (0, begin))
-            result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
-            launch_on_view(kind, part, down, result, place, scale, finish, weights)
+        kernel = row_reducer(kind, finish)
+        kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
-    if fold > 1 and weights is not None:
-        # what is multiplied with a row begins as far from a multiple of 4 bytes as the row
-        twice = strided(weights, (batch, 2, columns), (weights.strides[0], 0, size))
-        copies = allocated(view, twice.shape, place)
-        move(twice, copies, place)
-        inputs["weights"] = reshaped(copies, batch, 2 * columns)
+    fold = _folded(view, kind) if down and not again else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
     wgs = (WGS if batch * x.shape[2] <= SMS * WIDE else 1) if ring else 0
     *tile, parts = schedule(x.shape, down, size, fold, kind, again, wgs)
     others, index = columns if down else rows, kind == "argmax"
     narrow = columns if wgs and fold > 1 and fold * columns <= tile[1] else 0
-    outer, each = (1 if narrow else fold, 1) if down else (1, fold)
-    sizes = batch, parts, outer * columns if down else rows // fold, each
+    outer = 1 if narrow else fold
+    sizes = batch, parts, outer * columns if down else rows
     last = parts * outer == 1
     new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
     made = {"y": y if last else new(np.float32)}
@@ -465,6 +430,7 @@ def launch_on_view(
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
     if down and fold > 1:
+        whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     sums, n = kind in ("sum", "dot"), rows if down else columns

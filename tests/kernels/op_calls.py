@@ -9,7 +9,7 @@ import numpy as np
 from numpipe import ops
 from numpipe.ops.gated import gated_backward
 from numpipe.ops.norms import norm_backward
-from numpipe.ops.reduce_axis import narrow_reducer
+from numpipe.ops.reduce_axis import row_reducer
 
 
 def run_ops_over_rows() -> None:
@@ -31,6 +31,6 @@ def run_ops_over_rows() -> None:
     ops.cumsum(numbers(2, 5000), target="sim")
     ops.cumsum(numbers(30000), target="sim")
     # ops call it for matrices that are too large to simulate here
-    narrow_reducer("sum", 20, 64, None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
+    row_reducer("sum", None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
     ops.topk(numbers(1, 9000), 33, target="sim")
     ops.topk(numbers(1, 300), 70, target="sim")
