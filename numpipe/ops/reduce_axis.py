@@ -359,8 +359,7 @@ def schedule(
         else:
             # as many steps at once as leave few for the end of the axis
             most = cdiv(n, step) if sums else max(n // step, 1)
-            twice = 1 + (across == 1 or (kind == "dot" and across == 8))
-            large, small = (min(twice * b // itemsize, most) for b in (16, 10))
+            large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
             at_once = range(large, small - 1, -1)
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
@@ -421,7 +420,6 @@ def launch_on_view(
     others, index = columns if down else rows, kind == "argmax"
     narrow = columns if wgs and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
-    sizes = batch, parts, outer * columns if down else rows
     last = parts * outer == 1
     new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
     made = {"y": y if last else new(np.float32)}
@@ -429,7 +427,7 @@ def launch_on_view(
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    if down and fold > 1:
+    if fold > 1:
         whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
@@ -437,7 +435,7 @@ def launch_on_view(
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
     options = short, again and index, exact, last, wgs, narrow, finish
     kernel = reducer(kind, down, *tile, fold, *options)
-    results = {name: reshaped(info, *sizes) for name, info in made.items()}
+    results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
