@@ -22,8 +22,8 @@ therefore read as one, which gives the kernel an x of (batch, n / fold, fold col
 Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
 up the rows that are read as one, and results are (batch, parts, columns).
 
-Rows of large matrices have a kernel of their own, `row_reducer`, which loads them wherever they
-begin.
+Most rows of large matrices have a kernel of their own, `row_reducer`, which loads them wherever
+they begin.
 """
 
 # tiles in kernels have no types
@@ -66,9 +66,9 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns up to which columns are not loaded by TMA"""
-ROWS = 16
-"""rows from which on rows of large matrices are reduced by `row_reducer`"""
+"""columns up to which columns are not loaded by TMA, and below which rows have `row_reducer`"""
+ROWS = 64
+"""rows from which on rows of large matrices may be reduced by `row_reducer`"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SMS = 132
@@ -235,7 +235,8 @@ def reducer(
                 write(result, at, wgs * across)
                 meet()
                 first, count = wgs * across, fold * columns
-                tile, places = load_tile(results.at[ds(first, count)], columns=columns), 0
+                tile = load_tile(results.at[ds(first, count)], columns=columns)
+                places: Any = 0
                 if index:
                     places = load_tile(results.at[ds(plane + first, count)], columns=columns)
                     places = bitcast(places, np.int32)
@@ -364,7 +365,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (2 * wgs or 1)))
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (8 if wgs else 1)))
     return step, across, length, max(parts, 1)
 
 
@@ -407,10 +408,12 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    if batch == 1 and rows >= ROWS and rows * near >= FOLDED and not (down or again):
+    large = batch == 1 and rows >= ROWS and rows * near >= FOLDED and not (down or again)
+    # aligned rows that are wide have fewer steps in `reducer`
+    if large and (kind not in ("argmax", "dot") or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))
-        kernel = row_reducer(kind, finish)
-        kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
+        arrays = {**inputs, "y": reshaped(y, rows)}
+        row_reducer(kind, finish)(matrix, **arrays, scale=scale, **place)
         return
     fold = _folded(view, kind) if down and not again else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
