@@ -5,28 +5,25 @@ element by element, in float32, so that only one tile is reduced across lanes. I
 few CTAs, several share the axis, and a second launch combines their partial results, always in the
 same order. The size of x's last dimension is a compile-time constant.
 
-=========  =====================  ===========================
+=========  =====================  ========================
 `down`     x                      y
-=========  =====================  ===========================
-False      (1, rows, n)           (1, parts, rows, 1)
-True       (batch, n, columns)    (batch, parts, columns, 1)
-=========  =====================  ===========================
+=========  =====================  ========================
+False      (1, rows, n)           (1, parts, rows)
+True       (batch, n, columns)    (batch, parts, columns)
+=========  =====================  ========================
 
-Columns of matrices that TMA can address are reduced from a ring of tiles in shared memory, so that
-many bytes are in flight. For others, lanes load a tile in registers themselves.
+Columns of matrices that TMA can address are reduced from rings of tiles in shared memory, so that
+many bytes are in flight. The warpgroups of a CTA share the rows, and the first one combines their
+results. For other matrices, lanes load a tile in registers themselves.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
-(batch, parts, fold columns, 1). The last rows, fewer than `fold`, are read by the first CTAs.
+(batch, parts, fold columns). The last rows, fewer than `fold`, are read by the first warpgroups.
 Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
-up the rows that are read as one, and results are (batch, parts, columns, 1).
+up the rows that are read as one, and results are (batch, parts, columns).
 
-If rows of odd length are themselves reduced, two are read as one, (1, rows / fold, fold n), so that
-elements are loaded in pairs; results are (1, parts, rows / fold, fold). The last of an odd number
-of rows has a launch of its own.
-
-Contiguous rows of fewer than `NARROW` columns have a kernel of their own (`narrow_reducer`): lanes
-that load such rows from global memory load single elements, each with an address and a check.
+Most rows of large matrices have a kernel of their own, `row_reducer`, which loads them wherever
+they begin.
 """
 
 # tiles in kernels have no types
@@ -46,11 +43,12 @@ from ..core.functions import Function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import loadable
+from ..kernels.row_kernels import RowKernel, loadable
+from ..kernels.row_kernels import rows as numpipe_rows
 from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
-from ..language.pipeline.operand_barriers import barrier_wait
+from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
@@ -58,27 +56,27 @@ from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import program_id
+from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
+from ..plan.specs import Static
+from .combining import combiner
 from .op_outputs import Place, allocated
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns below which rows have a kernel of their own, and columns are not loaded by TMA"""
+"""columns up to which columns are not loaded by TMA, and below which rows have `row_reducer`"""
+ROWS = 64
+"""rows from which on rows of large matrices may be reduced by `row_reducer`"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
-SLOTS, TILE = 4, 8192
-"""tiles in the shared memory of a CTA, and bytes of one"""
-FEWEST = 10
-"""tiles of a CTA if several share the axis: fewer would cost more to combine than to load"""
+SMS = 132
+"""SMs of an H200, each of which has a CTA if columns are loaded by TMA"""
+WGS, SLOTS, TILE = 4, 4, 8192
+"""warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 FOLDED = 1 << 20
 """bytes from which on rows are read several at a time"""
-PIECE = 64
-"""rows of `narrow_reducer` that are in registers at a time"""
-BEYOND = 2**31 - 1
-"""larger than every index"""
 
 
 @functools.cache
@@ -91,22 +89,23 @@ def reducer(
     fold: int = 1,
     short: bool = False,
     again: bool = False,
+    exact: bool = False,
     last: bool = True,
-    slots: int = 0,
+    wgs: int = 0,
     columns: int = 0,
     finish: Function | None = None,
 ) -> Kernel:
-    """Return the kernel of sums ("sum"), sums of products with weights along the axis ("dot"),
-    maxima ("max"), maxima of absolute values ("top") or indices of maxima ("argmax", the first,
-    where NaN is largest).
+    """Return the kernel of a reduction (`combiner`).
 
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
     fold    rows of the original array in each row of x
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
+    exact   whether sums are rounded only once
     last    whether there is no further launch: y has indices, and no `found` has them
-    slots   tiles in shared memory, which TMA loads; 0: lanes load tiles
+    wgs     warpgroups that share what a CTA reduces, and that have tiles from TMA in shared memory;
+            0: lanes of one load tiles themselves
     columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector, if there is no further launch
 
@@ -116,206 +115,176 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums = kind == "argmax", kind in ("sum", "dot")
     lowest = -np.inf if "max" in kind else 0.0
-    left_over = down and fold > 1
-    unused = {
-        "rest": not left_over,
-        "weights": kind != "dot",
-        "places": not again,
-        "found": last or not index,
-    }
-    each = 1 if down else fold  # results of a row of x
+    unused = {"rest": fold == 1, "weights": kind != "dot", "places": not again}
+    unused["found"] = last or not index
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = 4 if slots else 5 if index and down else 10 if index and across <= 16 else 6
+    room = 5 if exact or (index and down) else 10 if index and across <= 16 else 6
+    ctas = 4 // wgs if wgs else room
+    combined, reduced, final = combiner(kind, axis, exact, finish, again)
+    merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across) * each, parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
+        num_compute_wgs=max(wgs, 1),
         without=tuple(name for name, off in unused.items() if off),
-        # safe: a slot is loaded again after all warps have read it
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=slots > 0),
+        # safe: a slot is loaded again after all warps have read it, and results are read after a
+        # barrier
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=wgs > 0),
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1] // each
-        block, number, part = program_id(0) // each, program_id(0) % each, program_id(1)
-        batch, own = block // blocks, ds(block % blocks * across, across)
-        # the second of two odd rows begins a column early, so that elements are loaded in pairs
-        early = number * (n - 1)
+        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
+        batch, own = program_id(0) // blocks, ds(program_id(0) % blocks * across, across)
+        wg = axis_index("wg") if wgs > 1 else 0
+        part, workers = program_id(1), parts * max(wgs, 1)
+        worker = part * max(wgs, 1) + wg
+        # maxima may see elements twice: the last tile ends where the axis does
+        most = n if sums or short else n - length
 
         def loaded(of, start):
+            along = ds(start, length)
             if down:
-                return of[batch, ds(start, length), own]
-            along = ds(early + start, length)
-            if sums and each > 1:
-                along = ds(along.start, length, stop=(number + 1) * n)
-            elif not (sums or short):
-                along = ds(along.start, length, most=x.shape[2] - length)
+                return of[batch, along, own]
+            if not (sums or short):
+                along = ds(start, length, most=x.shape[2] - length)
             return of[batch, own, along]
 
         def piece(of, k):
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
+        if wgs:
+            buffer, landed = scratch(
+                (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
+            )
+            # of each warpgroup, and of all
+            plane = (wgs + 1) * across
+            results, stored = scratch(
+                (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
+            )
+
+            def slot(k):
+                return wg * SLOTS + k // (workers * length) % SLOTS
+
+            def load(k):
+                """Load the tile that begins at row k into its slot."""
+                if k < n:
+                    source = x.at[batch, ds(min(k, most), length), own]
+                    copy_gmem_to_smem(source, buffer.at[slot(k)], landed.at[slot(k)])
+
+            def write(result, at, place):
+                results[ds(place, across)] = result
+                if index:
+                    results[ds(plane + place, across)] = bitcast(at, np.float32)
+
+            for k in range(SLOTS):
+                load((worker + k * workers) * length)
+
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
-        at = piece(full(whole, 0, np.int32), 0)
-        share = cdiv(cdiv(n, length), parts) * length
-        begin, end = part * share, min(part * share + share, n)
-        # maxima may see elements twice: the last tile ends where the axis does
-        most = n if sums or short else n + each - 1 - length
-
-        def load(row, buffer, landed):
-            """Load the tile that begins at a row into its slot."""
-            if row < end:
-                source, slot = x.at[batch, ds(min(row, most), length), own], row // length % slots
-                copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
-
-        if slots:
-            buffer, landed = scratch(
-                (SMEM((slots, length, across), x.dtype), Barrier(num_barriers=slots))
-            )
-            for k in range(slots):
-                load(begin + k * length, buffer, landed)
-
-        def combined(total, at, tile, place):
-            """Combine elements, whose index is `place`, with those before."""
-            if index:
-                tile = tile + 0.0  # -0 becomes 0, so that equal numbers have equal bits
-            if sums or index:
-                tile = tile.astype(np.float32)
-            if kind == "top":
-                tile = np.abs(tile)
-            if sums:
-                return total + tile, at
-            higher = np.maximum(total, tile)
-            if index:
-                changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
-                if again:
-                    # results of a row are in no order
-                    same = bitcast(tile, np.int32) == bitcast(total, np.int32)
-                    at = np.where(same, np.minimum(at, place), at)
-                at = np.where(changed, place, at)
-            return higher, at
-
-        def reduced(total, at):
-            """Combine the elements of a tile along the axis."""
-            result = total.sum(axis=axis) if sums else total.max(axis=axis).astype(np.float32)
-            if not index:
-                return result, result
-            top = result[None, :] if down else result[:, None]
-            # an element that no other exceeds is -inf, as is the first of the axis
-            return result, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
-
-        if left_over:
+        at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
+        if fold > 1:
             last_rows = rest[batch, own, 0]
-        for k in range(begin, end, length):
+        for k in range(worker * length, n, workers * length):
             start = min(k, most)
-            if slots:
-                slot = k // length % slots
-                barrier_wait(landed.at[slot])
-                tiles = load_tile(buffer.at[slot])
+            if wgs:
+                barrier_wait(landed.at[slot(k)])
+                tiles = load_tile(buffer.at[slot(k)])
                 meet()
-                load(k + slots * length, buffer, landed)
+                load(k + SLOTS * workers * length)
             else:
                 tiles = loaded(x, start)  # one load for all pieces
             if again:
                 indices = loaded(places, start)
             if kind == "dot":
-                factors = weights[batch, ds(start - number, length)].astype(np.float32)
+                factors = weights[batch, ds(start, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
-            if sums:
-                # sums of few elements lose fewer digits
-                carried, total = total, piece(full(whole, 0.0, np.float32), 0)
+            partial = piece(full(whole, 0.0, np.float32), 0)
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
-                if short or (each > 1 and (k == 0 or k == length - step)):
-                    inside = (piece(iota(whole, axis), k) + (start - number)).astype(np.uint32)
-                    tile = np.where(inside < np.uint32(n), tile, lowest)
+                if short:
+                    tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
                 if again and index:
                     place = piece(indices, k)
-                total, at = combined(total, at, tile, place)
+                if sums:
+                    partial = partial + tile.astype(np.float32)
+                else:
+                    total, at = combined(total, at, tile, place)
             if sums:
-                total = carried + total
-        if not again:
-            at = np.maximum(at + piece(iota(whole, axis), 0) - number, 0)
-        column = piece(iota(whole, 1), 0) + own.start
-        if left_over:
-            inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + part == 0)
+                # sums of few elements lose fewer digits
+                total, at = combined(total, at, partial, 0)
+        if index and not again:
+            at = at + piece(iota(whole, axis), 0)
+        if fold > 1:
+            column = piece(iota(whole, 1), 0) + own.start
+            inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + worker == 0)
             tile = np.where(inside, last_rows[None, :], lowest)
             total, at = combined(total, at, tile, x.shape[1])
-            at = at * fold + column // (x.shape[2] // fold)
-        to = own
-        result, at = reduced(total, at)
-        if columns:
-            # the same columns of the rows that are read as one
-            results, to = scratch(SMEM((2 * across,), np.float32)), ds(0, columns)
-
-            def of_each_row(vector, first):
-                results[ds(first, across)] = bitcast(vector, np.float32)
-                meet()
-                return load_tile(results.at[ds(first, fold * columns)], columns=columns)
-
-            indices = bitcast(of_each_row(at, across), np.int32)
-            result, at = reduced(of_each_row(result, 0), indices)
-        if index and last:
-            y[batch, part, to, number] = at
-        else:
             if index:
-                found[batch, part, to, number] = at
-            if last:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            y[batch, part, to, number] = result
+                at = at * fold + column // (x.shape[2] // fold)
+        result, at = reduced(total, at)
+
+        def store(result, at, to):
+            for k in static_range(1, wgs):
+                others = at
+                if index:
+                    others = bitcast(results[ds(plane + k * across, across)], np.int32)
+                result, at = merged(result, at, results[ds(k * across, across)], others)
+            if columns:
+                # the same columns of the rows that are read as one
+                write(result, at, wgs * across)
+                meet()
+                first, count = wgs * across, fold * columns
+                tile = load_tile(results.at[ds(first, count)], columns=columns)
+                places: Any = 0
+                if index:
+                    places = load_tile(results.at[ds(plane + first, count)], columns=columns)
+                    places = bitcast(places, np.int32)
+                result, at = reduced(tile, places)
+                to = ds(0, columns)
+            if index and not last:
+                found[batch, part, to] = at
+            y[batch, part, to] = final(result, at, scale) if last else result
+
+        if wgs > 1:
+            write(result, at, wg * across)
+            barrier_arrive(stored)
+            barrier_wait(stored)
+        if wg == 0:
+            store(result, at, own)
 
     return reduce_axis  # type: ignore[no-any-return]
 
 
 @functools.cache
-def narrow_reducer(kind: str, n: int, height: int, finish: Function | None) -> Kernel:
-    """Return the kernel of a reduction (`reducer`) of the rows of a contiguous matrix of n columns:
-    a CTA loads `height` of them with one copy, wherever they begin."""
-    index, sums = kind == "argmax", kind in ("sum", "dot")
-    span = height * n
-    ctas = 4 if n > 64 and (index or kind == "dot") else 8  # without spills
+def row_reducer(kind: str, finish: Function | None) -> RowKernel:
+    """Return the kernel of a reduction (`reducer`) of the rows of a matrix, wherever they begin."""
+    index = kind == "argmax"
+    final = combiner(kind, 1, False, finish)[2]
 
-    @numpipe_kernel(
-        grid=lambda x: (cdiv(x.shape[0], height),),
-        warp_specialized=False,
-        without=("weights",) if kind != "dot" else (),
-        # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
-        static_dims=(-1,),
-    )
-    def reduce_narrow_rows(x, weights, y, scale):
-        first = program_id(0) * height
-        rows, landed = scratch((SMEM((span,), x.dtype), Barrier()))
-        copy_gmem_to_smem(x.flat.at[ds(first * n, span)], rows, landed)
-        if kind == "dot":
-            factors = weights[0, ds(0, n)].astype(np.float32)[None, :]
-        if index:
-            columns = iota(n)[None, :]
-        barrier_wait(landed)
-        for k in static_range(0, height, PIECE):
-            tile = load_tile(rows.at[ds(k * n, PIECE * n)], columns=n)
-            if sums:
-                tile = tile.astype(np.float32)
-            if kind == "dot":
-                tile = tile * factors
-            if kind == "top":
-                tile = np.abs(tile)
-            result = tile.sum(axis=1) if sums else tile.max(axis=1).astype(np.float32)
-            if index:
-                at = (tile.astype(np.float32) == result[:, None]) | np.isnan(tile)
-                result = np.where(at, columns, n).min(axis=1)
-            else:
-                result = result * scale
-                if finish is not None:
-                    result = finish(result)
-            y[ds(first + k, PIECE)] = result
+    @numpipe_rows(once=not index, without=() if kind == "dot" else ("weights",))
+    def reduce_rows(x, weights, y, *, scale, row: Static):
+        for k in row.blocks(x):
+            value, _ = row.load(k, x)
 
-    return reduce_narrow_rows  # type: ignore[no-any-return]
+            def of(j):
+                tile = value(j)
+                if kind == "dot":
+                    tile = tile * weights[0, j].astype(np.float32)
+                return np.abs(tile) if kind == "top" else tile
+
+            result = row.sum(of) if kind in ("sum", "dot") else row.max(of)
+
+            def place(j):
+                first = (value(j) == result) | np.isnan(value(j))
+                return np.where(first, -1.0 * row.column(j).astype(np.float32), -np.inf)
+
+            at = (-1.0 * row.max(place)).astype(np.int32) if index else 0
+            row.put(k, y, final(result, at, scale))
+
+    return reduce_rows
 
 
 def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
@@ -335,16 +304,16 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _folded(view: ArrayInfo, kind: str, down: bool) -> int:
-    """Return how many rows of a view are read as one: two of odd length and 16 bits or, if columns
-    are reduced, so many that TMA can load them and that they are wide."""
-    batch, rows, columns = view.shape
+def _folded(view: ArrayInfo, kind: str) -> int:
+    """Return how many rows of a view are read as one if columns are reduced: so many that TMA can
+    load them and that they are wide."""
+    _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
+    fold = max(WIDE // columns // line, 1) * line
     # few rows would have partial results of nearly as many bytes
-    fold, least = (max(WIDE // columns // line, 1) * line, 32) if down else (1 + (row % 4 > 0), 1)
-    fits = view.strides[1] == row and (kind != "dot" if down else batch == 1 or rows % 2 == 0)
-    return fold if fits and rows >= fold * least and rows * row >= FOLDED else 1
+    fits = view.strides[1] == row and kind != "dot" and rows >= 16 * fold
+    return fold if fits and rows * row >= FOLDED else 1
 
 
 def schedule(
@@ -354,32 +323,34 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
-    slots: int = 0,
+    wgs: int = 0,
 ) -> tuple[int, int, int, int]:
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
     ((64, 16, 512, 1), (512, 1, 8192, 1))
-    >>> schedule((1, 16384, 16384), True, 2, slots=4), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 16, 8), (16, 128, 48, 187))
+    >>> schedule((1, 16384, 16384), True, 2, wgs=4), schedule((1, 9000, 72), True, 2)
+    ((8, 256, 16, 2), (16, 128, 48, 187))
     """
-    n, others = shape[1:] if down else (shape[2] // fold, shape[1] * fold)
-    n, ctas, fewest, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
+    n, others = shape[1:] if down else shape[:0:-1]
+    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
     if down:
-        across = round_up(cdiv(others, cdiv(others, WIDE)), 64)
-        if slots and fold > 1 and 8 * others * itemsize <= TILE:
+        across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
+        few = again or (n <= 16 and others < 64 * ENOUGH)
+        if wgs and fold > 1 and 8 * others * itemsize <= TILE:
             across = round_up(others, 64)  # narrow columns are all in one tile
-        across = (16 if n > 16 else 64) if again else across if others > 32 else 32
-        step = max((512 if again else 2048) // across // 8, 1) * 8
+        elif few and not wgs:
+            across = 64 if n <= 16 else 16 if n <= 224 else 8
+        step = max((512 if few else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        length = step * min(cdiv(n, step) | 1, 7 if again else 3)
-        if slots:
+        length = step * min(cdiv(n, step) | 1, 7 if few else 3)
+        if wgs:
             length = max(TILE // itemsize // across // step, 1) * step
-            ctas, fewest = ENOUGH // 3, FEWEST
+            ctas = SMS * WGS // wgs
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
-        rows, n = shape[0] * others, n + (fold > 1)
+        rows = shape[0] * others
         least = {16: ENOUGH if n > 4096 else ENOUGH // 2, 8: ENOUGH // 10 if n <= 8192 else rows}
         across = next((h for h in least if rows >= h * least[h]), 1)
         across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
@@ -396,7 +367,7 @@ def schedule(
             count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
         length = step * count
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (fewest * length))
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (8 if wgs else 1)))
     return step, across, length, max(parts, 1)
 
 
@@ -439,29 +410,21 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    if batch == 1 and columns < NARROW and rows * near >= FOLDED and not (down or again):
+    large = batch == 1 and rows >= ROWS and rows * near >= FOLDED and not (down or again)
+    # aligned rows that are wide have fewer steps in `reducer`
+    if large and (kind not in ("argmax", "dot") or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))
-        if loadable(matrix)[1]:
-            fits = (many for many in (256, 128) if many * columns * size <= 16384)
-            kernel = narrow_reducer(kind, columns, next(fits, PIECE), finish)
-            kernel(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
-            return
-    fold = 1 if again else _folded(view, kind, down)
-    whole = rows // fold * fold
-    if whole < rows and not down:
-        # the last row of an odd number has a launch of its own
-        for begin, end in (0, whole), (whole, rows):
-            part = strided(view, (batch, end - begin, columns), view.strides, (0, begin))
-            result = strided(reshaped(y, rows), (end - begin,), (y.dtype.itemsize,), (begin,))
-            launch_on_view(kind, part, down, result, place, scale, finish, weights)
+        arrays = {**inputs, "y": reshaped(y, rows)}
+        row_reducer(kind, finish)(matrix, **arrays, scale=scale, **place)
         return
+    fold = _folded(view, kind) if down and not again else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-    ring = SLOTS if down and not again and x.shape[2] > NARROW and loadable(x)[0] else 0
-    *tile, parts = schedule(x.shape, down, size, fold, kind, again, ring)
+    ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
+    wgs = (WGS if batch * x.shape[2] <= SMS * WIDE else 1) if ring else 0
+    *tile, parts = schedule(x.shape, down, size, fold, kind, again, wgs)
     others, index = columns if down else rows, kind == "argmax"
-    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
-    outer, each = (1 if narrow else fold, 1) if down else (1, fold)
-    sizes = batch, parts, outer * columns if down else rows // fold, each
+    narrow = columns if wgs and fold > 1 and fold * columns <= tile[1] else 0
+    outer = 1 if narrow else fold
     last = parts * outer == 1
     new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
     made = {"y": y if last else new(np.float32)}
@@ -469,12 +432,15 @@ def launch_on_view(
         made["found"] = new(np.int32)
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    if down and fold > 1:
+    if fold > 1:
+        whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-    short = kind not in ("sum", "dot") and tile[2] > (rows if down else columns)
-    kernel = reducer(kind, down, *tile, fold, short, again and index, last, ring, narrow, finish)
-    results = {name: reshaped(info, *sizes) for name, info in made.items()}
+    sums, n = kind in ("sum", "dot"), rows if down else columns
+    exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
+    options = short, again and index, exact, last, wgs, narrow, finish
+    kernel = reducer(kind, down, *tile, fold, *options)
+    results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
     kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)

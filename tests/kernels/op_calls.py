@@ -10,7 +10,7 @@ from numpipe import ops
 from numpipe.ops.cumsum import long_rows
 from numpipe.ops.gated import gated_backward
 from numpipe.ops.norms import norm_backward
-from numpipe.ops.reduce_axis import narrow_reducer
+from numpipe.ops.reduce_axis import row_reducer
 
 
 def run_ops_over_rows() -> None:
@@ -33,6 +33,6 @@ def run_ops_over_rows() -> None:
     # ops call these for matrices that are too large to simulate here
     arrays = numbers(1, 40, 64), numbers(1, 8), numbers(1, 40, 64), numbers(1, 8)
     long_rows(2, 4, 8, 64)(*arrays, 700, target="sim")
-    narrow_reducer("sum", 20, 64, None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
+    row_reducer("sum", None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
     ops.topk(numbers(1, 9000), 33, target="sim")
     ops.topk(numbers(1, 300), 70, target="sim")

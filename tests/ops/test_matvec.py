@@ -99,7 +99,7 @@ def test_the_kernels_keep_their_sums_in_registers() -> None:
     for down, shape in ((False, (1, 40000, 512)), (True, (1, 512, 512))):
         kernel = reduce_axis.reducer("dot", down, *reduce_axis.schedule(shape, down, 4)[:3])
         x, weights, y = (
-            ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down], 1))
+            ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down]))
         )
         arrays = {"weights": weights, "y": y, "parts": 1, "scale": 1.0}
         assert kernel.inspect("gate", x, **arrays) == ()

@@ -222,7 +222,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "gated_gradient",
             "quantize_tile",
             "reduce_axis",
-            "reduce_narrow_rows",
             "rotate",
             "select",
             "sort_chosen",

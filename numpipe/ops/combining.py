@@ -1,0 +1,77 @@
+"""How reductions combine elements.
+
+The kinds of reductions are sums ("sum"), sums of products ("dot"), maxima ("max"), maxima of
+absolute values ("top") and indices of maxima ("argmax", the first, where NaN is largest).
+"""
+
+# tiles in kernels have no types
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, call-overload, index, arg-type"
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..core.functions import Function, function
+from ..language.tiles.tile import bitcast
+
+BEYOND = 2**31 - 1
+"""larger than every index"""
+
+
+def combiner(
+    kind: str, axis: int, exact: bool, finish: Function | None, again: bool = False
+) -> tuple[Function, Function, Function]:
+    """Return functions of kernels: ``combined(total, at, tile, place)`` combines a tile, whose
+    indices are `place`, with those before, element by element; ``reduced(total, at)`` combines the
+    elements of a tile along an axis. Both return the new values of `total` and of `at`: the
+    indices, or for exact sums, what additions have rounded away. ``final(result, at, scale)``
+    returns what is stored.
+
+    exact   whether sums include what additions have rounded away
+    finish  function of results
+    again   whether tiles with indices come in any order
+    """
+    index, sums = kind == "argmax", kind in ("sum", "dot")
+
+    @function
+    def combined(total, at, tile, place):
+        if kind == "top":
+            tile = np.abs(tile)
+        if sums or index:
+            # -0 becomes 0, so that equal numbers have equal bits
+            tile = (tile + 0.0).astype(np.float32)
+        if sums:
+            whole = total + tile
+            if exact:
+                at = at + (tile - (whole - total))
+            return whole, at
+        higher = np.maximum(total, tile)
+        if index:
+            changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
+            if again:
+                same = bitcast(tile, np.int32) == bitcast(total, np.int32)
+                at = np.where(same, np.minimum(at, place), at)
+            at = np.where(changed, place, at)
+        return higher, at
+
+    @function
+    def reduced(total, at):
+        if sums:
+            if exact:
+                total = total + np.where(np.isnan(at), 0.0, at)  # NaN if a sum is infinite
+            return total.sum(axis=axis), at
+        highest = total.max(axis=axis).astype(np.float32)
+        if not index:
+            return highest, at
+        top = highest[:, None] if axis else highest[None, :]
+        # an element that no other exceeds is -inf, as is the first of the axis
+        return highest, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+
+    @function
+    def final(result, at, scale):
+        if index:
+            return at
+        result = result * scale
+        return result if finish is None else finish(result)
+
+    return combined, reduced, final
