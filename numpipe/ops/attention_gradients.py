@@ -483,7 +483,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     dV, the second one dS and dK. P passes through shared memory in float32 to the second one. The
     CTAs of a cluster send each other dS, and each adds dQ of half of the columns for the keys of
     both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
-    step late, so that what is sent has arrived.
+    step late, so that what is sent has arrived. They load Q and dO for each other.
     """
     depth, index, half = form.depth, form.place, form.depth // 2
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
@@ -629,6 +629,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(stats_free)
                     if dq is not None:
                         part = wgmma_wait(part)
+                        add(part, at_before)
                     # all warps have read dS
                     barrier_arrive(weighed)
                     barrier_wait(weighed)
@@ -644,7 +645,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                if dq is not None:
+                if dq is not None and wg == 0:
                     add(part, at_before)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)

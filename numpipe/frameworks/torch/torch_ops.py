@@ -378,17 +378,19 @@ class TorchOp:
     # ---- gradients
     def recorded(self, arrays: Any, options: tuple, mesh: Any, function: Any = None) -> Any:
         """Run the op, or its replacement for differentiation, and record it for autograd."""
-        replacement = self.declared.replacement(options)
-        if isinstance(replacement, tuple):
-            return self.recorded(arrays, replacement, mesh, function)[0]
-        if replacement is not None:
+        replacement: Any = self.declared.replacement(options)
+        extended = isinstance(replacement, tuple)
+        if extended:
+            options = replacement
+        elif replacement is not None:
             values = self.named(_flat(arrays), self.declared.operands)
             values |= self.constants(options, mesh) | {"xp": _XP}
             return by_name(replacement, values)
         if function is None:  # a transform may record a call whose gradient is never needed
             self.require_gradients(arrays)
         made = (function or _Recorded).apply(_Call(self, options, mesh), *_flat(arrays))
-        return list(made) if mesh is not None else self._present(made)
+        made = list(made) if mesh is not None else self._present(made)
+        return made[0] if extended else made
 
     def require_gradients(self, arrays: Sequence = ()) -> None:
         """Raise SpecError if the op has no gradients, or not that of an array that needs one."""
