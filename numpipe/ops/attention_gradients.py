@@ -232,17 +232,17 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, n: int) -> Function:
-    """Return the kernel function of the `Work` of 128 keys, in steps of `n` queries."""
+def work(form: Form, n: int, size: int = KEYS) -> Function:
+    """Return the kernel function of the `Work` of `size` keys, in steps of `n` queries."""
 
     @function
     def of_cta(q, k, table, count, diagonal, group, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
-        blocks = max(1, count[0] if form.ranges else cdiv(keys, KEYS))
+        blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
         head, j = number // blocks, number % blocks
         if form.causal or form.ranges:
             head, j = interleaved(blocks, k.shape[0] * heads, group, number)
-        there, first = head < k.shape[0] * heads, j * KEYS
+        there, first = head < k.shape[0] * heads, j * size
         row, end_row, query, place = first, keys, 0, 0
         if form.ranges:
             there = there and count[0] > 0
@@ -254,8 +254,8 @@ def work(form: Form, n: int) -> Function:
                 diagonal = first - table[j, 4]
         end = cdiv(queries, n)
         start = max(0, min(end - 1, (first - diagonal) // n)) if form.causal else 0
-        whole = cdiv(max(0, first + KEYS - 1 - diagonal), n) if form.causal else 0
-        whole = whole if first + KEYS <= keys else end
+        whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
+        whole = whole if first + size <= keys else end
         b, hk = head // heads, head % heads
         return Work(
             there, b, hk, row, end_row, first, keys, query, place, diagonal, start, end, whole
@@ -284,11 +284,11 @@ def following(cta, i, base, of_head):
     return cta.start if last else i + 1, base + of_head if last else base
 
 
-def grid_of(form: Form, ctas: int = 1) -> Any:
-    """Return the number of CTAs for tiles of 128 keys, or for as many as a list may have."""
+def grid_of(form: Form, ctas: int = 1, size: int = KEYS) -> Any:
+    """Return the number of CTAs for tiles of `size` keys, or for as many as a list may have."""
     if form.ranges:
         return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
-    return lambda k: cdiv(k.shape[form.positions], KEYS) * k.shape[form.heads] * k.shape[0] * ctas
+    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
 
 
 @functools.cache
@@ -316,8 +316,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and
     dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
     passes through shared memory for dQ = dS K alone, which is issued a step later, and which lanes
-    add in register order. The second warpgroup begins after the first exponentials of the first
-    one: from then on, one computes while the other has products.
+    add in register order. The other warpgroups begin after the first exponentials of the first one:
+    from then on, some compute while others have products. Without dQ, registers suffice for three
+    warpgroups at depth 64, and a CTA owns 192 keys.
     """
     if form.depth > max(SCHEDULES):
         return of_keys_wide(form, with_dq)
@@ -325,12 +326,14 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     how = SCHEDULES[depth if with_dq else 128]
     n = how.rows
     by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
-    seen, work_of, store = visible(form, n), work(form, n), stored(form)
-    rows_of_q, keys_of_k = (form.block(Element(size)) for size in (n, KEYS))
+    wgs = 3 if depth == 64 and not with_dq else 2
+    size = 64 * wgs
+    seen, work_of, store = visible(form, n), work(form, n, size), stored(form)
+    rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
-        grid=grid_of(form),
-        num_compute_wgs=2,
+        grid=grid_of(form, size=size),
+        num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
@@ -378,7 +381,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         kv = pipeline(
             grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.hk, cta.row, 0)),) * 2
         )
-        exchanged = scratch(SMEM((3, KEYS, n), q.dtype))
+        exchanged = scratch(SMEM((3, size, n), q.dtype))
         written = scratch(Barrier(num_arrivals=2, num_barriers=3))
         started = scratch(Barrier(num_arrivals=1))
         own, every = ds(wg * 64, 64), ds(0, 64)
@@ -406,7 +409,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
-            if wg == 1 and cta.start < cta.end:
+            if wg > 0 and cta.start < cta.end:
                 barrier_wait(started)
             for (
                 _,
