@@ -24,9 +24,10 @@ from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
-from ..language.tiles.elementwise import full
+from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
+from ..language.tiles.tile import bitcast
 from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
@@ -189,6 +190,17 @@ def functions(rows: Any) -> dict[str, Function]:
             return tops
 
         @function
+        def higher_at(tile, j, numbers):
+            """Add to maxima and to the column in which the chunk's part with each begins."""
+            tops, starts = numbers
+            for c in static_range(0, size, STEP):
+                # -0 becomes 0, so that equal numbers have equal bits
+                highest = np.maximum(tops, part(tile, j, c, -np.inf) + 0.0)
+                changed = bitcast(highest, np.int32) != bitcast(tops, np.int32)
+                tops, starts = highest, np.where(changed, j.start + c, starts)
+            return tops, starts
+
+        @function
         def online(tile, j, numbers):
             """Add to maxima and to sums of exp(tile - maximum)."""
             tops, totals = numbers
@@ -209,10 +221,12 @@ def functions(rows: Any) -> dict[str, Function]:
                 totals, squares = totals + off, squares + off * off
             return near, totals, squares
 
-        return added, both, higher, online, spread
+        return added, both, higher, higher_at, online, spread
 
-    added, both, higher, online, spread = lane_steps(width, True)
-    added_last, both_last, higher_last, online_last, spread_last = lane_steps(end, False)
+    added, both, higher, higher_at, online, spread = lane_steps(width, True)
+    added_last, both_last, higher_last, higher_at_last, online_last, spread_last = lane_steps(
+        end, False
+    )
 
     @function
     def fold(f, add, add_last, numbers):
@@ -240,6 +254,15 @@ def functions(rows: Any) -> dict[str, Function]:
     def largest(f):
         tops = fold(f, higher, higher_last, each_lane(-np.inf))
         return largest_of_lanes(lambda j: tops)
+
+    first = row_registers.first_of(largest_of_lanes)
+
+    @function
+    def argmax(f):
+        numbers = each_lane(-np.inf), full((1, STEP), 0, np.int32)
+        tops, starts = fold(f, higher_at, higher_at_last, numbers)
+        top = largest_of_lanes(lambda j: tops)
+        return first(tops, top, starts + iota((1, STEP), 1))
 
     @function
     def softmax(f, off=0.0):
@@ -281,6 +304,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "sum": sum_of,
             "sums": sums,
             "max": largest,
+            "argmax": argmax,
             "moments": moments,
             "softmax": softmax,
         }

@@ -35,6 +35,8 @@ BOX = 256
 """elements that TMA copies at once"""
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
+HIGHEST = 0x7F7FFFFF
+"""bits of the largest float32 number: positive numbers have the order of their bits"""
 
 
 def common(rows: Any) -> dict[str, Function]:
@@ -145,6 +147,19 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     return {"mean": mean, "moments": moments}
 
 
+def first_of(largest: Function) -> Function:
+    """Return the function ``first(tile, top, columns)`` of the first column whose element is the
+    maximum of its row, or NaN."""
+
+    @function
+    def first(tile, top, columns):
+        found = (tile == top) | np.isnan(tile)
+        order = np.where(found, bitcast(HIGHEST - columns, np.float32), -np.inf)
+        return HIGHEST - bitcast(largest(lambda j: order), np.int32)
+
+    return first
+
+
 def loads(fetch: Function, value: Function) -> Function:
     """Return the function that loads rows of up to three matrices as values."""
 
@@ -173,7 +188,9 @@ def functions(rows: Any) -> dict[str, Function]:
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
     room = cdiv(span, BOX) * BOX
     shared_functions = common(rows)
-    exp, log, normal = (shared_functions[name] for name in ("exp", "log", "normal"))
+    exp, log, normal, column = (
+        shared_functions[name] for name in ("exp", "log", "normal", "column")
+    )
 
     @function
     def blocks(x):
@@ -347,6 +364,13 @@ def functions(rows: Any) -> dict[str, Function]:
         give(at, 0, tops)
         return each(got(at, 0).max())
 
+    first = first_of(largest)
+
+    @function
+    def argmax(f):
+        j = columns()
+        return first(f(j), largest(f), column(j))
+
     @function
     def softmax(f, off=0.0):
         top = largest(f)
@@ -373,6 +397,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "sum": sum_of,
             "sums": sums,
             "max": largest,
+            "argmax": argmax,
             "softmax": softmax,
         }
     )

@@ -80,6 +80,8 @@ class Rows:
     y)``
     ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
     ``row.max(f)``                       (rows, 1)
+    ``row.argmax(f)``                    the first column with the maximum of each row, or with NaN,
+                                         (rows, 1), int32
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))

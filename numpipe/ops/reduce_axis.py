@@ -261,10 +261,9 @@ def reducer(
 @functools.cache
 def row_reducer(kind: str, finish: Function | None) -> RowKernel:
     """Return the kernel of a reduction (`reducer`) of the rows of a matrix, wherever they begin."""
-    index = kind == "argmax"
     final = combiner(kind, 1, False, finish)[2]
 
-    @numpipe_rows(once=not index, without=() if kind == "dot" else ("weights",))
+    @numpipe_rows(once=True, without=() if kind == "dot" else ("weights",))
     def reduce_rows(x, weights, y, *, scale, row: Static):
         for k in row.blocks(x):
             value, _ = row.load(k, x)
@@ -275,14 +274,11 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
                     tile = tile * weights[0, j].astype(np.float32)
                 return np.abs(tile) if kind == "top" else tile
 
-            result = row.sum(of) if kind in ("sum", "dot") else row.max(of)
-
-            def place(j):
-                first = (value(j) == result) | np.isnan(value(j))
-                return np.where(first, -1.0 * row.column(j).astype(np.float32), -np.inf)
-
-            at = (-1.0 * row.max(place)).astype(np.int32) if index else 0
-            row.put(k, y, final(result, at, scale))
+            if kind == "argmax":
+                row.put(k, y, row.argmax(of))
+            else:
+                result = row.sum(of) if kind in ("sum", "dot") else row.max(of)
+                row.put(k, y, final(result, 0, scale))
 
     return reduce_rows
 

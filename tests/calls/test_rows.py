@@ -73,10 +73,11 @@ def test_longer_rows_in_steps(name: str, row: Rows, monkeypatch: pytest.MonkeyPa
 def test_no_schedule_of_warps_shows_a_hazard(name: str, row: int | Rows) -> None:
     columns = row if isinstance(row, int) else row.n
     x = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
-    results = {} if name != "softmax" else {"lse": np.zeros(3, np.float32)}
+    results = {"lse": np.zeros(3, np.float32)} if name == "softmax" else {}
+    results["y"] = np.zeros(3, np.int32) if name == "argmax" else np.zeros_like(x)
     more, kernel = operands(name, x), KERNELS[name]
     one = kernel.kernel(x, *more) if isinstance(row, int) else kernel.scheduled(row)
-    found = numpipe.verify(one, x, *more, y=np.zeros_like(x), schedules=5, **results)
+    found = numpipe.verify(one, x, *more, schedules=5, **results)
     assert found.ok, str(found)
 
 
@@ -117,7 +118,8 @@ def on_gpu(
 def test_the_code_has_no_bounds_checks_and_no_spills(name: str, columns: int) -> None:
     x = on_gpu(4096, columns)
     more = [on_gpu(*of.shape, dtype=of.dtype) for of in operands(name, np.zeros((4096, columns)))]
-    results = [x, on_gpu(4096, dtype=np.float32)] if name == "softmax" else [x]
+    sums, columns_of_maxima = (on_gpu(4096, dtype=dtype) for dtype in (np.float32, np.int32))
+    results = {"softmax": [x, sums], "argmax": [columns_of_maxima]}.get(name, [x])
     kernel = KERNELS[name].kernel(x, *more, *results)
     assert kernel.inspect("gate", x, *more, *results) == ()
     assert kernel.inspect("resources", x, *more, *results).spill_bytes == 0

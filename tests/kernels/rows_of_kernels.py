@@ -33,6 +33,14 @@ def softmax(x, y, lse, *, row: numpipe.Static):
         row.store(block, y, p)
 
 
+@numpipe.rows(once=True, out_type=lambda x: ArrayType((x.shape[0],), np.int32))
+def argmax(x, y, *, row: numpipe.Static):
+    """y = 1 + the first column with the maximum, or with NaN."""
+    for k in row.blocks(x):
+        value, _ = row.load(k, x)
+        row.put(k, y, row.argmax(value) + 1)
+
+
 @numpipe.rows(operands=2)
 def swapped(x, y, one, other, *, row: numpipe.Static):
     for k in row.blocks(x):
@@ -78,6 +86,8 @@ def expected(name: str, x: Any, *more: Any) -> tuple[Any, ...]:
         top = x.max(1, keepdims=True)
         total = np.exp(x - top).sum(1, keepdims=True)
         return np.exp(x - top) / total, (top + np.log(total))[:, 0]
+    if name == "argmax":
+        return (1 + x.argmax(1),)
     x = np.where(x == 0, np.arange(x.shape[1]), x)
     return (more[0][:, None] * (x / (1 + (x * x).sum(1, keepdims=True)) - x.max(1, keepdims=True)),)
 
@@ -89,7 +99,7 @@ def operands(name: str, x: Any) -> list[Any]:
     return [rng.standard_normal(x.shape[0]).astype(np.float32)] if name == "scaled" else []
 
 
-KERNELS = {"layer_norm": layer_norm, "softmax": softmax, "scaled": scaled}
+KERNELS = {"layer_norm": layer_norm, "softmax": softmax, "scaled": scaled, "argmax": argmax}
 
 
 def wrong(name: str, x: Any, target: str, schedule: Rows | None = None) -> list[float]:

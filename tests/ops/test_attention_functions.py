@@ -149,7 +149,7 @@ def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
         + (x,) * (depth <= 128),
         "queries": (of_queries(form), *read, x),
     }[what]
-    named = {"forward": {"group": 1}, "queries": {"scale_log2": 0.1}}.get(what, {})
+    named = {"group": 1} if what == "forward" else {}
     assert made.inspect("gate", *given, scale=0.1, diagonal=0, **named) == ()
 
 
