@@ -19,7 +19,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -110,16 +109,15 @@ def place_of(table, i, column):
 
 
 @functools.cache
-def prepare(form: Form, *present: str) -> Kernel:
+def prepare(form: Form, *absent: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
     height, place = 2048 // form.depth, form.place
     at, options = over_queries(form, BLOCK // height)
-    absent = [name for name in ("grad_lse", "dq") if name not in present] + form.unlisted
 
-    @numpipe_kernel(without=absent, **options)
+    @numpipe_kernel(without=[*absent, *form.unlisted], **options)
     def attention_gradient_sums(x, lse, grad, grad_lse, table, count, stats, delta, dq):
         there, b, h, first, end, row, part = at(x, table, count)
         if not there:
@@ -165,23 +163,6 @@ def convert(form: Form) -> Kernel:
     return attention_gradient_converted  # type: ignore[no-any-return]
 
 
-@dataclass(frozen=True)
-class Schedule:
-    """How `of_keys` is tiled for a depth.
-
-    rows        queries of a step
-    late        whether the product dV begins after dS: otherwise registers do not suffice
-    by_hand     whether its barriers of shared memory are the only ones; numpipe's gain 6 % at
-                depth 64
-    """
-
-    rows: int
-    late: bool
-    by_hand: bool
-
-
-SCHEDULES = {64: Schedule(128, True, False), 128: Schedule(64, False, True)}
-"""depth -> its schedule; without dQ, always the last one"""
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
 KEYS = 128
@@ -291,6 +272,12 @@ def grid_of(form: Form, ctas: int = 1, size: int = KEYS) -> Any:
     return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
 
 
+@function
+def add(dq, part, at):
+    """Add 64 x 64 elements to dq, from row `at` in register order."""
+    atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
+
+
 @functools.cache
 def stored(form: Form) -> Function:
     """Return the kernel function ``store(x, cta, row, sums)`` of the gradients of 64 keys."""
@@ -320,12 +307,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     from then on, some compute while others have products. Without dQ, registers suffice for three
     warpgroups at depth 64, and a CTA owns 192 keys.
     """
-    if form.depth > max(SCHEDULES):
+    if form.depth > 128:
         return of_keys_wide(form, with_dq)
-    depth, index = form.depth, form.place
-    how = SCHEDULES[depth if with_dq else 128]
-    n = how.rows
-    by_rows = n >= 128  # a warpgroup has rows of dQ, else columns
+    depth, place = form.depth, form.place
+    narrow = depth == 64 and with_dq
+    n = 128 if narrow else 64  # queries of a step
     wgs = 3 if depth == 64 and not with_dq else 2
     size = 64 * wgs
     seen, work_of, store = visible(form, n), work(form, n, size), stored(form)
@@ -338,7 +324,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
         static_dims={"dq": (-1,)},
-        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=how.by_hand),
+        # numpipe's own barriers of shared memory gain 6 % if narrow
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=not narrow),
     )
     def attention_gradients(
         q,
@@ -363,30 +350,24 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         if not cta.there:
             return
 
-        def place(h, s, d):
-            return index(cta.b, h, s, d)
-
-        def add(part, at):
-            if dq is not None:
-                atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
-
         def vector(h, i):
             return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * n
 
         matrix = BlockSpec(
             rows_of_q,
-            lambda h, i: place(cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
+            lambda h, i: place(cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
             buffer_count=2,
         )
         kv = pipeline(
-            grid=(1,), in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.hk, cta.row, 0)),) * 2
+            grid=(1,),
+            in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.b, cta.hk, cta.row, 0)),) * 2,
         )
         exchanged = scratch(SMEM((3, size, n), q.dtype))
         written = scratch(Barrier(num_arrivals=2, num_barriers=3))
         started = scratch(Barrier(num_arrivals=1))
         own, every = ds(wg * 64, 64), ds(0, 64)
         # queries and columns of this warpgroup's part of dQ
-        s_part, d_part = (own, every) if by_rows else (every, own)
+        s_part, d_part = (own, every) if narrow else (every, own)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
@@ -431,15 +412,13 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
                 barrier_wait(delta_ready)
-                if how.late:
-                    dp = wgmma_wait(dp)
-                    pb = p.astype(q.dtype)
-                    grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
-                    dv_acc = wgmma(dv_acc, pb, do_tile)
-                else:
+                if not narrow:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
-                    dp = wgmma_wait(dp)
-                    grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
+                dp = wgmma_wait(dp)
+                pb = p.astype(q.dtype)
+                grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
+                if narrow:  # only now: registers do not suffice for both products
+                    dv_acc = wgmma(dv_acc, pb, do_tile)
                 if dq is not None:
                     barrier_wait(written.at[before])
                     exchanged.at[now, own, :][...] = grad_s
@@ -456,14 +435,14 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_arrive(q_free)
                 if dq is not None:
                     part = wgmma_wait(part)
-                    add(part, at_before)
+                    add(dq, part, at_before)
                     at_before = base + i * 2 * LINES
                     now, before, last = last, now, before
                 (i, base), begun = following(cta, i, base, of_head), True
             if dq is not None:
                 barrier_wait(written.at[before])
                 part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
-                add(wgmma_wait(part), at_before)
+                add(dq, wgmma_wait(part), at_before)
         # after the loop, in which the compiler would compute all addresses before it
         store(dk, cta, cta.row + wg * 64, dk_acc * scale)
         store(dv, cta, cta.row + wg * 64, dv_acc)
@@ -485,7 +464,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
     step late, so that what is sent has arrived. They load Q and dO for each other.
     """
-    depth, index, half = form.depth, form.place, form.depth // 2
+    depth, place, half = form.depth, form.place, form.depth // 2
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
     side = Element(WIDE)
     block = form.block(side)
@@ -527,25 +506,18 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             return
         first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
 
-        def place(h, s, d):
-            return index(cta.b, h, s, d)
-
         def vector(h, i):
             return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * WIDE
 
         def matrix(h, i):
-            return place(cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
-
-        def add(part, at):
-            if dq is not None:
-                atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
+            return place(cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
 
         # the second CTA may have no keys
         mine, others = (
-            BlockSpec(block, lambda _: place(cta.hk, row, 0), mode="zero"),
+            BlockSpec(block, lambda _: place(cta.b, cta.hk, row, 0), mode="zero"),
             BlockSpec(
                 block_of_half,
-                lambda _: place(cta.hk, cta.row + (1 - rank) * WIDE, rank),
+                lambda _: place(cta.b, cta.hk, cta.row + (1 - rank) * WIDE, rank),
                 mode="zero",
             ),
         )
@@ -629,7 +601,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(stats_free)
                     if dq is not None:
                         part = wgmma_wait(part)
-                        add(part, at_before)
+                        add(dq, part, at_before)
                     # all warps have read dS
                     barrier_arrive(weighed)
                     barrier_wait(weighed)
@@ -646,7 +618,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     acc = wgmma(acc, left, q_tile)
                 if dq is not None and wg == 0:
-                    add(part, at_before)
+                    add(dq, part, at_before)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)
                 if wg == 0:
@@ -661,7 +633,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 rest = received.T[...]
                 part = wgmma(None, slopes.T, k_part)
                 part = wgmma(part, rest, k_rest)
-                add(wgmma_wait(part), at_before)
+                add(dq, wgmma_wait(part), at_before)
         if wg == 0:
             store(dv, cta, row, acc)
         else:
@@ -807,8 +779,8 @@ def launch_gradients(
     lines = batches * heads * places * form.depth // 32
     dq_total = () if deterministic else (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
-    present = ["grad_lse"] * len(of_lse) + ["dq"] * len(dq_total)
-    prepare(form, *present)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
+    absent = ["grad_lse"] * (grad_lse is None) + ["dq"] * deterministic
+    prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
     # beyond these, the mask hides all or nothing
     diagonal = max(-queries, min(diagonal, keys))
     scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e), "diagonal": diagonal}

@@ -243,12 +243,11 @@ def loaded(op: str, arrays: Arrays, place: Place) -> list[ArrayInfo]:
 def _loaded(op: str, name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
     if info.kind == "host" or 0 in info.shape:
         return info
-    inner = (
+    reason = (
         "its last dimension is not contiguous"
         if info.shape[3] > 1 and info.strides[3] != info.dtype.itemsize
-        else None
+        else tma_addressable(info)
     )
-    reason = inner or tma_addressable(info)
     if reason is None:
         return info
     tell_copied(op, name, info, reason)

@@ -401,7 +401,7 @@ class TorchOp:
                 "of torch.nn.functional"
             )
         for number in self.underived if arrays else ():
-            if arrays[number] is not None and differentiated(arrays[number]):
+            if differentiated(arrays[number]):
                 raise SpecError(
                     f"{self.name}: '{self.known[number]}' requires a gradient, which this op does "
                     "not compute; fix: pass the array's .detach()"

@@ -517,5 +517,6 @@ def _summed(kernel: Kernel, arguments: Arguments, seed: Seed) -> set[str]:
     }
     for event in trace.of("write"):
         does, _, array = event.details["what"].partition(" to ")
-        names |= {array.partition("[")[0]} if does == "add" else set()
+        if does == "add":
+            names.add(array.partition("[")[0])
     return {name for name in names if name in arrays and arrays[name].dtype.kind not in "iub"}
