@@ -488,10 +488,10 @@ def _gradient_of_q(
     diagonal: int,
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
-    sums: Any = _sums(q, layout, True)
-    if tuple(lse.shape) != tuple(sums.shape):
+    wanted = Form(0, layout=layout, sums=True).results(q)[1].shape
+    if tuple(lse.shape) != wanted:
         raise SpecError(
-            f"attention_backward: 'lse' must have the shape {tuple(sums.shape)}, got "
+            f"attention_backward: 'lse' must have the shape {wanted}, got "
             f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
         )
     return _result(q, k, score, mask, layout, causal, diagonal)

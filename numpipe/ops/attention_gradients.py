@@ -783,7 +783,7 @@ def launch_gradients(
     prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
     # beyond these, the mask hides all or nothing
     diagonal = max(-queries, min(diagonal, keys))
-    scalars = {"scale": scale, "scale_log2": scale * math.log2(math.e), "diagonal": diagonal}
+    scalars = {"scale": scale, "diagonal": diagonal, **place}
     # of one head of queries: a CTA loops over those that share its keys
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
@@ -792,10 +792,11 @@ def launch_gradients(
         launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
         run = of_keys(form, not deterministic)
-        run(*read, *of_k, *dq_total, dk, dv, group=group, **scalars, **place)
+        log2 = scale * math.log2(math.e)
+        run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *listed, dq, scale=scale, diagonal=diagonal, **place)
+        of_queries(form)(*read, *listed, dq, **scalars)
     else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

@@ -83,10 +83,8 @@ def plan(
     @function
     def sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k):
         """Return the lengths of sequence s, whose queries begin at q and whose keys begin at k."""
-        end, end_k = (
-            between(cu_seqlens_q[s + 1], q, total_q),
-            between(cu_seqlens_k[s + 1], k, total_k),
-        )
+        end = between(cu_seqlens_q[s + 1], q, total_q)
+        end_k = between(cu_seqlens_k[s + 1], k, total_k)
         return end - q, end_k - k
 
     @function
@@ -210,7 +208,6 @@ def _launch(
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
-    outs = [_batch(x) for x in (o, lse) if x is not None]
     q, k, v = loaded("attention", {"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
@@ -224,7 +221,7 @@ def _launch(
     kernel(config, form)(
         *(q, k, v),
         *tiles,
-        out=outs[0] if lse is None else tuple(outs),
+        out=_batch(o) if lse is None else (_batch(o), _batch(lse)),
         scale=scale * math.log2(math.e),
         diagonal=0,
         group=_turns(heads, heads // k.shape[2], 4 * total_k * depth),

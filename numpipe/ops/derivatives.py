@@ -39,7 +39,7 @@ RULES: dict[Any, tuple[str, ...]] = {
 """function -> its derivative by each argument; the arguments are x, y and z"""
 CONSTANT = np.floor, np.ceil, np.trunc, np.round, np.rint, np.sign, round
 """functions whose derivative is 0 almost everywhere"""
-ONE = ast.Constant(1.0)
+ZERO, ONE = ast.Constant(0.0), ast.Constant(1.0)
 HELPERS = {"np_": np, "sigmoid_": sigmoid}
 
 
@@ -107,7 +107,7 @@ class _Derivative:
         """Return a statement, after one that computes the derivative of what it assigns."""
         match node:
             case ast.Return(value=ast.expr() as value):
-                return [ast.Return(self.of(value) or ast.Constant(0.0))]
+                return [ast.Return(self.of(value) or ZERO)]
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
@@ -132,7 +132,7 @@ class _Derivative:
         if found is None and name not in self.active:
             return []
         self.active.add(name)
-        return [ast.Assign([ast.Name(self.prime(name))], found or ast.Constant(0.0))]
+        return [ast.Assign([ast.Name(self.prime(name))], found or ZERO)]
 
     # ---- expressions
     def of(self, node: ast.expr) -> ast.expr | None:
@@ -151,8 +151,7 @@ class _Derivative:
                 return self.operator(node, x, op, y)
             case ast.IfExp(test=test, body=x, orelse=y):
                 one, other = self.of(x), self.of(y)
-                zero = ast.Constant(0.0)
-                return ast.IfExp(test, one or zero, other or zero) if one or other else None
+                return ast.IfExp(test, one or ZERO, other or ZERO) if one or other else None
             case ast.Call(func=ast.Attribute(value=x, attr="astype"), args=args):
                 found = self.of(x)
                 return (

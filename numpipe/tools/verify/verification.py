@@ -242,18 +242,9 @@ class Verification:
             f"{'-' if seed is None else seed:>4}  {where}"
             for name, n, seed, where in rows
         ]
-        for failure in self.failures:
-            lines += [
-                "",
-                f"{failure.hazard}, {self.replay(failure.seed, failure.ctas)}:",
-                failure.text,
-            ]
-        for warning in self.warnings:
-            lines += [
-                "",
-                f"{warning.hazard}, a warning, {self.replay(warning.seed)}:",
-                warning.text,
-            ]
+        for remark, found in (("", self.failures), (", a warning", self.warnings)):
+            for one in found:
+                lines += ["", f"{one.hazard}{remark}, {self.replay(one.seed, one.ctas)}:", one.text]
         return "\n".join(lines)
 
 
