@@ -147,7 +147,7 @@ def reducer(
             if down:
                 return of[batch, along, own]
             if not (sums or short):
-                along = ds(start, length, most=x.shape[2] - length)
+                along = ds(start, length, most=most)
             return of[batch, own, along]
 
         def piece(of, k):
