@@ -139,10 +139,11 @@ def element_form(ref: Any, parts: Sequence) -> Form | None:
     Raises SpecError for indices of another type, and for shapes that cannot be broadcast.
     """
     name, dtype = ref.arg.name, ref.arg.dtype
-    tiles = [form for part in parts if (form := form_of(part, f"{name}[…]")) is not None]
+    forms = [form_of(part, f"{name}[…]") for part in parts]
+    tiles = [form for form in forms if form is not None]
     if not tiles or (len(tiles) == 1 and len(tiles[0].shape) == 1):
         return None
-    others = [part for part in parts if form_of(part, f"{name}[…]") is None]
+    others = [part for part, form in zip(parts, forms, strict=True) if form is None]
     if (
         len(parts) != ref.arg.ndim
         or any(form.dtype != INT32 for form in tiles)
@@ -311,7 +312,7 @@ def load(ref: GmemRef, index: Any) -> Any:
         sizes = (*form.shape[:gathered], part.size, *form.shape[gathered + 1 :])
         found = np.zeros(sizes, form.dtype)
         _read_block(ref, axes, (*parts[:axis], part, *parts[axis + 1 :]), found)
-        chosen = (*[slice(None)] * gathered, indices)
+        chosen: Any = (*[slice(None)] * gathered, indices)
         value[chosen] = np.take(found, vector.value[indices] - part.start, axis=gathered)
     return Tile(value, form)
 
@@ -336,8 +337,7 @@ def _elements(ref: GmemRef, given: Sequence, form: Form) -> Tile:
         chosen = [at[inside] for at in where]
         box = tuple(slice(int(at.min()), int(at.max()) + 1) for at in chosen)
         found = machine.gmem_read(ref.array, box, ref.name)
-        corner = [part.start for part in box]
-        value[inside] = found[tuple(at - n for at, n in zip(chosen, corner, strict=True))]
+        value[inside] = found[tuple(at - part.start for at, part in zip(chosen, box, strict=True))]
     return Tile(value, form)
 
 

@@ -181,7 +181,7 @@ def _add(one: Line, other: Line) -> Line:
 def _accumulate(function: np.ufunc) -> Op:
     name = f"np.{function.__name__}.accumulate"
 
-    def scan_values(values: np.ndarray, _: Form, along: int) -> np.ndarray:
+    def scan_values(values: np.ndarray, _: Form, along: int) -> Any:
         return function.accumulate(values, axis=along if values.ndim == 2 else 0)
 
     def operation(np_: Context, tile: Any, axis: Any = 0) -> Tile:

@@ -43,7 +43,9 @@ def addresses(
     row, column = tile.form.record.own(Value(builder, builder.lane_index()))
     first, known, zero = [Value(builder, at) for at in start], {}, Value(builder, nb.const(0))
     where = places(tile.shape, tile.layout)
-    own = [zero if part is None else at for part, at in zip(where[0], (row, column), strict=True)]
+    own: Any = [
+        zero if part is None else at for part, at in zip(where[0], (row, column), strict=True)
+    ]
     if flat := len(tile.shape) == 1:
         own = [zero, row if where[0][1] is None else column]
     panel = layout.shape[1] if layout.flat else layout.per_panel
