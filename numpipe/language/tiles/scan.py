@@ -165,7 +165,7 @@ def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
     return _scanned(np_, tile, axis, "cumsum", _running_sums)
 
 
-def _running_sums(values: np.ndarray, form: Form, along: int) -> np.ndarray:
+def _running_sums(values: np.ndarray, form: Form, along: int) -> Any:
     if form.dtype == INT32:
         sums = np.cumsum(values, axis=along if values.ndim == 2 else 0, dtype=np.int64)
         return integers("cumsum", sums, INT32)
