@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from ..arch.dimensions import round_up
+from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
@@ -36,8 +37,6 @@ from . import row_registers
 LOWEST = float(np.finfo(np.float32).min)
 """lower bound of the maximum of a lane's elements: if all are -inf, exp(-inf - LOWEST) is 0 rather
 than NaN"""
-LINE = 128
-"""bytes of a line of memory"""
 
 
 def functions(rows: Any) -> dict[str, Function]:
@@ -244,10 +243,8 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def sums(f, g):
-        def pair(j):
-            return f(j), g(j)
-
-        first, second = fold(pair, both, both_last, (each_lane(0.0), each_lane(0.0)))
+        zeros = each_lane(0.0), each_lane(0.0)
+        first, second = fold(lambda j: (f(j), g(j)), both, both_last, zeros)
         return sums_of_lanes(lambda j: first, lambda j: second)
 
     @function
@@ -270,10 +267,7 @@ def functions(rows: Any) -> dict[str, Function]:
         top = largest_of_lanes(lambda j: tops)
         total = sum_of_lanes(lambda j: totals * exp(tops - top))
 
-        def p(j):
-            return normal(exp(f(j) - top), total)
-
-        return p, top - off + log(total)
+        return lambda j: normal(exp(f(j) - top), total), top - off + log(total)
 
     @function
     def moments(f):

@@ -272,7 +272,7 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def number():
         """The number of this warpgroup among those that share a row."""
-        return axis_index(CLUSTER) * wgs + axis_index("wg") if ctas > 1 else axis_index("wg")
+        return axis_index(CLUSTER) * wgs + axis_index("wg")
 
     @function
     def put(k, v, values, column=None):

@@ -147,7 +147,7 @@ def reducer(
             if down:
                 return of[batch, along, own]
             if not (sums or short):
-                along = ds(start, length, most=x.shape[2] - length)
+                along = ds(start, length, most=most)
             return of[batch, own, along]
 
         def piece(of, k):
@@ -410,8 +410,7 @@ def launch_on_view(
     # aligned rows that are wide have fewer steps in `reducer`
     if large and (kind not in ("argmax", "dot") or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))
-        arrays = {**inputs, "y": reshaped(y, rows)}
-        row_reducer(kind, finish)(matrix, **arrays, scale=scale, **place)
+        row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
     fold = _folded(view, kind) if down and not again else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))

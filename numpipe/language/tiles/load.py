@@ -139,10 +139,11 @@ def element_form(ref: Any, parts: Sequence) -> Form | None:
     Raises SpecError for indices of another type, and for shapes that cannot be broadcast.
     """
     name, dtype = ref.arg.name, ref.arg.dtype
-    tiles = [form for part in parts if (form := form_of(part, f"{name}[…]")) is not None]
+    forms = [form_of(part, f"{name}[…]") for part in parts]
+    tiles = [form for form in forms if form is not None]
     if not tiles or (len(tiles) == 1 and len(tiles[0].shape) == 1):
         return None
-    others = [part for part in parts if form_of(part, f"{name}[…]") is None]
+    others = [part for part, form in zip(parts, forms, strict=True) if form is None]
     if (
         len(parts) != ref.arg.ndim
         or any(form.dtype != INT32 for form in tiles)
@@ -183,8 +184,8 @@ def without_value(arg: ArrayArg, parts: Sequence) -> str:
 def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
     """Return the form of the tile that `load_tile` loads from a view. Raises SpecError for layouts
     that `load_tile`, or the tile, does not support."""
-    shared: Any = view if isinstance(view, SmemLike) else None
-    if not (shared is not None or isinstance(view, GmemView)):
+    shared = isinstance(view, SmemLike)
+    if not (shared or isinstance(view, GmemView)):
         raise SpecError(
             f"load_tile(view, layout): view must be a view of an array, got {called(view)}; fix: "
             "pass array.at[ds(i, 64), ds(j, 64)]"
@@ -194,13 +195,13 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
         for name, value in (("layout", layout), ("columns", columns))
     )
     name, dtype, shape = (
-        ("tile", shared.dtype, shared.layout.sides)
-        if shared is not None
+        ("tile", view.dtype, view.layout.sides)
+        if shared
         else (f"{view.ref.arg.name}.at", view.ref.arg.dtype, view.shape)
     )
     if columns is not None:
         known = isinstance(columns, int) and columns > 0
-        if shared is None or len(shape) > 1 or not known or shape[0] % columns:
+        if not shared or len(shape) > 1 or not known or shape[0] % columns:
             raise SpecError(
                 "load_tile: columns must divide the size of a one-dimensional tile in shared "
                 f"memory, got {columns!r} for {name} {shape}"
@@ -224,7 +225,7 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
             "load_tile(view, layout): the view is a single element; fix: write "
             f"{view.ref.arg.name}[i, j]"
         )
-    wide = layout == AUTO and shared is None and has_coalesced(form)
+    wide = layout == AUTO and not shared and has_coalesced(form)
     return coalesced_form(form, "load_tile") if wide or layout == COALESCED else form
 
 
@@ -300,34 +301,19 @@ def load(ref: GmemRef, index: Any) -> Any:
     gathered = next(
         (number for number, axis in enumerate(axes) if isinstance(parts[axis], Tile)), None
     )
-    if gathered is not None:
-        vector = parts[axes[gathered]]
-        moved(vector, index_form(form, gathered, vector.form))
     if gathered is None:
         _read_block(ref, axes, parts, value)
-    else:
-        check_gathered(ref, given)
-        for indices, part in _runs(parts[axes[gathered]].value, array.shape[axes[gathered]]):
-            found = np.zeros(
-                [
-                    part.size if number == gathered else size
-                    for number, size in enumerate(form.shape)
-                ],
-                form.dtype,
-            )
-            _read_block(
-                ref,
-                axes,
-                tuple(
-                    part if axis == axes[gathered] else other for axis, other in enumerate(parts)
-                ),
-                found,
-            )
-            chosen: list = [slice(None)] * len(axes)
-            chosen[gathered] = indices
-            value[tuple(chosen)] = np.take(
-                found, parts[axes[gathered]].value[indices] - part.start, axis=gathered
-            )
+        return Tile(value, form)
+    axis = axes[gathered]
+    vector = parts[axis]
+    moved(vector, index_form(form, gathered, vector.form))
+    check_gathered(ref, given)
+    for indices, part in _runs(vector.value, array.shape[axis]):
+        sizes = (*form.shape[:gathered], part.size, *form.shape[gathered + 1 :])
+        found = np.zeros(sizes, form.dtype)
+        _read_block(ref, axes, (*parts[:axis], part, *parts[axis + 1 :]), found)
+        chosen: Any = (*[slice(None)] * gathered, indices)
+        value[chosen] = np.take(found, vector.value[indices] - part.start, axis=gathered)
     return Tile(value, form)
 
 
@@ -351,8 +337,7 @@ def _elements(ref: GmemRef, given: Sequence, form: Form) -> Tile:
         chosen = [at[inside] for at in where]
         box = tuple(slice(int(at.min()), int(at.max()) + 1) for at in chosen)
         found = machine.gmem_read(ref.array, box, ref.name)
-        corner = [part.start for part in box]
-        value[inside] = found[tuple(at - n for at, n in zip(chosen, corner, strict=True))]
+        value[inside] = found[tuple(at - part.start for at, part in zip(chosen, box, strict=True))]
     return Tile(value, form)
 
 

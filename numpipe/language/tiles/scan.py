@@ -143,21 +143,34 @@ def lines_of(form: Form, along: int) -> Lines:
 
 
 # ---- running sums
-@op(context=True, numpy=np.cumsum, method="cumsum")
-def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
-    """Implement ``np.cumsum(tile, axis)`` in a kernel."""
-    form, along, nbytes = plan(np_, tile, axis, "cumsum")
+def _scanned(
+    np_: Context,
+    tile: Any,
+    axis: Any,
+    name: str,
+    scan_values: Callable[[np.ndarray, Form, int], np.ndarray],
+) -> Tile:
+    """Return a scanned tile, whose elements ``scan_values(elements, form, along)`` determines."""
+    form, along, nbytes = plan(np_, tile, axis, name)
     if not np_.computes:
         return Tile(None, form)
     if nbytes:
-        exchange(np_, *each_to_all(nbytes // 4), "cumsum of a register tile")
-    tile = moved(tile, form)
+        exchange(np_, *each_to_all(nbytes // 4), f"{name} of a register tile")
+    return Tile(scan_values(moved(tile, form).value, form, along), form)
+
+
+@op(context=True, numpy=np.cumsum, method="cumsum")
+def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
+    """Implement ``np.cumsum(tile, axis)`` in a kernel."""
+    return _scanned(np_, tile, axis, "cumsum", _running_sums)
+
+
+def _running_sums(values: np.ndarray, form: Form, along: int) -> Any:
     if form.dtype == INT32:
-        sums = np.cumsum(tile.value, axis=along if tile.value.ndim == 2 else None, dtype=np.int64)
-        return Tile(integers("cumsum", sums, INT32).reshape(form.shape), form)
+        sums = np.cumsum(values, axis=along if values.ndim == 2 else 0, dtype=np.int64)
+        return integers("cumsum", sums, INT32)
     with np.errstate(all="ignore"):
-        scanned = _along_rows if along else _along_columns
-        return Tile(_by_lines(scanned, _add, along, [form], [tile.value])[0], form)
+        return _by_lines(_add, along, [form], [values])[0]
 
 
 def _add(one: Line, other: Line) -> Line:
@@ -168,16 +181,11 @@ def _add(one: Line, other: Line) -> Line:
 def _accumulate(function: np.ufunc) -> Op:
     name = f"np.{function.__name__}.accumulate"
 
+    def scan_values(values: np.ndarray, _: Form, along: int) -> Any:
+        return function.accumulate(values, axis=along if values.ndim == 2 else 0)
+
     def operation(np_: Context, tile: Any, axis: Any = 0) -> Tile:
-        form, along, nbytes = plan(np_, tile, axis, name)
-        if not np_.computes:
-            return Tile(None, form)
-        if nbytes:
-            exchange(np_, *each_to_all(nbytes // 4), f"{name} of a register tile")
-        tile = moved(tile, form)
-        return Tile(
-            function.accumulate(tile.value, axis=along if len(tile.shape) == 2 else 0), form
-        )
+        return _scanned(np_, tile, axis, name, scan_values)
 
     operation.__name__ = operation.__qualname__ = name
     operation.__doc__ = f"``{name}(tile, axis)``: NaN from the first NaN on."
@@ -195,27 +203,22 @@ def plan_scan(np_: ContextFacts, tiles: Any, axis: Any) -> tuple[list[Form], int
     """Return (the forms of a scan, its axis as in a tile (M, N), bytes of shared memory). Raises
     SpecError if the tiles differ."""
     every = leaves(tiles)
-    if not every:
+    other = next((called(tile) for tile in every if form_of(tile, "'scan'") is None), None)
+    if other or not every:
         raise SpecError(
-            "scan(function, tile, axis): tile must be a register tile, or a tuple of them, got ()"
+            "scan(function, tile, axis): tile must be a register tile, or a tuple of them, got "
+            f"{other or '()'}"
         )
-    for tile in every:
-        if form_of(tile, "'scan'") is None:
-            raise SpecError(
-                "scan(function, tile, axis): tile must be a register tile, or a tuple of them, "
-                f"got {called(tile)}"
-            )
-    plans = [plan(np_, tile, axis, "scan") for tile in every]
-    places = list(dict.fromkeys((form.shape, form.layout) for form, _, _ in plans))
-    if len(places) > 1:
+    forms, axes, sizes = zip(*(plan(np_, tile, axis, "scan") for tile in every), strict=True)
+    if len({(form.shape, form.layout) for form in forms}) > 1:
         raise SpecError(
             "scan: tiles that are scanned together must have one shape and one layout, got "
-            + " and ".join(str(form) for form, _, _ in plans)
+            + " and ".join(map(str, forms))
         )
-    nbytes = sum(plan[2] for plan in plans)
+    nbytes = sum(sizes)
     if nbytes and np_.computes:
         np_.unit.plan_exchange(nbytes)
-    return [form for form, _, _ in plans], plans[0][1], nbytes
+    return list(forms), axes[0], nbytes
 
 
 def line_form(form: Form, along: int) -> Form:
@@ -292,20 +295,15 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
     if nbytes:
         exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")
     parts = [moved(part, form).value for part, form in zip(leaves(tile), forms, strict=True)]
-    values = _by_lines(_along_rows if along else _along_columns, combined, along, forms, parts)
+    values = _by_lines(combined, along, forms, parts)
     return tree.build((Tile(value, form) for value, form in zip(values, forms, strict=True)), made)
 
 
 # ---- in the order of the GPU
 def _by_lines(
-    scanned: Callable[[Lines, Combine, list[Line]], list[Line]],
-    combine: Combine,
-    along: int,
-    forms: list[Form],
-    values: list[np.ndarray],
+    combine: Combine, along: int, forms: list[Form], values: list[np.ndarray]
 ) -> list[np.ndarray]:
-    """Return scanned tiles: `scanned` applied to their lines, or the tiles themselves if they have
-    a single line."""
+    """Return scanned tiles: the tiles themselves if they have a single line."""
     if alone(forms[0], along):
         return values
     flat = [
@@ -319,6 +317,7 @@ def _by_lines(
     covered = forms[0].covered[along if len(forms[0].shape) == 2 else 0]
     lines += [None] * (covered - count)
     both = functools.partial(_both, combine)
+    scanned = _along_rows if along else _along_columns
     found = scanned(lines_of(forms[0], along), both, lines)[:count]
     return [
         np.stack(parts, axis=along).reshape(form.shape)

@@ -41,40 +41,32 @@ def addresses(
     address as constants.
     """
     row, column = tile.form.record.own(Value(builder, builder.lane_index()))
-    first, known = (Value(builder, start[0]), Value(builder, start[1])), {}
-    where, flat = places(tile.shape, tile.layout), len(tile.shape) == 1
+    first, known, zero = [Value(builder, at) for at in start], {}, Value(builder, nb.const(0))
+    where = places(tile.shape, tile.layout)
+    own: Any = [
+        zero if part is None else at for part, at in zip(where[0], (row, column), strict=True)
+    ]
+    if flat := len(tile.shape) == 1:
+        own = [zero, row if where[0][1] is None else column]
     panel = layout.shape[1] if layout.flat else layout.per_panel
 
     def address(number: int) -> Any:
-        down, right = where[number]
-        far = (
-            [0, (down or 0) + (right or 0)]
-            if flat
-            else [(down or 0) - origin[0], (right or 0) - origin[1]]
-        )
-        own: Any = (
-            [Value(builder, nb.const(0)), row if right is None else column]
-            if flat
-            else [
-                Value(builder, nb.const(0)) if down is None else row,
-                Value(builder, nb.const(0)) if right is None else column,
-            ]
-        )
+        down, right = (part or 0 for part in where[number])
+        far = [0, down + right] if flat else [down - origin[0], right - origin[1]]
         moved = [
             far[axis] // period * period
             for axis, period in enumerate((panel, 8) if layout.inner == 0 else (8, panel))
         ]
         near = tuple(distance - part for distance, part in zip(far, moved, strict=True))
-        key = (*near, flat and right is None)
-        if key not in known:
+        if near not in known:
             at = layout.offset(
                 *(
                     each + begin + distance
                     for each, begin, distance in zip(own, first, near, strict=True)
                 )
             )
-            known[key] = swizzled(at + Value(builder, base), layout.width).value
-        return builder.add(known[key], layout.offset(*moved))
+            known[near] = swizzled(at + Value(builder, base), layout.width).value
+        return builder.add(known[near], layout.offset(*moved))
 
     return address
 
@@ -88,6 +80,15 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
     return found
 
 
+def load_bytes(builder: Any, address: Any, nbytes: int) -> Any:
+    """Load a number of bytes from the CTA's own shared memory as an integer; more than 4 bytes as
+    32-bit integers."""
+    machine: Any = (
+        nb.ir.VectorType(nb.i32, nbytes // 4) if nbytes > 4 else nb.ir.IntType(8 * nbytes)
+    )
+    return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
+
+
 def load(
     builder: Any,
     layout: Layout,
@@ -95,20 +96,19 @@ def load(
     tile: TileType,
     start: Start,
     even: bool = False,
-    at: Callable[[Any, Any, int], Any] | None = None,
+    load_at: Callable[[Any, Any, int], Any] = load_bytes,
 ) -> list:
     """Return the registers of a part of a tile. `even`: the part starts at an even column, so that
-    pairs of columns are loaded at once. `at` loads a number of bytes from an address, in place of a
-    load from the CTA's own shared memory.
+    pairs of columns are loaded at once. `load_at` loads a number of bytes from an address.
 
     For 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second
     element of a pair first, to avoid the banks of the other lanes.
     """
     if tile.layout == EITHER:  # in each of its layouts, of which LLVM drops what is not used
         ways = [TileType(form) for form in each_way(tile.form)]
-        every = [load(builder, layout, base, way, start, even, at) for way in ways]
+        every = [load(builder, layout, base, way, start, even, load_at) for way in ways]
         return [register for found in every for register in found]
-    place, dtype, one_at = addresses(builder, layout, base, tile, start), tile.dtype, at or _at
+    place, dtype = addresses(builder, layout, base, tile, start), tile.dtype
     masks = inside_of(builder, tile.form)
 
     def address(number: int) -> Any:
@@ -121,7 +121,7 @@ def load(
         found = [
             part
             for number in range(0, tile.elements, run)
-            for part in _parts(builder, one_at(builder, address(number), run * dtype.itemsize))
+            for part in _parts(builder, load_at(builder, address(number), run * dtype.itemsize))
         ]
         return found if dtype.itemsize < 4 else from_words(builder, tile, found)
     words = []
@@ -129,7 +129,7 @@ def load(
         late = builder.icmp_unsigned("!=", builder.and_(builder.thread_index(), 16), 0)
         for number in range(0, tile.elements, 2):
             one, two = (
-                one_at(
+                load_at(
                     builder, builder.select(late, address(number + 1 - i), address(number + i)), 4
                 )
                 for i in (0, 1)
@@ -137,7 +137,7 @@ def load(
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
-        words += _parts(builder, one_at(builder, address(number), dtype.itemsize))
+        words += _parts(builder, load_at(builder, address(number), dtype.itemsize))
     return from_words(builder, tile, words)
 
 
@@ -146,14 +146,6 @@ def _parts(builder: Any, found: Any) -> list:
     if isinstance(found.type, nb.ir.VectorType):
         return [builder.extract_element(found, i) for i in range(found.type.count)]
     return [found if found.type == nb.i32 else builder.zext(found, nb.i32)]
-
-
-def _at(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load a number of bytes as an integer; more than 4 bytes as 32-bit integers."""
-    machine: Any = (
-        nb.ir.VectorType(nb.i32, nbytes // 4) if nbytes > 4 else nb.ir.IntType(8 * nbytes)
-    )
-    return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
 
 
 def owner(builder: Any, layout: RegisterLayout) -> Any:
@@ -184,7 +176,7 @@ def words_of(
     """Return some elements of a tile, one int32 each, from a panel that begins at `origin`."""
     address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
     nbytes = tile.dtype.itemsize
-    return [_parts(builder, _at(builder, address(number), nbytes))[0] for number in numbers]
+    return [_parts(builder, load_bytes(builder, address(number), nbytes))[0] for number in numbers]
 
 
 def store(

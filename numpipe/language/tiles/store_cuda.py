@@ -71,8 +71,8 @@ def writing(
         and not reduction
         and ref.role.computes
         and through_panel(ref.arg, axes, tile.form)
+        and ref.unit.plan_row_stores()
     )
-    panel = panel and ref.unit.plan_row_stores()
     bits = 8 * tile.dtype.itemsize
     how = statement or {
         64: ("st.global.f64 [$0], $1;", "d"),
@@ -277,8 +277,8 @@ class _Lanes:
         if to.indices:
             form = form.settled(to.indices[0][1].layout)
         form = form.settled(COLUMN)  # a column has fewer elements a lane than a row
-        layout, dim = form.layout, int(word_of(form.layout) == ROW)
-        first = before(tile.shape, layout) if tile.layout == EITHER else 0
+        lanes, dim = lanes_of(form.layout), int(word_of(form.layout) == ROW)
+        first = before(tile.shape, form.layout) if tile.layout == EITHER else 0
         indices = indices_of(builder, form, *to.indices[0]) if to.indices else None
         own = place_of(builder, TileType(form))[dim]
         stores = owner(builder, form.record) or nb.const(1, nb.i1)
@@ -296,7 +296,7 @@ class _Lanes:
 
         def each(count: int) -> None:
             for i in range(0, len(form.places), count):
-                distance, lanes = form.places[i][dim] or 0, lanes_of(layout)
+                distance = form.places[i][dim] or 0
                 further = nb.const(distance)
                 at = indices[i] if indices else builder.add(builder.add(start[axis], own), further)
                 here = (
@@ -314,7 +314,7 @@ class _Lanes:
                 else:
                     self._write(address, self._element(first + i), chosen)
 
-        if not (at_once and dim and lanes_of(layout) and first == 0):
+        if not (at_once and dim and lanes and first == 0):
             each(1)
             return
         with builder.if_else(to.whole_pairs(tile.shape)) as (pairs, elements):
