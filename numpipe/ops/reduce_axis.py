@@ -76,7 +76,7 @@ SMS = 132
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 FOLDED = 1 << 20
-"""bytes from which on rows are read several at a time"""
+"""bytes of a matrix from which on rows are folded, or reduced by `row_reducer`"""
 
 
 @functools.cache
@@ -102,7 +102,7 @@ def reducer(
     fold    rows of the original array in each row of x
     short   whether the axis has fewer elements than `length`
     again   x has maxima, and `places` their indices in the original array
-    exact   whether sums are rounded only once
+    exact   whether sums include what additions have rounded away
     last    whether there is no further launch: y has indices, and no `found` has them
     wgs     warpgroups that share what a CTA reduces, and that have tiles from TMA in shared memory;
             0: lanes of one load tiles themselves

@@ -126,6 +126,15 @@ def test_nan_and_ties_are_as_in_torch() -> None:
     np.testing.assert_array_equal(ops.argmax(tall, 0), np.argmax(tall, 0))
     np.testing.assert_array_equal(ops.max(tall, 0), np.max(tall, 0))
     assert ops.argmax(np.array([-0.0, *[0.0] * 3000], np.float32)) == 0
+    # ops call this kernel for matrices that are too large to simulate here
+    by_rows = reduce_axis.row_reducer("argmax", None)
+    for columns in (33, 40001):
+        x, found = numbers(4, columns), np.empty(4, np.int32)
+        x[0, columns // 3] = x[0, columns - 1] = np.nan
+        x[1], x[2], x[3, [columns // 2, columns - 2]] = 0.0, -np.inf, 9
+        x[1, 0] = -0.0
+        by_rows(x, y=found, scale=1.0)
+        np.testing.assert_array_equal(found, np.argmax(x, 1))
 
 
 def test_axes_without_elements() -> None:

@@ -62,7 +62,8 @@ def lanes_of(layout: str) -> int:
     >>> lanes_of("rows 32"), lanes_of("column 8"), lanes_of("column"), lanes_of("coalesced 8")
     (32, 8, 0, 0)
     """
-    return int(f"{layout} 0".split()[1]) if word_of(layout) in (ROWS, "row", "column") else 0
+    word, *numbers = layout.split()
+    return int(numbers[0]) if numbers and word in (ROWS, "row", "column") else 0
 
 
 def run_of(layout: str) -> int:
@@ -71,7 +72,8 @@ def run_of(layout: str) -> int:
     >>> run_of("rows 32 8"), run_of("rows 32")
     (8, 2)
     """
-    return int(f"{layout} 2 2".split()[2])
+    numbers = layout.split()[1:]
+    return int(numbers[1]) if len(numbers) > 1 else 2
 
 
 def lanes_for(columns: int) -> int:
