@@ -407,8 +407,8 @@ def launch_on_view(
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
     large = batch == 1 and rows >= ROWS and rows * near >= FOLDED and not (down or again)
-    # aligned rows that are wide have fewer steps in `reducer`
-    if large and (kind not in ("argmax", "dot") or columns < NARROW or columns * size % 4):
+    # several aligned rows share weights in `reducer`
+    if large and (kind != "dot" or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
