@@ -332,22 +332,22 @@ def functions(rows: Any) -> dict[str, Function]:
         return each(got(at, 0).sum()), each(got(at, 1).sum())
 
     @function
-    def sum_of(f):
-        tile = kept(f(columns()), 0.0)
+    def reduced(tile, along):
+        """The reduction ``along(tile)`` of each row."""
         if not shared:
-            return tile.sum(axis=1)[:, None]
+            return along(tile)[:, None]
+        own = along(split_row(tile))
         at = half()
-        give(at, 0, split_row(tile).sum(axis=1))
-        return each(got(at, 0).sum())
+        give(at, 0, own)
+        return along(got(at, 0)[None, :])[:, None]
+
+    @function
+    def sum_of(f):
+        return reduced(kept(f(columns()), 0.0), lambda tile: tile.sum(axis=1))
 
     @function
     def top_of(tile):
-        if not shared:
-            return tile.max(axis=1)[:, None]
-        tops = split_row(tile).max(axis=1)
-        at = half()
-        give(at, 0, tops)
-        return each(got(at, 0).max())
+        return reduced(tile, lambda tile: tile.max(axis=1))
 
     @function
     def largest(f):

@@ -421,7 +421,7 @@ def _launch(
         raise SpecError(
             "attention: a config with alone=True has no score or mask; fix: leave config out"
         )
-    arrays = loaded("attention", {"q": q, "k": k, "v": v}, place)
+    arrays = loaded({"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
     if mask is not None:
         arrays.append(

@@ -769,7 +769,7 @@ def launch_gradients(
 ) -> None:
     """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
     their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
-    q, k, v, grad = loaded("attention", {"q": q, "k": k, "v": v, "grad_o": grad}, place)
+    q, k, v, grad = loaded({"q": q, "k": k, "v": v, "grad_o": grad}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]

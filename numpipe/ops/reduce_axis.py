@@ -76,6 +76,7 @@ SMS = 132
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 FOLDED = 1 << 20
+LARGE = FOLDED
 """bytes of a matrix from which on rows are folded, or reduced by `row_reducer`"""
 
 
@@ -117,9 +118,8 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"rest": fold == 1, "weights": kind != "dot", "places": not again}
     unused["found"] = last or not index
-    # without spills; as many as possible, because a CTA loads nothing while it compares
-    room = 5 if exact or (index and down) else 10 if index and across <= 16 else 6
-    ctas = 4 // wgs if wgs else room
+    # without spills
+    ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 6
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
@@ -406,7 +406,7 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    large = batch == 1 and rows >= ROWS and rows * near >= FOLDED and not (down or again)
+    large = batch == 1 and rows >= ROWS and rows * near >= LARGE and not (down or again)
     # several aligned rows share weights in `reducer`
     if large and (kind != "dot" or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))
