@@ -324,8 +324,8 @@ def schedule(
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
-    >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
-    ((64, 16, 512, 1), (512, 1, 8192, 1))
+    >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
+    ((64, 16, 512, 1), (512, 1, 8192, 8))
     >>> schedule((1, 16384, 16384), True, 2, wgs=4), schedule((1, 9000, 72), True, 2)
     ((8, 256, 16, 2), (16, 128, 48, 187))
     """
@@ -345,12 +345,10 @@ def schedule(
             length = max(TILE // itemsize // across // step, 1) * step
             ctas = SMS * WGS // wgs
     else:
-        # a warp has its own rows, unless they are few, or long; several rows share weights
-        rows = shape[0] * others
-        least = {16: ENOUGH if n > 4096 else ENOUGH // 2, 8: ENOUGH // 10 if n <= 8192 else rows}
-        across = next((h for h in least if rows >= h * least[h]), 1)
-        across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
-        across = 32 if n < 128 and not sums else across
+        # a warp has short rows of its own; several rows share weights
+        across = 8 if n <= 512 or (kind == "dot" and others > 4) else 1
+        if kind == "dot" and shape[0] * others >= 8 * ENOUGH:
+            across = 16
         step, count = 512 if across == 1 else 64, 1
         if n <= SHORT_ROW:
             # few lanes share a short row

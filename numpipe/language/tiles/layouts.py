@@ -208,6 +208,11 @@ class Form:
         own = ways(self.shape)
         return replace(self, layout=next((of for of in preferred if of in own), own[0]))
 
+    def uncoalesced(self) -> Form:
+        """Return the settled form; of a coalesced tile, in its natural layout."""
+        form = self.settled()
+        return replace(form, layout=natural(form.shape)) if form.name.vector else form
+
     def holds(self, layout: str) -> bool:
         """Return whether the lanes have the elements as `layout` needs them: nothing is moved."""
         return layout == self.layout or (self.layout == EITHER and layout in ways(self.shape))

@@ -45,7 +45,7 @@ from ...plan.nested_tuples import leaves, made, tree_of
 from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
-from .layouts import COLUMN, ROW, Form, natural
+from .layouts import COLUMN, ROW, Form
 from .row_layouts import WHOLE, lanes_for
 from .tile import Tile, form_of
 
@@ -74,9 +74,7 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
             "the flattened array, which is not supported"
         )
     along = check_axis(form, 0 if axis is None else axis, name)
-    form = form.settled()
-    if form.name.vector:
-        form = replace(form, layout=natural(form.shape))
+    form = form.uncoalesced()
     if form.name.lanes == WHOLE:  # a row that each warp has all of
         form = replace(form, layout=f"{ROW} {lanes_for(form.shape[-1])}")
     along = along if len(form.shape) == 2 else form.record.axes[0]
