@@ -22,8 +22,8 @@ therefore read as one, which gives the kernel an x of (batch, n / fold, fold col
 Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
 up the rows that are read as one, and results are (batch, parts, columns).
 
-Most rows of large matrices have a kernel of their own, `row_reducer`, which loads them wherever
-they begin.
+Most matrices of many rows have a kernel of their own, `row_reducer`, which loads rows wherever they
+begin.
 """
 
 # tiles in kernels have no types
@@ -45,7 +45,6 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, loadable
 from ..kernels.row_kernels import rows as numpipe_rows
-from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -66,9 +65,9 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns up to which columns are not loaded by TMA, and below which rows have `row_reducer`"""
+"""columns up to which columns are not loaded by TMA, and below which rows share no weights"""
 ROWS = 64
-"""rows from which on rows of large matrices may be reduced by `row_reducer`"""
+"""rows from which on a matrix may be reduced by `row_reducer`"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SMS = 132
@@ -76,8 +75,7 @@ SMS = 132
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 FOLDED = 1 << 20
-LARGE = FOLDED
-"""bytes of a matrix from which on rows are folded, or reduced by `row_reducer`"""
+"""bytes of a matrix from which on rows are folded"""
 
 
 @functools.cache
@@ -263,7 +261,7 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
     """Return the kernel of a reduction (`reducer`) of the rows of a matrix, wherever they begin."""
     final = combiner(kind, 1, False, finish)[2]
 
-    @numpipe_rows(once=True, without=() if kind == "dot" else ("weights",))
+    @numpipe_rows(once=True, held=int(kind == "dot"), without=() if kind == "dot" else ("weights",))
     def reduce_rows(x, weights, y, *, scale, row: Static):
         for k in row.blocks(x):
             value, _ = row.load(k, x)
@@ -349,17 +347,12 @@ def schedule(
         across = 8 if n <= 512 or (kind == "dot" and others > 4) else 1
         if kind == "dot" and shape[0] * others >= 8 * ENOUGH:
             across = 16
-        step, count = 512 if across == 1 else 64, 1
-        if n <= SHORT_ROW:
-            # few lanes share a short row
-            across, step = short_tile(n)
-        else:
-            # as many steps at once as leave few for the end of the axis
-            most = cdiv(n, step) if sums else max(n // step, 1)
-            large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
-            at_once = range(large, small - 1, -1)
-            count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
-        length = step * count
+        step = 512 if across == 1 else 64
+        # as many steps at once as leave few for the end of the axis
+        most = cdiv(n, step) if sums else max(n // step, 1)
+        large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
+        at_once = range(large, small - 1, -1)
+        length = step * min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
     tiles = max(shape[0] * cdiv(others, across), 1)
     parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (8 if wgs else 1)))
     return step, across, length, max(parts, 1)
@@ -404,9 +397,9 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    large = batch == 1 and rows >= ROWS and rows * near >= LARGE and not (down or again)
+    many = batch == 1 and rows >= ROWS and not (down or again)
     # several aligned rows share weights in `reducer`
-    if large and (kind != "dot" or columns < NARROW or columns * size % 4):
+    if many and (kind != "dot" or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return

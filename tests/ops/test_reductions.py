@@ -88,7 +88,6 @@ def test_an_axis_is_shared_by_several_ctas(
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(300, 24), (130, 49), (65, 101), (64, 1)])
 def test_rows_of_large_matrices(name: str, shape: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reduce_axis, "FOLDED", 0)
     monkeypatch.setattr(reduce_axis, "reducer", None)
     for dtype in (np.float32, ml_dtypes.bfloat16):
         x = numbers(*shape, dtype=dtype)
