@@ -397,7 +397,7 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    many = batch == 1 and rows >= ROWS and not (down or again)
+    many = batch == 1 and rows >= ROWS and columns > 0 and not (down or again)
     # several aligned rows share weights in `reducer`
     if many and (kind != "dot" or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))

@@ -139,6 +139,7 @@ def test_nan_and_ties_are_as_in_torch() -> None:
 def test_axes_without_elements() -> None:
     x = np.zeros((0, 3), np.float32)
     np.testing.assert_array_equal(ops.sum(x, 0), np.zeros(3))
+    np.testing.assert_array_equal(ops.sum(np.zeros((100, 0), np.float32)), np.zeros(100))
     assert np.isnan(ops.mean(x, 0)).all() and ops.max(x, 1).shape == (0,)
 
 
