@@ -251,7 +251,8 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def argmax(f):
         maxima = each_lane(-np.inf), full((1, STEP), 0, np.int32)
-        return first_of(fold(f, higher_at, higher_at_last, maxima))
+        tops, starts = fold(f, higher_at, higher_at_last, maxima)
+        return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
     def softmax(f, off=0.0):

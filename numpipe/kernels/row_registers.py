@@ -175,8 +175,12 @@ def functions(rows: Any) -> dict[str, Function]:
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
     room = cdiv(span, BOX) * BOX
+    # columns of which each lane has two or four
+    piece = STEP if shared else 64
     shared_functions = common(rows)
-    exp, log, normal = (shared_functions[name] for name in ("exp", "log", "normal"))
+    exp, log, normal, column = (
+        shared_functions[name] for name in ("exp", "log", "normal", "column")
+    )
 
     @function
     def blocks(x):
@@ -317,21 +321,6 @@ def functions(rows: Any) -> dict[str, Function]:
         return load_tile(numbers.at[ds((half * 2 + place) * parts, parts)], "row 16")
 
     @function
-    def each(value):
-        return full((1, 1), value, np.float32)
-
-    @function
-    def sums(f, g):
-        j = columns()
-        first, second = kept(f(j), 0.0), kept(g(j), 0.0)
-        if not shared:
-            return first.sum(axis=1)[:, None], second.sum(axis=1)[:, None]
-        at = half()
-        give(at, 0, split_row(first).sum(axis=1))
-        give(at, 1, split_row(second).sum(axis=1))
-        return each(got(at, 0).sum()), each(got(at, 1).sum())
-
-    @function
     def reduced(tile, along):
         """The reduction ``along(tile)`` of each row."""
         if not shared:
@@ -346,12 +335,8 @@ def functions(rows: Any) -> dict[str, Function]:
         return reduced(kept(f(columns()), 0.0), lambda tile: tile.sum(axis=1))
 
     @function
-    def top_of(tile):
-        return reduced(tile, lambda tile: tile.max(axis=1))
-
-    @function
     def largest(f):
-        return top_of(kept(f(columns()), -np.inf))
+        return reduced(kept(f(columns()), -np.inf), lambda tile: tile.max(axis=1))
 
     @function
     def higher_at(tile, start, maxima):
@@ -363,24 +348,47 @@ def functions(rows: Any) -> dict[str, Function]:
         return highest, np.where(changed, start, starts)
 
     @function
-    def first_of(maxima):
-        """The first column of which an element is the maximum, or NaN."""
-        tops, starts = maxima
-        found = (tops == top_of(tops)) | np.isnan(tops)
-        columns = iota((1, tops.shape[1]), 1) + starts
-        order = np.where(found, bitcast(HIGHEST - columns, np.float32), -np.inf)
-        return HIGHEST - bitcast(top_of(order), np.int32)
+    def both_reduced(first, second, along):
+        """The reductions ``along(first, second)`` of each row, exchanged at once."""
+        if not shared:
+            return along(first, second)
+        one, other = along(split_row(first), split_row(second))
+        at = half()
+        give(at, 0, one)
+        give(at, 1, other)
+        return along(got(at, 0)[None, :], got(at, 1)[None, :])
+
+    @function
+    def sums(f, g):
+        tiles = kept(f(columns()), 0.0), kept(g(columns()), 0.0)
+        first, second = both_reduced(*tiles, lambda a, b: (a.sum(axis=1), b.sum(axis=1)))
+        return first[:, None], second[:, None]
+
+    @function
+    def highest(tops, keys):
+        """The largest element of each row, or NaN, and the largest key of those that are equal."""
+        top = tops.max(axis=1)
+        found = (tops == top[:, None]) | np.isnan(tops)
+        return top, np.where(found, keys, -np.inf).max(axis=1)
+
+    @function
+    def first_of(tops, columns):
+        """The first of the columns that have the largest of the maxima of a row."""
+        _, key = both_reduced(tops, bitcast(HIGHEST - columns, np.float32), highest)
+        return HIGHEST - bitcast(key[:, None], np.int32)
 
     @function
     def argmax(f):
         tile, start = kept(f(columns()), -np.inf), columns().start
-        if not shared:
-            return first_of((tile, start))
+        if width % piece:
+            return first_of(tile, column(columns()))
         # few numbers a lane, so that registers are left for more rows of an SM
-        maxima = full((1, STEP), -np.inf, np.float32), full((1, STEP), 0, np.int32)
-        for c in static_range(0, width, STEP):
-            maxima = higher_at(tile[:, c : c + STEP], start + c, maxima)
-        return first_of(maxima)
+        tops = full((height, width), -np.inf, np.float32)[:, 0:piece]
+        maxima = tops, full((height, width), 0, np.int32)[:, 0:piece]
+        for c in static_range(0, width, piece):
+            maxima = higher_at(tile[:, c : c + piece], start + c, maxima)
+        tops, starts = maxima
+        return first_of(tops, starts + iota((height, width), 1)[:, 0:piece])
 
     @function
     def softmax(f, off=0.0):

@@ -162,11 +162,11 @@ def choose(
     """
     # whether what a kernel computes from a row is used at once
     values, brief = max(held, operands), once and not held and unit == 1
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, unit=unit)
-    if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat)
     # bytes of a column in registers
     nbytes = max(4 * held, operands * dtype.itemsize)
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, unit=unit)
+    if n <= min(2048 // values, 1536):
+        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -186,7 +186,7 @@ def choose(
     if once or not (aligned or flat):
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
-        return rows(1, width, 2, ctas=2 + brief, steps=cdiv(n, 2 * width))
+        return rows(1, width, 2, ctas=2 + (once and unit == 1), steps=cdiv(n, 2 * width))
     cluster = 1
     while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
         cluster *= 2
@@ -203,7 +203,9 @@ def choose(
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def _short(rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool) -> Rows:
+def _short(
+    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int
+) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat and unit == 1:
         room = 6144 // (n * held)
@@ -222,7 +224,7 @@ def _short(rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool) 
         wide = round_up(n, max(64, unit))
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
-    live = height * wide * held // 128
+    live = height * wide * nbytes // 512 + 16 * (nbytes < 4 * held)
     return rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
 
 

@@ -64,7 +64,7 @@ LOWEST = -(2**31)
 """less than every key"""
 
 
-@numpipe_rows(once=True)
+@numpipe_rows(held=1, once=True)
 def topk_short(x, values, indices, *, k: Static, row: Static):
     for block in row.blocks(x):
         value, _ = row.load(block, x)
