@@ -20,7 +20,7 @@ import numpy as np
 from .. import launch
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import Function
+from ..core.functions import Function, function
 from ..diagnostics.argument_checks import FLAG, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -313,7 +313,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(k_consumed)
                     if score is not None:
                         s = scored(s, n, False)
-                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
+                    # a score function may hide all keys seen so far
+                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, score is not None)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
                     k, v, allocations=slots
@@ -709,6 +710,48 @@ def attention_blocks(
     """
 
 
+@function
+def added(score, batch, head, query, key, bias):  # type: ignore[no-untyped-def]
+    return score + bias[batch, head, query, key].astype(np.float32)
+
+
+@function
+def shown(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[batch, head, query, key] != 0
+
+
+@function
+def shown_in_heads(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[batch, query, key] != 0
+
+
+@function
+def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[query, key] != 0
+
+
+def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
+    """Return the score or mask that stands for a mask of PyTorch. A mask that all heads, or all
+    batches too, have in common has one list of blocks for them."""
+    shape, own = (*query.shape[:-1], key.shape[-2]), tuple(attn_mask.shape)
+    pairs = zip(own[::-1], shape[::-1], strict=False)
+    if len(own) > len(shape) or any(size not in (1, whole) for size, whole in pairs):
+        raise SpecError(
+            f"scaled_dot_product_attention: attn_mask {own} cannot be broadcast to {shape}; fix: "
+            "give it the shape (…, heads, queries, keys), or 1 where it is the same for all"
+        )
+    adds = attn_mask.is_floating_point()
+    x = (attn_mask if adds else attn_mask.byte()).expand(shape)
+    x = x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+    if adds:
+        return {"score": (added, x)}
+    if x.stride(1) != 0 and x.shape[1] > 1:
+        return {"mask": (shown, x)}
+    if x.stride(0) != 0 and x.shape[0] > 1:
+        return {"mask": (shown_in_heads, x[:, 0])}
+    return {"mask": (shown_in_all, x[0, 0])}
+
+
 @attention.torch_front
 def scaled_dot_product_attention(
     attention: Any,
@@ -727,16 +770,18 @@ def scaled_dot_product_attention(
     query       (…, Hq, L, E) of float16 or bfloat16, E up to 256; three dimensions (N, L, E) mean a
                 single head
     key, value  (…, H, S, E) of the query's type; Hq must be H, or with enable_gqa a multiple of H
-    attn_mask   must be None
+    attn_mask   of a shape that can be broadcast to (…, Hq, L, S): bool, whether a query sees a
+                key, or floating point, added to the scores
     dropout_p   must be 0
     is_causal   row i of the query sees keys 0 to i
     scale       by default 1 / sqrt(E)
     enable_gqa  allow each head of key and value to serve Hq / H heads of the query
 
     The call is a single node in graphs of `torch.compile` and `torch.export` and runs on the
-    current stream. There are gradients of query, key and value. Raises SpecError for masks and
-    dropout, which are not supported, and if shapes, types or devices do not match. Source:
-    PyTorch's documentation of the function, `numpipe.ops.attention`.
+    current stream. There are gradients of query, key and value, but not of attn_mask. A query that
+    sees no key gives 0. Raises SpecError for dropout, which is not supported, for an attn_mask that
+    requires a gradient, and if shapes, types or devices do not match. Source: PyTorch's
+    documentation of the function, `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()
     >>> scaled_dot_product_attention(
@@ -745,11 +790,6 @@ def scaled_dot_product_attention(
     torch.Size([2, 8, 100, 64])
     """
     name = "scaled_dot_product_attention"
-    if attn_mask is not None:
-        raise SpecError(
-            f"{name}: attn_mask is not supported; fix: pass is_causal=True for a causal mask, or "
-            f"call torch.nn.functional.{name}"
-        )
     if dropout_p != 0:
         raise SpecError(
             f"{name}: dropout is not supported, got dropout_p = {dropout_p}; fix: pass "
@@ -781,7 +821,8 @@ def scaled_dot_product_attention(
         x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
         for x in (query, key, value)
     )
-    made = attention(q, k, v, causal=is_causal, scale=scale)
+    given = {} if attn_mask is None else _functions_of(attn_mask, query, key)
+    made = attention(q, k, v, causal=is_causal, scale=scale, **given)
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 

@@ -99,6 +99,32 @@ def test_gradients_match_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
         torch.autograd.grad(made, given, weights, create_graph=True)
 
 
+@pytest.mark.parametrize("shape", [(2, 1, 1, 72), (72, 72), (4, 72, 1)])
+@pytest.mark.parametrize("adds", [False, True], ids=["bool", "float"])
+def test_masks_match_pytorch(
+    shape: tuple[int, ...], adds: bool, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("NUMPIPE_TARGET", target)
+    device = "cuda" if target == "gpu" else "cpu"
+    given = [torch.randn(2, 4, 72, 64, device=device).half().requires_grad_() for _ in range(3)]
+    visible = torch.rand(shape, device=device) < 0.4
+    visible[..., 0] = True  # PyTorch's rows without keys are NaN in some versions
+    bias = torch.randn(shape, device=device).half().masked_fill(~visible, -torch.inf)
+    mask = bias if adds else visible
+    wide = [x.detach().double().requires_grad_() for x in given]
+    made = sdpa(*given, attn_mask=mask)
+    right = theirs(*wide, attn_mask=mask.double() if adds else mask)
+    weights = torch.randn(right.shape, dtype=torch.float64, device=device).half()
+    pairs = zip(
+        (made, *torch.autograd.grad(made, given, weights)),
+        (right, *torch.autograd.grad(right, wide, weights.double())),
+        strict=True,
+    )
+    for x, y in pairs:
+        torch.testing.assert_close(x.double(), y, rtol=2e-3, atol=8e-3)
+
+
 HOW = ["compile", "autocast", "checkpoint", "compile autocast checkpoint"]
 
 
@@ -192,9 +218,13 @@ def test_vmap_is_a_batch(rank: int) -> None:
 # ---- what is rejected
 Q, K, V = tensors()
 REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
-    "mask": (
-        lambda: sdpa(Q, K, V, torch.ones(9, 7)),
-        "attn_mask is not supported; fix: pass is_causal=True",
+    "mask and causal": (
+        lambda: sdpa(Q, K, V, torch.ones(9, 7).bool(), is_causal=True),
+        "causal=True and a mask; fix: leave causal out",
+    ),
+    "shape of the mask": (
+        lambda: sdpa(Q, K, V, torch.ones(9, 6).bool()),
+        r"attn_mask \(9, 6\) cannot be broadcast to \(2, 4, 9, 7\)",
     ),
     "dropout": (
         lambda: sdpa(Q, K, V, dropout_p=0.1),

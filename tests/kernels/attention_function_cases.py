@@ -56,6 +56,11 @@ def relative(score, batch, head, query, key, bias, table):
     return score * (1.0 + table[key - query + 300])
 
 
+@numpipe.function
+def hiding(score, batch, head, query, key):
+    return np.where(query >= key + 40, score, -np.inf)
+
+
 @dataclass(frozen=True)
 class Case(Shapes):
     score: Any = None
@@ -96,6 +101,7 @@ class Case(Shapes):
             s = self.score(s, *places, *self.arrays_of(self.score))
         if self.mask is not None:
             seen = self.mask(*places, *self.arrays_of(self.mask)) & seen
+        seen = seen & (s > -np.inf)
         with np.errstate(all="ignore"):
             s = np.where(seen, s, -np.inf)
             top = s.max(axis=3, keepdims=True)
@@ -135,8 +141,9 @@ class Case(Shapes):
         if self.score is not None:
             arrays = [x.astype(np.float64) for x in self.arrays_of(self.score)]
             ahead, behind = (self.score(s + step, *places, *arrays) for step in (1e-4, -1e-4))
-            s, slope = (ahead + behind) / 2, (ahead - behind) / 2e-4
-        seen = np.ones(s.shape, bool)
+            with np.errstate(invalid="ignore"):
+                s, slope = (ahead + behind) / 2, np.nan_to_num((ahead - behind) / 2e-4)
+        seen = s > -np.inf
         if self.mask is not None:
             seen &= self.mask(*places, *self.arrays_of(self.mask))
         s = np.where(seen, s, -np.inf)
@@ -165,5 +172,6 @@ CASES = {
     "rows that see nothing": Case(1, 3, 1, 136, 130, mask=far),
     "soft cap": Case(1, 1, 1, 72, 136, scale=0.5, score=soft_cap),
     "alibi": Case(1, 2, 2, 136, 72, score=alibi, layout="bshd"),
+    "scores of -inf": Case(1, 1, 1, 200, 200, score=hiding),
     "both, with arrays": Case(2, 4, 2, 72, 200, score=relative, mask=documents),
 }
