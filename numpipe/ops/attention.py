@@ -21,7 +21,7 @@ from .. import launch
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
-from ..diagnostics.argument_checks import FLAG, NONE, a, finite, whole, word
+from ..diagnostics.argument_checks import FLAG, FRACTION, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -47,7 +47,16 @@ from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import DEPTHS, L2, WIDTHS, Config, Form, choose, with_functions
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
-from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
+from .attention_functions import (
+    blocks_of,
+    caller,
+    check_function,
+    kept,
+    nth,
+    scalars_of,
+    share,
+    visible_blocks,
+)
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
@@ -100,12 +109,14 @@ def kernel(config: Config, form: Form) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
+        seed,
         o,
         lse,
         *,
         scale,
         diagonal,
         group,
+        dropped,
     ):
         """Compute o = softmax2(scale q k^T) v, with powers of two, and lse, the logarithms of the
         sums. `group` is the number of heads whose tiles are interleaved."""
@@ -176,8 +187,9 @@ def kernel(config: Config, form: Form) -> Kernel:
             total = full((64, 8), 0.0, np.float32)
             acc = zeros((64, form.depth), np.float32)
 
-            # returns the product rescaled to the new maxima, P, the maxima and the sums
-            def softmax(s, acc, top, total, v_consumed, guarded):
+            # returns the product rescaled to the new maxima, P for block n of the keys, the maxima
+            # and the sums
+            def softmax(s, n, acc, top, total, v_consumed, guarded):
                 risen = not config.lazy or np.any(partial_max(s) > (top + RISE / unit)[:, None])
                 change = layout_cast(full(64, 1.0, np.float32), "column")
                 if risen:
@@ -218,6 +230,10 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(v_consumed)
                     if risen:
                         acc = acc * change[:, None]
+                if form.dropout:  # after the sums: the others do not weigh more
+                    query = (iota(64) + (row + wg * 64))[:, None]
+                    key = (iota(config.keys) + n * config.keys)[None, :]
+                    e = np.where(kept(seed, dropped, b * heads + h, query, key), e, 0.0)
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 
@@ -299,7 +315,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                         s = np.where(key < end, s, -np.inf)
                     # keeps the compiler from storing the 32 conditions of a row in registers
                     schedule_fence()
-                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
+                    acc, p, top, total = softmax(s, n, acc, top, total, v_consumed, True)
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
                     k, v, allocations=slots
                 ):
@@ -313,7 +329,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(k_consumed)
                     if score is not None:
                         s = scored(s, n, False)
-                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
+                    acc, p, top, total = softmax(s, n, acc, top, total, v_consumed, False)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
                     k, v, allocations=slots
@@ -323,7 +339,8 @@ def kernel(config: Config, form: Form) -> Kernel:
                     acc = wgmma_wait(wgmma(acc, p, v_tile))
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
-            out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
+            factor = share(dropped) if form.dropout else 1.0
+            out = (acc * np.where(weight > 0.0, factor / weight, 0.0)[:, None]).astype(o.dtype)
             o[place(b, h, own, ds(0, form.depth))] = out
             if lse is not None:
                 lse[b, h, own] = (top * unit + np.log2(weight)) * math.log(2)
@@ -339,6 +356,8 @@ def _result(
     layout: str,
     causal: bool,
     diagonal: int,
+    dropout: float,
+    seed: Any = None,
     blocks: Any = None,
     exact: bool = True,
     batch_invariant: bool = False,
@@ -360,6 +379,11 @@ def _result(
         raise SpecError(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
+        )
+    if dropout > 0 and (seed is None or tuple(seed.shape) != (1,)):
+        raise SpecError(
+            f"attention: dropout={dropout} needs a seed, an int32 array of one element on the "
+            "device of q; fix: seed=np.array([7], np.int32)"
         )
     check_heads(q, k, layout)
     check_function("score", score)
@@ -398,6 +422,7 @@ def _launch(
     o: ArrayInfo,
     lse: ArrayInfo | None,
     blocks: ArrayInfo | None,
+    seed: ArrayInfo | None,
     score: tuple | None,
     mask: tuple | None,
     causal: bool,
@@ -406,12 +431,14 @@ def _launch(
     layout: str,
     exact: bool,
     batch_invariant: bool,
+    dropout: float,
     config: Config | None,
     place: Place,
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    form, of_functions = Form.of(depth, causal, layout, lse is not None, score=score, mask=mask)
+    functions = {"score": score, "mask": mask, "dropout": dropout, "seed": seed}
+    form, of_functions = Form.of(depth, causal, layout, lse is not None, **functions)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if config is None or batch_invariant:
@@ -419,7 +446,8 @@ def _launch(
         config = fitting(form, exact, batch_invariant, *sizes)
     elif config.alone and form.functions:
         raise SpecError(
-            "attention: a config with alone=True has no score or mask; fix: leave config out"
+            "attention: a config with alone=True has no score, mask or dropout; fix: leave config "
+            "out"
         )
     arrays = loaded("attention", {"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
@@ -434,6 +462,7 @@ def _launch(
         scale=scale * math.log2(math.e) if score is None else scale,
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
+        **scalars_of(dropout),
         **place,
     )
 
@@ -449,7 +478,7 @@ def fitting(
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
     if form.functions:
-        return with_functions(form.depth, exact, form.mask is not None)
+        return with_functions(form.depth, exact, form.mask is not None or form.dropout)
     if batch_invariant:
         return choose(form.depth)
     device = launch.gpu_state().device
@@ -472,7 +501,9 @@ CHECKS = {
     "scale": finite(above=0) | NONE,
     "layout": word("bhsd", "bshd"),
     "deterministic": FLAG,
+    "dropout": FRACTION,
 }
+SEED = Operand("", ("int32",))
 TYPES, SUMS = ("float16", "bfloat16"), Operand("batch m n", ("float32",))
 QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
@@ -486,6 +517,8 @@ def _gradient_of_q(
     layout: str,
     causal: bool,
     diagonal: int,
+    dropout: float,
+    seed: Any,
 ) -> ArrayType:
     """Return the shape and type of dq. Raises SpecError if the operands do not match."""
     wanted = Form(0, layout=layout, sums=True).results(q)[1].shape
@@ -494,7 +527,7 @@ def _gradient_of_q(
             f"attention_backward: 'lse' must have the shape {wanted}, got "
             f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
         )
-    return _result(q, k, score, mask, layout, causal, diagonal)
+    return _result(q, k, score, mask, layout, causal, diagonal, dropout, seed)
 
 
 def _launch_backward(
@@ -505,6 +538,7 @@ def _launch_backward(
     lse: ArrayInfo,
     grad_o: ArrayInfo,
     grad_lse: ArrayInfo | None,
+    seed: ArrayInfo | None,
     dq: ArrayInfo,
     dk: ArrayInfo,
     dv: ArrayInfo,
@@ -516,20 +550,21 @@ def _launch_backward(
     scale: float | None,
     layout: str,
     deterministic: bool,
+    dropout: float,
     place: Place,
 ) -> None:
     slope = score_gradient or (score and derivative(score[0]))
-    functions = {"score": score, "mask": mask, "slope": slope}
+    functions = {"score": score, "mask": mask, "slope": slope, "dropout": dropout, "seed": seed}
     form, of_functions = Form.of(q.shape[3], causal, layout, depths=DEPTHS, **functions)
     arrays = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
     options = form, diagonal, scale, deterministic, place
-    launch_gradients(*arrays, *options, of_functions=of_functions)
+    launch_gradients(*arrays, *options, of_functions=of_functions, **scalars_of(dropout))
 
 
 @op(
     operands={
         **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
-        **{"grad_o": QUERIES, "grad_lse": SUMS},
+        **{"grad_o": QUERIES, "grad_lse": SUMS, "seed": SEED},
     },
     results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -547,6 +582,7 @@ def attention_backward(
     lse: Any,
     grad_o: Any,
     grad_lse: Any = None,
+    seed: Any = None,
     *,
     score: Any = None,
     mask: Any = None,
@@ -556,6 +592,7 @@ def attention_backward(
     scale: float | None = None,
     layout: str = "bhsd",
     deterministic: bool = False,
+    dropout: float = 0.0,
     out: Any = None,
     target: str | None = None,
     stream: Any = None,
@@ -565,7 +602,7 @@ def attention_backward(
 
 
 @op(
-    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": Operand("", ("int32",))},
+    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": SEED, "seed": SEED},
     results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
@@ -594,6 +631,8 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
     batch_invariant: bool = False,
+    dropout: float = 0.0,
+    seed: Any = None,
     out: Any = None,
     config: Config | None = None,
     target: str | None = None,
@@ -630,6 +669,10 @@ def attention(
                 the keys and values that it sees: not on the number of queries, heads and batches,
                 nor on a mask that hides nothing from it. The config is then the same for all shapes
                 of a depth. The gradients of k and v add up queries, so they have no such option
+    dropout     probability with which a weight is dropped after the softmax; the others are divided
+                by 1 - dropout. It is rounded to a multiple of 2**-16
+    seed        int32 array of one element, on the device of q, which dropout needs. What is dropped
+                depends on it and on the batch, head, query and key alone
     out         array for the result, or with return_lse a pair of arrays; allocated by default
     config      by default what `choose` returns
     target, stream
@@ -728,14 +771,14 @@ def scaled_dot_product_attention(
                 single head
     key, value  (…, H, S, E) of the query's type; Hq must be H, or with enable_gqa a multiple of H
     attn_mask   must be None
-    dropout_p   must be 0
+    dropout_p   probability of dropping a weight; PyTorch's generator of the device gives the seed
     is_causal   row i of the query sees keys 0 to i
     scale       by default 1 / sqrt(E)
     enable_gqa  allow each head of key and value to serve Hq / H heads of the query
 
     The call is a single node in graphs of `torch.compile` and `torch.export` and runs on the
-    current stream. There are gradients of query, key and value. Raises SpecError for masks and
-    dropout, which are not supported, and if shapes, types or devices do not match. Source:
+    current stream. There are gradients of query, key and value. Raises SpecError for masks, which
+    are not supported, and if shapes, types or devices do not match. Source:
     PyTorch's documentation of the function, `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()
@@ -749,11 +792,6 @@ def scaled_dot_product_attention(
         raise SpecError(
             f"{name}: attn_mask is not supported; fix: pass is_causal=True for a causal mask, or "
             f"call torch.nn.functional.{name}"
-        )
-    if dropout_p != 0:
-        raise SpecError(
-            f"{name}: dropout is not supported, got dropout_p = {dropout_p}; fix: pass "
-            f"dropout_p=0.0, as in evaluation, or call torch.nn.functional.{name}"
         )
     shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
     if not query.ndim == key.ndim == value.ndim >= 3:
@@ -781,7 +819,8 @@ def scaled_dot_product_attention(
         x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
         for x in (query, key, value)
     )
-    made = attention(q, k, v, causal=is_causal, scale=scale)
+    seed = query.new_empty(1).int().random_() if dropout_p else None
+    made = attention(q, k, v, causal=is_causal, scale=scale, dropout=dropout_p, seed=seed)
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 

@@ -35,6 +35,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
+from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.reduce import partial_sum
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
@@ -64,6 +65,39 @@ def caller(name: str, of: Function, count: int) -> Function:
     return of({", ".join([*LEAD[name], *arrays[:count]])})
 """
     return generated(text, f"call of {name} with {count} arrays", {"of": of})
+
+
+DRAWS = 1 << 16
+"""numbers that a draw of dropout may be"""
+
+
+def scalars_of(dropout: float) -> dict[str, int]:
+    """Return the scalar of kernels with dropout: the number of draws for which a weight is
+    dropped."""
+    return {"dropped": round(dropout * DRAWS)} if dropout > 0 else {}
+
+
+@function
+def kept(seed, dropped, head, query, key):
+    """Return which weights dropout keeps, for int32 tiles of queries and keys, and the number of
+    the head among those of all batches.
+
+    The seed and the head give the key of a generator. A number of it has the draws of four weights,
+    of two queries and two keys that are 8 apart: a lane has all four of them, whether queries or
+    keys are the rows of an accumulator."""
+    zero = query * 0
+    of_head, _ = philox_2x32(
+        (zero + seed[0]).astype(np.uint32), ((zero + head).astype(np.uint32), zero.astype(np.uint32))
+    )
+    words = philox_2x32(of_head, ((query & ~8).astype(np.uint32), (key & ~8).astype(np.uint32)))
+    word = np.where((query & 8) == 0, words[0], words[1])
+    return np.where((key & 8) == 0, word & (DRAWS - 1), word >> 16).astype(np.int32) >= dropped
+
+
+@function
+def share(dropped):
+    """Return what weights that are kept are multiplied by."""
+    return DRAWS / max(1, DRAWS - dropped)
 
 
 @function
@@ -193,7 +227,7 @@ def visible_blocks(
     shape, sharing = shape_of(q, k, mask, rows, columns, form.layout, by_keys)
     flags = allocated(q, shape, place, np.int32)
     made = classify(mask, form.arrays[1], rows, columns, by_keys)
-    own = arrays[form.arrays[0] :]
+    own = arrays[form.arrays[0] : sum(form.arrays)]
     made(*own, flags, queries=queries, keys=keys, sharing=sharing, **place)
     lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
     attention_mask_lists(flags, lists, **place)

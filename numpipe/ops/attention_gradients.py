@@ -654,7 +654,7 @@ def queries_and_keys(form: Form) -> tuple[int, int, tuple[int, int]]:
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
-    depth, place, weights = form.depth, form.place, scores(form)
+    depth, place, (weights, slopes) = form.depth, form.place, scores(form)
     wgs, n, (slots, slots_of_v) = queries_and_keys(form)
     rows = 64 * wgs
     rows_of_q, keys_of_k = form.block(rows), form.block(n)
@@ -681,10 +681,12 @@ def of_queries(form: Form) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
+        seed,
         dq,
         *,
         scale,
         diagonal,
+        dropped,
     ):
         queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
         tiles = cdiv(queries, rows)
@@ -736,11 +738,11 @@ def of_queries(form: Form) -> Kernel:
                     h,
                     (iota(64) + first)[:, None],
                     (iota(n) + column)[None, :],
-                    (queries, keys, diagonal, scale),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                    (queries, keys, heads, diagonal, scale, dropped),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seed),
                 )
                 dp = wgmma_wait(dp)
-                grad_s = p * (dp - total) * slope.astype(np.float32)
+                grad_s = slopes(p, dp, total, slope, dropped)
                 acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
         dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
@@ -766,6 +768,7 @@ def launch_gradients(
     of_k: tuple = (),
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
+    **of_dropout: int,
 ) -> None:
     """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
     their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
@@ -783,20 +786,20 @@ def launch_gradients(
     prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
     # beyond these, the mask hides all or nothing
     diagonal = max(-queries, min(diagonal, keys))
-    scalars = {"scale": scale, "diagonal": diagonal, **place}
+    scalars = {"scale": scale, "diagonal": diagonal, **of_dropout}
     # of one head of queries: a CTA loops over those that share its keys
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
     if keys and form.functions:
-        launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
+        launch_function_gradients(read, dk, dv, form, of_functions, place, **scalars)
     elif keys:
         run = of_keys(form, not deterministic)
         log2 = scale * math.log2(math.e)
-        run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
+        run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars, **place)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *listed, dq, **scalars)
+        of_queries(form)(*read, *listed, dq, **scalars, **place)
     else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)
