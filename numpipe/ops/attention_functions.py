@@ -85,13 +85,17 @@ def kept(seed, dropped, head, query, key):
     The seed and the head give the key of a generator. A number of it has the draws of four weights,
     of two queries and two keys that are 8 apart: a lane has all four of them, whether queries or
     keys are the rows of an accumulator."""
-    zero = query * 0
+    zero, down, across = query * 0, query & 8, key & 8
     of_head, _ = philox_2x32(
-        (zero + seed[0]).astype(np.uint32), ((zero + head).astype(np.uint32), zero.astype(np.uint32))
+        (zero + seed[0]).astype(np.uint32),
+        ((zero + head).astype(np.uint32), zero.astype(np.uint32)),
     )
-    words = philox_2x32(of_head, ((query & ~8).astype(np.uint32), (key & ~8).astype(np.uint32)))
-    word = np.where((query & 8) == 0, words[0], words[1])
-    return np.where((key & 8) == 0, word & (DRAWS - 1), word >> 16).astype(np.int32) >= dropped
+    # the compiler knows `down` and `across` of each register, and then that the draws are the same
+    words = philox_2x32(
+        of_head, ((query - down).astype(np.uint32), (key - across).astype(np.uint32))
+    )
+    word = np.where(down == 0, words[0], words[1])
+    return np.where(across == 0, word & (DRAWS - 1), word >> 16).astype(np.int32) >= dropped
 
 
 @function

@@ -707,6 +707,8 @@ def of_queries(form: Form) -> Kernel:
         def block(j):
             return j if blocks is None else nth(blocks, bm, hm, i, j)
 
+        # a score function would read its arrays outside
+        beyond = form.score is not None and first + 64 > queries
         own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
         offset = layout_cast(stats[b, h, mine], "column")[:, None]
         total = layout_cast(delta[b, h, mine], "column")[:, None]
@@ -733,7 +735,7 @@ def of_queries(form: Form) -> Kernel:
                 p, slope = weights(
                     s,
                     offset,
-                    j < parts or column + n > whole,
+                    j < parts or column + n > whole or beyond,
                     b,
                     h,
                     (iota(64) + first)[:, None],
