@@ -819,7 +819,11 @@ def scaled_dot_product_attention(
         x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
         for x in (query, key, value)
     )
-    seed = query.new_empty(1).int().random_() if dropout_p else None
+    seed = None
+    if dropout_p:
+        import torch
+
+        seed = torch.randint(1 << 31, (1,), dtype=torch.int32, device=query.device)
     made = attention(q, k, v, causal=is_causal, scale=scale, dropout=dropout_p, seed=seed)
     return made if query.ndim == 4 else made.reshape(query.shape)
 

@@ -638,7 +638,8 @@ class Op(Generic[P]):
         options = {name: values[name] for name in self.options if name in values}
         if leading:
             return xp(self, **arrays, **options)
-        if self.batching != "merge" or any(options[name] for name in self.functions):
+        shared = [name for name in arrays if not self.operands[name].dims]
+        if self.batching != "merge" or shared or any(options[name] for name in self.functions):
             calls = [
                 self._packed_call(xp, {name: x[number] for name, x in arrays.items()}, options)
                 for number in range(size)

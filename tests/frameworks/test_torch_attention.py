@@ -138,6 +138,37 @@ def test_a_layer_trains(how: str, target: str, monkeypatch: pytest.MonkeyPatch) 
     assert all(ours < 1.05 * other for ours, other in zip(*errors, strict=True)), errors
 
 
+@pytest.mark.parametrize("how", ["", *HOW[::2]])
+def test_dropout_follows_the_generator(
+    how: str, target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.undo()
+    monkeypatch.setenv("NUMPIPE_TARGET", target)
+    device = "cuda" if target == "gpu" else "cpu"
+    q, k = (torch.randn(1, 2, 200, 64, device=device).half().requires_grad_() for _ in range(2))
+    v = torch.ones_like(q).requires_grad_()
+    attend: Any = functools.partial(sdpa, dropout_p=0.4)
+    if "checkpoint" in how:
+        attend = functools.partial(torch.utils.checkpoint.checkpoint, attend, use_reentrant=False)
+    if "compile" in how:
+        attend = torch.compile(
+            attend, fullgraph=True, backend="inductor" if target == "gpu" else "aot_eager"
+        )
+
+    def run(seed: int) -> list[Any]:
+        torch.manual_seed(seed)
+        y = attend(q, k, v)
+        return [y, attend(q, k, v), *torch.autograd.grad(y.float().square().sum(), (q, k, v))]
+
+    first, again, other = run(1), run(1), run(2)
+    assert all(map(torch.equal, first, again)) and not torch.equal(first[0], first[1])
+    assert not any(map(torch.equal, first, other))
+    # rows of y are weights that are kept, since v is 1; sum(y) = sum(v * dv) if dv keeps the same
+    y, dv = first[0].detach().double(), first[4].double()
+    assert abs(y.mean() - 1) < 0.01 and y[..., 0].std() > 0.03
+    torch.testing.assert_close(dv.sum(), 2 * y.square().sum(), rtol=1e-3, atol=0)
+
+
 def test_an_array_of_a_function_that_requires_a_gradient_is_refused() -> None:
     q, (bias,) = tensors(4)[0].requires_grad_(), tensors(4, grad=True)[:1]
     for arrays in ((q, q, q), (q.detach(),) * 3):
@@ -195,10 +226,6 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "mask": (
         lambda: sdpa(Q, K, V, torch.ones(9, 7)),
         "attn_mask is not supported; fix: pass is_causal=True",
-    ),
-    "dropout": (
-        lambda: sdpa(Q, K, V, dropout_p=0.1),
-        "dropout is not supported, got dropout_p = 0.1; fix: pass dropout_p=0.0",
     ),
     "heads": (
         lambda: sdpa(Q, K[:, :2], V[:, :2]),

@@ -54,6 +54,13 @@ def front(op: Op) -> Callable:
             for name, array in zip(op.operands, arrays, strict=True)
             if array is not None or name not in op.optional
         }
+        if op.gradients and not callable(op.composite):
+            derived = [name for names in op.gradients for name in names]
+            given |= {
+                name: _underived(op.name, name)(array)
+                for name, array in given.items()
+                if name not in derived
+            }
         swapped = tuple(isinstance(array, _Swapped) for array in given.values())
         values = Statics(zip(op.options, options, strict=True))
         form = _Form(op, values, target, tuple(given), swapped)
@@ -164,6 +171,25 @@ class _Form:
 
 
 # ---- derivatives
+@functools.cache
+def _underived(op: str, name: str) -> Callable[[Any], Any]:
+    """Return the function that returns an operand, and raises SpecError where it is
+    differentiated."""
+
+    @jax.custom_vjp
+    def same(array: Any) -> Any:
+        return array
+
+    def refuse(array: Any) -> None:
+        raise SpecError(
+            f"numpipe.jax.{op}: jax.grad with respect to '{name}', which this op does not compute; "
+            "fix: pass jax.lax.stop_gradient(array)"
+        )
+
+    same.defvjp(refuse, lambda *_: None)
+    return same
+
+
 @functools.cache
 def _differentiable(form: _Form) -> Callable[..., tuple]:
     """Return a differentiable call as a function of its arrays."""
