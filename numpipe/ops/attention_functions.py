@@ -78,24 +78,26 @@ def scalars_of(dropout: float) -> dict[str, int]:
 
 
 @function
+def words(key, first, second):
+    """Return two random words for tiles of integers."""
+    return philox_2x32(key.astype(np.uint32), (first.astype(np.uint32), second.astype(np.uint32)))
+
+
+@function
 def kept(seed, dropped, head, query, key):
     """Return which weights dropout keeps, for int32 tiles of queries and keys, and the number of
     the head among those of all batches.
 
     The seed and the head give the key of a generator. A number of it has the draws of four weights,
     of two queries and two keys that are 8 apart: a lane has all four of them, whether queries or
-    keys are the rows of an accumulator."""
+    keys are the rows of an accumulator.
+    """
     zero, down, across = query * 0, query & 8, key & 8
-    of_head, _ = philox_2x32(
-        (zero + seed[0]).astype(np.uint32),
-        ((zero + head).astype(np.uint32), zero.astype(np.uint32)),
-    )
+    of_head, _ = words(zero + seed[0], zero + head, zero)
     # the compiler knows `down` and `across` of each register, and then that the draws are the same
-    words = philox_2x32(
-        of_head, ((query - down).astype(np.uint32), (key - across).astype(np.uint32))
-    )
-    word = np.where(down == 0, words[0], words[1])
-    return np.where(across == 0, word & (DRAWS - 1), word >> 16).astype(np.int32) >= dropped
+    even, odd = words(of_head, query - down, key - across)
+    word = np.where(down == 0, even, odd) >> (across * 2).astype(np.uint32)
+    return (word & (DRAWS - 1)).astype(np.int32) >= dropped
 
 
 @function
