@@ -109,7 +109,7 @@ def kernel(config: Config, form: Form) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
-        seed,
+        seeds,
         o,
         lse,
         *,
@@ -233,7 +233,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 if form.dropout:  # after the sums: the others do not weigh more
                     query = (iota(64) + (row + wg * 64))[:, None]
                     key = (iota(config.keys) + n * config.keys)[None, :]
-                    e = np.where(kept(seed, dropped, b * heads + h, query, key), e, 0.0)
+                    e = np.where(kept(seeds, dropped, b * heads + h, query, key), e, 0.0)
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 
@@ -358,6 +358,7 @@ def _result(
     diagonal: int,
     dropout: float,
     seed: Any = None,
+    lse: Any = None,
     blocks: Any = None,
     exact: bool = True,
     batch_invariant: bool = False,
@@ -384,6 +385,12 @@ def _result(
         raise SpecError(
             f"attention: dropout={dropout} needs a seed, an int32 array of one element on the "
             "device of q; fix: seed=np.array([7], np.int32)"
+        )
+    wanted = Form(0, layout=layout, sums=True).results(q)[1].shape
+    if lse is not None and tuple(lse.shape) != wanted:
+        raise SpecError(
+            f"attention_backward: 'lse' must have the shape {wanted}, got "
+            f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
         )
     check_heads(q, k, layout)
     check_function("score", score)
@@ -508,28 +515,6 @@ TYPES, SUMS = ("float16", "bfloat16"), Operand("batch m n", ("float32",))
 QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
 
-def _gradient_of_q(
-    q: Any,
-    k: Any,
-    lse: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    layout: str,
-    causal: bool,
-    diagonal: int,
-    dropout: float,
-    seed: Any,
-) -> ArrayType:
-    """Return the shape and type of dq. Raises SpecError if the operands do not match."""
-    wanted = Form(0, layout=layout, sums=True).results(q)[1].shape
-    if tuple(lse.shape) != wanted:
-        raise SpecError(
-            f"attention_backward: 'lse' must have the shape {wanted}, got "
-            f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
-        )
-    return _result(q, k, score, mask, layout, causal, diagonal, dropout, seed)
-
-
 def _launch_backward(
     q: ArrayInfo,
     k: ArrayInfo,
@@ -566,7 +551,7 @@ def _launch_backward(
         **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
         **{"grad_o": QUERIES, "grad_lse": SUMS, "seed": SEED},
     },
-    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    results={"dq": _result, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
     functions=("score", "mask"),
@@ -794,20 +779,17 @@ def scaled_dot_product_attention(
             f"call torch.nn.functional.{name}"
         )
     shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
-    if not query.ndim == key.ndim == value.ndim >= 3:
-        raise SpecError(
-            f"{name}: {shapes}: all must have the same number of dimensions, three or more, (…, "
-            "heads, length, depth)"
-        )
     batch = -3 if query.ndim > 3 else -2
     if (
-        query.shape[:batch] != key.shape[:batch]
+        not query.ndim == key.ndim >= 3
+        or query.shape[:batch] != key.shape[:batch]
         or key.shape != value.shape
         or query.shape[-1] != key.shape[-1]
     ):
         raise SpecError(
-            f"{name}: {shapes}: batches and depths must be equal, and key and value must have one "
-            "shape; fix: expand(), transpose() or pad the arrays before the call"
+            f"{name}: {shapes}: all must have the same number of dimensions, three or more, (…, "
+            "heads, length, depth), batches and depths must be equal, and key and value must have "
+            "one shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     heads, shared = query.shape[-3], key.shape[-3]
     if query.ndim > 3 and heads != shared and not enable_gqa:
@@ -815,10 +797,7 @@ def scaled_dot_product_attention(
             f"{name}: query has {heads} heads, key {shared}; fix: pass "
             "enable_gqa=True if each key head serves several query heads"
         )
-    q, k, v = (
-        x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
-        for x in (query, key, value)
-    )
+    q, k, v = (x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4) for x in (query, key, value))
     seed = None
     if dropout_p:
         import torch

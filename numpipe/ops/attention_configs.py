@@ -200,7 +200,7 @@ class Form:
         """Parameters of the kernel that it does without."""
         pairs = zip(("score", "mask"), self.arrays, strict=True)
         names = [each for name, count in pairs for each in of_function(name)[count:]]
-        names += ["seed", "dropped"] * (not self.dropout)
+        names += ["seeds", "dropped"] * (not self.dropout)
         return names + ["blocks"] * (self.mask is None)
 
     @property

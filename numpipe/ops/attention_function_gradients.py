@@ -55,7 +55,7 @@ def scores(form: Form) -> tuple[Function, Function]:
     @function
     def weights(s, stats, masked, b, h, query, key, sizes, arrays):
         queries, keys, heads, diagonal, scale, dropped = sizes
-        score_0, score_1, score_2, mask_0, mask_1, mask_2, seed = arrays
+        score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
         i, j, factor, slope = query, key, scale * math.log2(math.e), 1.0
         if masked:
             i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
@@ -72,7 +72,7 @@ def scores(form: Form) -> tuple[Function, Function]:
             s = np.where(key < keys, s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
-            p = np.where(kept(seed, dropped, b * heads + h, query, key), p, -p)
+            p = np.where(kept(seeds, dropped, b * heads + h, query, key), p, -p)
         return p, slope
 
     @function
@@ -113,7 +113,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
-        seed,
+        seeds,
         dk,
         dv,
         *,
@@ -165,7 +165,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
                     (iota(ROWS) + row)[None, :],
                     (iota(64) + (first + axis_index("wg") * 64))[:, None],
                     (queries, keys, q.shape[form.heads], diagonal, scale, dropped),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seed),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 if dv is not None:
                     weighed = np.maximum(p, 0.0) if form.dropout else p

@@ -84,7 +84,7 @@ def words(key, first, second):
 
 
 @function
-def kept(seed, dropped, head, query, key):
+def kept(seeds, dropped, head, query, key):
     """Return which weights dropout keeps, for int32 tiles of queries and keys, and the number of
     the head among those of all batches.
 
@@ -93,7 +93,7 @@ def kept(seed, dropped, head, query, key):
     keys are the rows of an accumulator.
     """
     zero, down, across = query * 0, query & 8, key & 8
-    of_head, _ = words(zero + seed[0], zero + head, zero)
+    of_head, _ = words(zero + seeds[0], zero + head, zero)
     # the compiler knows `down` and `across` of each register, and then that the draws are the same
     even, odd = words(of_head, query - down, key - across)
     word = np.where(down == 0, even, odd) >> (across * 2).astype(np.uint32)

@@ -681,7 +681,7 @@ def of_queries(form: Form) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
-        seed,
+        seeds,
         dq,
         *,
         scale,
@@ -741,7 +741,7 @@ def of_queries(form: Form) -> Kernel:
                     (iota(64) + first)[:, None],
                     (iota(n) + column)[None, :],
                     (queries, keys, heads, diagonal, scale, dropped),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seed),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 dp = wgmma_wait(dp)
                 grad_s = slopes(p, dp, total, slope, dropped)

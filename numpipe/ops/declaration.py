@@ -564,6 +564,12 @@ class Op(Generic[P]):
         names |= {each for name, of in self.functions.items() if name in names for each in of}
         return [name for name in (*self.operands, *self.results) if name in names]
 
+    @functools.cached_property
+    def underived(self) -> set[str]:
+        """Operands without a gradient, of an op whose others have gradients."""
+        names = {name for names in self.gradients for name in names}
+        return {*self.operands} - names if names and not callable(self.composite) else set()
+
     def gradients_of(
         self,
         xp: Any,

@@ -217,7 +217,10 @@ def never(batch, head, query, key):
         ({"mask": functions.causal, "causal": True}, "causal=True and a mask; fix: leave causal"),
         ({"score": (functions.alibi, 3.0)}, "'score_0' .*: a float is not an array"),
         ({"score": (functions.alibi, *[np.ones(2)] * 4)}, "score: a function takes up to 3 arrays"),
-        ({"dropout": 0.1}, "dropout=0.1 needs a seed, an int32 array of one element .*; fix: seed="),
+        (
+            {"dropout": 0.1},
+            "dropout=0.1 needs a seed, an int32 array of one element .*; fix: seed=",
+        ),
         ({"dropout": 1.1}, r"dropout must be a number of 0…1, got 1.1"),
     ],
 )

@@ -54,13 +54,8 @@ def front(op: Op) -> Callable:
             for name, array in zip(op.operands, arrays, strict=True)
             if array is not None or name not in op.optional
         }
-        if op.gradients and not callable(op.composite):
-            derived = [name for names in op.gradients for name in names]
-            given |= {
-                name: _underived(op.name, name)(array)
-                for name, array in given.items()
-                if name not in derived
-            }
+        for name in op.underived.intersection(given):
+            given[name] = _underived(f"{op.name}: '{name}'", given[name])
         swapped = tuple(isinstance(array, _Swapped) for array in given.values())
         values = Statics(zip(op.options, options, strict=True))
         form = _Form(op, values, target, tuple(given), swapped)
@@ -171,23 +166,20 @@ class _Form:
 
 
 # ---- derivatives
-@functools.cache
-def _underived(op: str, name: str) -> Callable[[Any], Any]:
-    """Return the function that returns an operand, and raises SpecError where it is
-    differentiated."""
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _underived(what: str, array: Any) -> Any:
+    """Return an operand, and raise SpecError where it is differentiated."""
+    return array
 
-    @jax.custom_vjp
-    def same(array: Any) -> Any:
-        return array
 
-    def refuse(array: Any) -> None:
-        raise SpecError(
-            f"numpipe.jax.{op}: jax.grad with respect to '{name}', which this op does not compute; "
-            "fix: pass jax.lax.stop_gradient(array)"
-        )
+def _refuse(what: str, _: Any) -> Any:
+    raise SpecError(
+        f"numpipe.jax.{what} is differentiated, which this op does not compute; fix: pass "
+        "jax.lax.stop_gradient(array)"
+    )
 
-    same.defvjp(refuse, lambda *_: None)
-    return same
+
+_underived.defvjp(_refuse, _refuse)
 
 
 @functools.cache
