@@ -647,8 +647,8 @@ def attention(
                 (batches, heads, queries); -inf where a query sees no key
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
-                differ from run to run, unless there are functions; all other results are always
-                reproducible
+                differ from run to run, unless there are functions or dropout; all other results are
+                always reproducible
     batch_invariant
                 let the bits of a row of the result and its sum depend only on its query, and on
                 the keys and values that it sees: not on the number of queries, heads and batches,
@@ -666,8 +666,8 @@ def attention(
     Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
     column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
     key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
-    blocks of which it hides a part. There are no gradients of the functions' arrays: PyTorch raises
-    SpecError for one that requires a gradient.
+    blocks of which it hides a part. There are no gradients of the functions' arrays: PyTorch
+    raises SpecError for one that requires a gradient, and JAX for one that is differentiated.
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with

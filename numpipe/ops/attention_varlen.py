@@ -150,10 +150,19 @@ def _result(
     cu_seqlens_q: Any,
     exact: bool = True,
     batch_invariant: bool = False,
+    score: Any = None,
+    mask: Any = None,
+    deterministic: bool = False,
 ) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
     for options that contradict each other."""
     check_invariant("attention_varlen", exact, batch_invariant)
+    if score or mask or deterministic:
+        raise SpecError(
+            "attention_varlen: score, mask and deterministic=True are not supported; fix: call "
+            "numpipe.ops.attention, with a mask function that compares the documents of query and "
+            "key"
+        )
     check_heads(q, k, "shd")
     if not cu_seqlens_q.shape[0]:
         raise SpecError("attention_varlen: 'cu_seqlens_q' must have sequences + 1 elements, got 0")
@@ -340,6 +349,9 @@ def attention_varlen(
     exact: bool = True,
     return_lse: bool = False,
     batch_invariant: bool = False,
+    score: Any = None,
+    mask: Any = None,
+    deterministic: bool = False,
     debug: bool = False,
     out: Any = None,
     target: str | None = None,
@@ -367,6 +379,8 @@ def attention_varlen(
     batch_invariant
                 let the bits of a row depend on nothing but its query, keys and values, as for
                 `attention`, whose rows then have the same bits
+    score, mask, deterministic
+                must be left out: use `attention` with a mask function of documents
     debug       let lengths that decrease, or exceed the arrays, fail the launch on the GPU; without
                 it, such a sequence has no position, or ends with the array. The simulator reports
                 them always
