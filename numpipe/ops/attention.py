@@ -53,8 +53,6 @@ from .attention_functions import (
     check_function,
     kept,
     nth,
-    scalars_of,
-    share,
     visible_blocks,
 )
 from .attention_gradients import launch_gradients
@@ -116,7 +114,6 @@ def kernel(config: Config, form: Form) -> Kernel:
         scale,
         diagonal,
         group,
-        dropped,
     ):
         """Compute o = softmax2(scale q k^T) v, with powers of two, and lse, the logarithms of the
         sums. `group` is the number of heads whose tiles are interleaved."""
@@ -233,7 +230,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 if form.dropout:  # after the sums: the others do not weigh more
                     query = (iota(64) + (row + wg * 64))[:, None]
                     key = (iota(config.keys) + n * config.keys)[None, :]
-                    e = np.where(kept(seeds, dropped, b * heads + h, query, key), e, 0.0)
+                    e = np.where(kept(seeds, form.dropped, b * heads + h, query, key), e, 0.0)
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 
@@ -339,8 +336,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     acc = wgmma_wait(wgmma(acc, p, v_tile))
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
-            factor = share(dropped) if form.dropout else 1.0
-            out = (acc * np.where(weight > 0.0, factor / weight, 0.0)[:, None]).astype(o.dtype)
+            out = (acc * np.where(weight > 0.0, form.share / weight, 0.0)[:, None]).astype(o.dtype)
             o[place(b, h, own, ds(0, form.depth))] = out
             if lse is not None:
                 lse[b, h, own] = (top * unit + np.log2(weight)) * math.log(2)
@@ -469,7 +465,6 @@ def _launch(
         scale=scale * math.log2(math.e) if score is None else scale,
         diagonal=diagonal,
         group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
-        **scalars_of(dropout),
         **place,
     )
 
@@ -485,7 +480,7 @@ def fitting(
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
     if form.functions:
-        return with_functions(form.depth, exact, form.mask is not None or form.dropout)
+        return with_functions(form.depth, exact, form.mask is not None or form.dropout > 0)
     if batch_invariant:
         return choose(form.depth)
     device = launch.gpu_state().device
@@ -543,7 +538,7 @@ def _launch_backward(
     form, of_functions = Form.of(q.shape[3], causal, layout, depths=DEPTHS, **functions)
     arrays = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
     options = form, diagonal, scale, deterministic, place
-    launch_gradients(*arrays, *options, of_functions=of_functions, **scalars_of(dropout))
+    launch_gradients(*arrays, *options, of_functions=of_functions)
 
 
 @op(
@@ -655,7 +650,7 @@ def attention(
                 nor on a mask that hides nothing from it. The config is then the same for all shapes
                 of a depth. The gradients of k and v add up queries, so they have no such option
     dropout     probability with which a weight is dropped after the softmax; the others are divided
-                by 1 - dropout. It is rounded to a multiple of 2**-16
+                by 1 - dropout. It is rounded to a multiple of 2**-16; kernels are compiled for each
     seed        int32 array of one element, on the device of q, which dropout needs. What is dropped
                 depends on it and on the batch, head, query and key alone
     out         array for the result, or with return_lse a pair of arrays; allocated by default

@@ -14,7 +14,6 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -33,7 +32,7 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec
 from .attention_configs import Form
-from .attention_functions import caller, kept, nth, share, visible_blocks
+from .attention_functions import caller, kept, nth, visible_blocks
 from .op_outputs import Place
 
 ROWS = 64
@@ -54,7 +53,7 @@ def scores(form: Form) -> tuple[Function, Function]:
 
     @function
     def weights(s, stats, masked, b, h, query, key, sizes, arrays):
-        queries, keys, heads, diagonal, scale, dropped = sizes
+        queries, keys, heads, diagonal, scale = sizes
         score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
         i, j, factor, slope = query, key, scale * math.log2(math.e), 1.0
         if masked:
@@ -72,13 +71,13 @@ def scores(form: Form) -> tuple[Function, Function]:
             s = np.where(key < keys, s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
-            p = np.where(kept(seeds, dropped, b * heads + h, query, key), p, -p)
+            p = np.where(kept(seeds, form.dropped, b * heads + h, query, key), p, -p)
         return p, slope
 
     @function
-    def slopes(p, dp, total, slope, dropped):
+    def slopes(p, dp, total, slope):
         if form.dropout:
-            dp, p = np.where(p > 0.0, dp * share(dropped), 0.0), np.abs(p)
+            dp, p = np.where(p > 0.0, dp * form.share, 0.0), np.abs(p)
         return p * (dp - total) * slope.astype(np.float32)
 
     return weights, slopes
@@ -119,7 +118,6 @@ def of_keys(form: Form, *absent: str) -> Kernel:
         *,
         scale,
         diagonal,
-        dropped,
     ):
         queries, keys = q.shape[form.positions], k.shape[form.positions]
         sharing = q.shape[form.heads] // k.shape[form.heads]
@@ -164,22 +162,20 @@ def of_keys(form: Form, *absent: str) -> Kernel:
                     hk * sharing + h,
                     (iota(ROWS) + row)[None, :],
                     (iota(64) + (first + axis_index("wg") * 64))[:, None],
-                    (queries, keys, q.shape[form.heads], diagonal, scale, dropped),
+                    (queries, keys, q.shape[form.heads], diagonal, scale),
                     (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 if dv is not None:
-                    weighed = np.maximum(p, 0.0) if form.dropout else p
+                    weighed = np.maximum(p, 0.0) * form.share if form.dropout else p
                     dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
                 if dk is not None:  # only now: the functions need registers
                     dp = wgmma_wait(wgmma(None, v_tile.at[own, :], do_tile.T))
-                    grad_s = slopes(p, dp, delta_tile[...][None, :], slope, dropped)
+                    grad_s = slopes(p, dp, delta_tile[...][None, :], slope)
                     dk_acc = wgmma(dk_acc, grad_s.astype(q.dtype), q_tile)
         mine = place(b, hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
         if dk is not None:
             dk[mine] = (dk_acc * scale).astype(dk.dtype)
         if dv is not None:
-            if form.dropout:
-                dv_acc = dv_acc * share(dropped)
             dv[mine] = dv_acc.astype(dv.dtype)
 
     return attention_function_gradients  # type: ignore[no-any-return]
@@ -191,17 +187,19 @@ def launch_function_gradients(
     dv: ArrayInfo,
     form: Form,
     arrays: Sequence[ArrayInfo],
+    diagonal: int,
+    scale: float,
     place: Place,
-    **numbers: Any,
 ) -> None:
     """Compute dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
-    `arrays` are those of the form's functions, `numbers` the scalars of kernels."""
+    `arrays` are those of the form's functions."""
     listed = with_lists(read, form, arrays, ROWS, BLOCK, place, by_keys=True)
+    numbers = {"scale": scale, "diagonal": diagonal, **place}
     if form.depth <= 128:
-        of_keys(form)(*read, *listed, dk, dv, **numbers, **place)
+        of_keys(form)(*read, *listed, dk, dv, **numbers)
     else:  # registers do not have room for both
-        of_keys(form, "dv")(*read, *listed, dk, **numbers, **place)
-        of_keys(form, "dk")(*read, *listed, dv, **numbers, **place)
+        of_keys(form, "dv")(*read, *listed, dk, **numbers)
+        of_keys(form, "dk")(*read, *listed, dv, **numbers)
 
 
 def with_lists(

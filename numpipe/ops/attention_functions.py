@@ -35,6 +35,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
+from ..language.tiles.mathematics import mullo
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.reduce import partial_sum
 from ..language.tiles.refs import ds
@@ -67,20 +68,9 @@ def caller(name: str, of: Function, count: int) -> Function:
     return generated(text, f"call of {name} with {count} arrays", {"of": of})
 
 
-DRAWS = 1 << 16
-"""numbers that a draw of dropout may be"""
-
-
-def scalars_of(dropout: float) -> dict[str, int]:
-    """Return the scalar of kernels with dropout: the number of draws for which a weight is
-    dropped."""
-    return {"dropped": round(dropout * DRAWS)} if dropout > 0 else {}
-
-
-@function
-def words(key, first, second):
-    """Return two random words for tiles of integers."""
-    return philox_2x32(key.astype(np.uint32), (first.astype(np.uint32), second.astype(np.uint32)))
+HEADS = 0x5EBCA6B1
+"""how far the keys of two heads are apart in the generator of dropout: seeds that follow each other
+share no head"""
 
 
 @function
@@ -92,18 +82,13 @@ def kept(seeds, dropped, head, query, key):
     of two queries and two keys that are 8 apart: a lane has all four of them, whether queries or
     keys are the rows of an accumulator.
     """
-    zero, down, across = query * 0, query & 8, key & 8
-    of_head, _ = words(zero + seeds[0], zero + head, zero)
+    down, across = query & 8, key & 8
     # the compiler knows `down` and `across` of each register, and then that the draws are the same
-    even, odd = words(of_head, query - down, key - across)
+    number, seed = (query * 0 + head).astype(np.uint32), (query * 0 + seeds[0]).astype(np.uint32)
+    i, j = (query - down).astype(np.uint32), (key - across).astype(np.uint32)
+    even, odd = philox_2x32(mullo(number, HEADS) + seed, (i, j))
     word = np.where(down == 0, even, odd) >> (across * 2).astype(np.uint32)
-    return (word & (DRAWS - 1)).astype(np.int32) >= dropped
-
-
-@function
-def share(dropped):
-    """Return what weights that are kept are multiplied by."""
-    return DRAWS / max(1, DRAWS - dropped)
+    return (word & 0xFFFF).astype(np.int32) >= dropped
 
 
 @function

@@ -686,7 +686,6 @@ def of_queries(form: Form) -> Kernel:
         *,
         scale,
         diagonal,
-        dropped,
     ):
         queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
         tiles = cdiv(queries, rows)
@@ -740,11 +739,11 @@ def of_queries(form: Form) -> Kernel:
                     h,
                     (iota(64) + first)[:, None],
                     (iota(n) + column)[None, :],
-                    (queries, keys, heads, diagonal, scale, dropped),
+                    (queries, keys, heads, diagonal, scale),
                     (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 dp = wgmma_wait(dp)
-                grad_s = slopes(p, dp, total, slope, dropped)
+                grad_s = slopes(p, dp, total, slope)
                 acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
         dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
@@ -770,7 +769,6 @@ def launch_gradients(
     of_k: tuple = (),
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
-    **of_dropout: int,
 ) -> None:
     """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
     their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
@@ -788,20 +786,20 @@ def launch_gradients(
     prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
     # beyond these, the mask hides all or nothing
     diagonal = max(-queries, min(diagonal, keys))
-    scalars = {"scale": scale, "diagonal": diagonal, **of_dropout}
+    scalars = {"scale": scale, "diagonal": diagonal, **place}
     # of one head of queries: a CTA loops over those that share its keys
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     read = q, k, v, grad, stats, delta
     if keys and form.functions:
-        launch_function_gradients(read, dk, dv, form, of_functions, place, **scalars)
+        launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
         run = of_keys(form, not deterministic)
         log2 = scale * math.log2(math.e)
-        run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars, **place)
+        run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *listed, dq, **scalars, **place)
+        of_queries(form)(*read, *listed, dq, **scalars)
     else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

@@ -260,7 +260,7 @@ run(
     diagonal=0,
     group=1,
 )
-FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1), dropout=True)
+FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1), dropout=0.125)
 for name, made, rows, outputs in (
     ("keys", function_keys(FORM), (256, 128), (128, 128)),
     ("queries", of_queries(FORM), (128, 256), (128,)),
@@ -275,7 +275,6 @@ for name, made, rows, outputs in (
         *(out(1, 1, size, 64) for size in outputs),
         scale=np.float32(0.1),
         diagonal=0,
-        dropped=8000,
     )
 for name, depth, queries in (("keys", 64, 384), ("keys", 128, 256), ("wide keys", 256, 256)):
     run(

@@ -68,7 +68,7 @@ class Case(Shapes):
         """Return what dropout multiplies the weights by."""
         i, j = np.ogrid[: self.queries, : self.keys]
         heads = np.arange(self.batches * self.heads).reshape(self.batches, self.heads, 1, 1)
-        word = np.where(i & 8, *words(words(self.seed, heads, 0)[0], i & ~8, j & ~8)[::-1])
+        word = np.where(i & 8, *words(self.seed + heads * 0x5EBCA6B1, i & ~8, j & ~8)[::-1])
         draw = np.where(j & 8, word >> np.uint64(16), word & np.uint64(0xFFFF))
         return np.where(draw >= round(self.dropout * 2**16), 1 / (1 - self.dropout), 0.0)
 
