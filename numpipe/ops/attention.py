@@ -59,7 +59,7 @@ from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
 from .derivatives import derivative
-from .op_outputs import Place, same
+from .op_outputs import Arrays, Place, same
 from .operands import loaded
 
 __all__ = ["attention", "attention_blocks"]
@@ -440,7 +440,7 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    functions = {"score": score, "mask": mask, "dropout": dropout, "seed": seed}
+    functions: Any = {"score": score, "mask": mask, "dropout": dropout, "seed": seed}
     form, of_functions = Form.of(depth, causal, layout, lse is not None, **functions)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
@@ -511,17 +511,8 @@ QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
 
 def _launch_backward(
-    q: ArrayInfo,
-    k: ArrayInfo,
-    v: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo,
-    grad_o: ArrayInfo,
-    grad_lse: ArrayInfo | None,
+    arrays: Arrays,
     seed: ArrayInfo | None,
-    dq: ArrayInfo,
-    dk: ArrayInfo,
-    dv: ArrayInfo,
     score: tuple | None,
     mask: tuple | None,
     score_gradient: Function | None,
@@ -534,11 +525,16 @@ def _launch_backward(
     place: Place,
 ) -> None:
     slope = score_gradient or (score and derivative(score[0]))
-    functions = {"score": score, "mask": mask, "slope": slope, "dropout": dropout, "seed": seed}
-    form, of_functions = Form.of(q.shape[3], causal, layout, depths=DEPTHS, **functions)
-    arrays = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
+    functions: Any = {
+        "score": score,
+        "mask": mask,
+        "slope": slope,
+        "dropout": dropout,
+        "seed": seed,
+    }
+    form, of_functions = Form.of(arrays["q"].shape[3], causal, layout, depths=DEPTHS, **functions)
     options = form, diagonal, scale, deterministic, place
-    launch_gradients(*arrays, *options, of_functions=of_functions)
+    launch_gradients(arrays, *options, of_functions=of_functions)
 
 
 @op(

@@ -168,7 +168,6 @@ class Form:
         depths: tuple = WIDTHS,
         score: Any = None,
         mask: Any = None,
-        dropout: float = 0.0,
         seed: Any = None,
         **more: Any,
     ) -> tuple[Form, list[ArrayInfo]]:
@@ -177,8 +176,8 @@ class Form:
         (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
         more |= {"score": of_score, "mask": of_mask, "arrays": (len(for_score), len(for_mask))}
         width = next(each for each in depths if each >= depth)
-        given_seed = [seed] if dropout > 0 else []
-        return cls(width, *given, dropout=dropout, **more), [*for_score, *for_mask, *given_seed]
+        of_dropout = [seed] if more.get("dropout") else []
+        return cls(width, *given, **more), [*for_score, *for_mask, *of_dropout]
 
     @property
     def functions(self) -> bool:

@@ -50,7 +50,7 @@ from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form
 from .attention_function_gradients import launch_function_gradients, scores, with_lists
 from .attention_functions import nth
-from .op_outputs import Place, allocated
+from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
 
 LINES = 64 * 64 // 32
@@ -751,16 +751,7 @@ def of_queries(form: Form) -> Kernel:
 
 
 def launch_gradients(
-    q: ArrayInfo,
-    k: ArrayInfo,
-    v: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo,
-    grad: ArrayInfo,
-    grad_lse: ArrayInfo | None,
-    dq: ArrayInfo,
-    dk: ArrayInfo,
-    dv: ArrayInfo,
+    arrays: Arrays,
     form: Form,
     diagonal: int,
     scale: float | None,
@@ -770,9 +761,12 @@ def launch_gradients(
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
-    their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
-    q, k, v, grad = loaded("attention", {"q": q, "k": k, "v": v, "grad_o": grad}, place)
+    """Compute dq, dk and dv from the operands and results of `attention_backward`. `of_k` and
+    `of_q` are the lists of the tiles of keys and queries, and their numbers, if there is a list;
+    `of_functions` are the arrays of the form's functions."""
+    operands = {name: arrays[name] for name in ("q", "k", "v", "grad_o")}
+    q, k, v, grad = loaded("attention", operands, place)
+    o, lse, grad_lse, dq, dk, dv = map(arrays.get, ("o", "lse", "grad_lse", "dq", "dk", "dv"))
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]

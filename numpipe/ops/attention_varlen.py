@@ -42,7 +42,7 @@ from .attention import (
 from .attention_configs import DEPTHS, Form
 from .attention_gradients import BLOCK, KEYS, launch_gradients
 from .declaration import Operand, op
-from .op_outputs import Place, allocated, same
+from .op_outputs import Arrays, Place, allocated, same
 from .operands import loaded
 
 __all__ = ["attention_varlen"]
@@ -257,18 +257,11 @@ OPERANDS: dict[str, str | Operand] = {
 
 
 def _launch_backward(
+    arrays: Arrays,
     q: ArrayInfo,
     k: ArrayInfo,
-    v: ArrayInfo,
     cu_seqlens_q: ArrayInfo,
     cu_seqlens_k: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo,
-    grad_o: ArrayInfo,
-    grad_lse: ArrayInfo | None,
-    dq: ArrayInfo,
-    dk: ArrayInfo,
-    dv: ArrayInfo,
     causal: bool,
     diagonal: int,
     align: str,
@@ -281,9 +274,8 @@ def _launch_backward(
     at_end = align == "end"
     lists = _tiles(KEYS, 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
     of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
-    given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
-    arrays = [info and _batch(info) for info in given]
-    launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)  # type: ignore[call-arg]
+    arrays = {name: info and _batch(info) for name, info in arrays.items()}
+    launch_gradients(arrays, form, 0, scale, False, place, lists, of_q)
 
 
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:
