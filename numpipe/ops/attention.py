@@ -445,8 +445,8 @@ def _launch(
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if config is None or batch_invariant:
-        sizes = q.shape[form.positions], k.shape[form.positions], heads
-        config = fitting(form, exact, batch_invariant, *sizes)
+        counts = q.shape[form.positions], k.shape[form.positions], heads
+        config = fitting(form, exact, batch_invariant, *counts)
     elif config.alone and form.functions:
         raise SpecError(
             "attention: a config with alone=True has no score, mask or dropout; fix: leave config "
@@ -454,10 +454,8 @@ def _launch(
         )
     arrays = loaded("attention", {"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
-    if mask is not None:
-        arrays.append(
-            blocks or visible_blocks(q, k, form, of_functions, config.rows, config.keys, place)
-        )
+    sizes = config.rows, config.keys
+    arrays += [blocks] if blocks else visible_blocks(q, k, form, of_functions, *sizes, place)
     kernel(config, form)(
         *arrays,
         *of_functions,

@@ -193,26 +193,11 @@ def launch_function_gradients(
 ) -> None:
     """Compute dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
     `arrays` are those of the form's functions."""
-    listed = with_lists(read, form, arrays, ROWS, BLOCK, place, by_keys=True)
+    q, k, *_ = read
+    listed = *visible_blocks(q, k, form, arrays, ROWS, BLOCK, place, by_keys=True), *arrays
     numbers = {"scale": scale, "diagonal": diagonal, **place}
     if form.depth <= 128:
         of_keys(form)(*read, *listed, dk, dv, **numbers)
     else:  # registers do not have room for both
         of_keys(form, "dv")(*read, *listed, dk, **numbers)
         of_keys(form, "dk")(*read, *listed, dv, **numbers)
-
-
-def with_lists(
-    read: tuple[ArrayInfo, ...],
-    form: Form,
-    arrays: Sequence[ArrayInfo],
-    rows: int,
-    columns: int,
-    place: Place,
-    by_keys: bool = False,
-) -> Sequence[ArrayInfo]:
-    """Return the arrays of the form's functions, after the lists of visible blocks of its mask."""
-    if form.mask is None:
-        return arrays
-    q, k, *_ = read
-    return [visible_blocks(q, k, form, arrays, rows, columns, place, by_keys), *arrays]

@@ -209,12 +209,14 @@ def visible_blocks(
     place: Place,
     by_keys: bool = False,
     lists: ArrayInfo | None = None,
-) -> ArrayInfo:
+) -> list[ArrayInfo]:
     """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or
-    with `by_keys` of blocks of queries for each block of keys. `arrays` are those of the form's
-    functions."""
+    with `by_keys` of blocks of queries for each block of keys; nothing if the form has no mask.
+    `arrays` are those of the form's functions."""
+    if form.mask is None:
+        return []
     queries, keys = (x.shape[form.positions] for x in (q, k))
-    mask: Any = form.mask
+    mask = form.mask
     shape, sharing = shape_of(q, k, mask, rows, columns, form.layout, by_keys)
     flags = allocated(q, shape, place, np.int32)
     made = classify(mask, form.arrays[1], rows, columns, by_keys)
@@ -229,7 +231,7 @@ def visible_blocks(
             f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "
             "a query sees a key"
         )
-    return lists
+    return [lists]
 
 
 def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:

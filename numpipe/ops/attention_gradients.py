@@ -48,8 +48,8 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form
-from .attention_function_gradients import launch_function_gradients, scores, with_lists
-from .attention_functions import nth
+from .attention_function_gradients import launch_function_gradients, scores
+from .attention_functions import nth, visible_blocks
 from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
 
@@ -793,7 +793,7 @@ def launch_gradients(
         run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
-        listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *listed, dq, **scalars)
+        lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
+        of_queries(form)(*read, *lists, *of_functions, dq, **scalars)
     else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)
