@@ -8,5 +8,6 @@ pytest.importorskip("torch")
 
 from tests.frameworks.test_torch_attention import (  # noqa: F401
     test_a_layer_trains,
+    test_dropout_follows_the_generator,
     test_masks_match_pytorch,
 )
