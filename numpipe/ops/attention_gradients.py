@@ -373,7 +373,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             base, of_head = 0, 0
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
-                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                of_head = stats.shape[2] * depth // 32
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
                 base = base + cta.place * depth // 32 + (cta.end - 1) * 2 * LINES + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
@@ -544,12 +544,12 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             if dq is not None:
                 k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
-                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                of_head = stats.shape[2] * depth // 32
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
                 base = base + cta.place * depth // 32 + (cta.end - 1) * 4 * LINES
                 base = base + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
-                if wg == 1:
+                if wg != 0:
                     share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
                 barrier_wait(written)
             for (
@@ -602,7 +602,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                         barrier_wait(free)
                     share(left)
                 barrier_wait(do_ready)
-                if wg == 1:
+                if wg != 0:
                     barrier_arrive(do_free)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)

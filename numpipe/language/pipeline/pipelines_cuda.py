@@ -26,7 +26,7 @@ from . import pipelines as source
 from .chains import Allocations
 from .operand_barriers import MANUAL, barriers_of, by_kind, check_groups
 from .operand_barriers_cuda import barrier_types
-from .ring import next_indices
+from .ring import first_indices, next_indices
 from .ring_cuda import RingType, counter_of
 from .steps import (
     advance,
@@ -157,11 +157,14 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
         )
 
 
-nb.struct_model(StepsType, lambda ty: [
-    ("loop", ty.loop),
-    ("k", nb.types.EphemeralPointer(I32)),
-    ("indices", nb.types.EphemeralPointer(ty.loop.grid)),
-])
+nb.struct_model(
+    StepsType,
+    lambda ty: [
+        ("loop", ty.loop),
+        ("k", nb.types.EphemeralPointer(I32)),
+        ("indices", nb.types.EphemeralPointer(ty.loop.grid)),
+    ],
+)
 
 
 def steps_type(
@@ -261,13 +264,9 @@ def steps_value(
         _load_once(builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(0, builder.gep(k, [0], name="numpipe.k"))
-    indices = nb.cgutils.alloca_once_value(builder, _first(builder, kind))
+    first = builder.apply(first_indices, (kind.grid,), (pipeline.grid,))
+    indices = nb.cgutils.alloca_once_value(builder, first)
     return builder.struct(steps, loop=loop, k=k, indices=indices)
-
-
-def _first(builder: Any, loop: LoopType) -> Any:
-    """Return the indices of a loop's first step."""
-    return builder.make_tuple(loop.grid, [nb.const(0)] * loop.rank)
 
 
 def _own_steps(builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
@@ -356,8 +355,8 @@ def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
 
 def _load_once(builder: Any, loop: LoopType, value: Any) -> None:
     """Call `steps.produce` for a loop that is known to have one step."""
-    given = value, _first(builder, loop), nb.const(0)
-    builder.apply(fill_step, (loop, loop.grid, I32), given)
+    first = builder.apply(first_indices, (loop.grid,), (builder.fields(loop, value).grid,))
+    builder.apply(fill_step, (loop, loop.grid, I32), (value, first, nb.const(0)))
     builder.apply(finish_loads, (loop,), (value,))
 
 

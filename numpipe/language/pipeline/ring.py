@@ -421,6 +421,12 @@ def unraveled(step: Any, grid: Sequence) -> tuple:
 
 
 @op
+def first_indices(grid: tuple) -> tuple:
+    """Return the grid indices of step 0."""
+    return (np.int32(0),) * len(grid)
+
+
+@op
 def next_indices(k: Any, indices: tuple, grid: tuple) -> tuple:
     """Return the grid indices of step k, from those of the step before. A division of k would take
     some hundred cycles."""
@@ -432,10 +438,10 @@ def counted(k: Any, indices: Sequence, grid: Sequence) -> tuple:
     if len(grid) == 1:
         return (k,)
     carry, found = 1, []
-    for index, size in zip(reversed(indices[1:]), reversed(grid[1:])):
-        carried = index + carry
-        carry = carried == size
-        found.append(carried - size * carry)
+    for before, size in zip(reversed(indices[1:]), reversed(grid[1:]), strict=True):
+        at = before + carry
+        carry = at == size
+        found.append(at - size * carry)
     return (indices[0] + carry, *reversed(found))
 
 

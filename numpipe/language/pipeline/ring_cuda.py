@@ -326,6 +326,12 @@ def _unravel(step: Any, grid: Any) -> Any:
     return builder.make_tuple(indices, [index.value for index in found])
 
 
+@cuda_meaning(source.first_indices)
+def _first_indices(grid: Any) -> Any:
+    builder, _ = yield grid
+    return builder.make_tuple(grid, [nb.const(0)] * len(grid))
+
+
 @cuda_meaning(source.next_indices)
 def _next_indices(k: Any, indices: Any, grid: Any) -> Any:
     builder, args = yield indices(I32, indices, indices)

@@ -54,6 +54,7 @@ from .ring import (
     each,
     ends,
     fill,
+    first_indices,
     next_indices,
     own_step,
     release,
@@ -299,8 +300,7 @@ def fill_step(loop, indices, k):  # type: ignore[no-untyped-def]
 
 @helper
 def produce(loop):  # type: ignore[no-untyped-def]
-    k = np.int32(0)
-    indices = unravel(k, loop.grid)
+    k, indices = np.int32(0), first_indices(loop.grid)
     while k < loop.total:
         fill_step(loop, indices, k)
         # not unrolled: the unrolled loop, which only waits for slots, was a third of the code that
