@@ -454,7 +454,7 @@ def _launch(
             "attention: a config with alone=True has no score, mask or dropout; fix: leave config "
             "out"
         )
-    arrays = loaded("attention", {"q": q, "k": k, "v": v}, place)
+    arrays = loaded({"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
     sizes = config.rows, config.keys
     arrays += [blocks] if blocks else visible_blocks(q, k, form, of_functions, *sizes, place)

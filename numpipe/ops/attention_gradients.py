@@ -755,7 +755,7 @@ def launch_gradients(
     `of_q` are the lists of the tiles of keys and queries, and their numbers, if there is a list;
     `of_functions` are the arrays of the form's functions."""
     operands = {name: arrays[name] for name in ("q", "k", "v", "grad_o")}
-    q, k, v, grad = loaded("attention", operands, place)
+    q, k, v, grad = loaded(operands, place)
     o, lse, grad_lse, dq, dk, dv = map(arrays.get, ("o", "lse", "grad_lse", "dq", "dk", "dv"))
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)

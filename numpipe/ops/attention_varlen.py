@@ -217,7 +217,7 @@ def _launch(
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
-    q, k, v = loaded("attention", {"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
+    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
