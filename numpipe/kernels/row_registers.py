@@ -175,8 +175,6 @@ def functions(rows: Any) -> dict[str, Function]:
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
     room = cdiv(span, BOX) * BOX
-    # columns of which each lane has two or four
-    piece = STEP if shared else 64
     shared_functions = common(rows)
     exp, log, normal, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "column")
@@ -380,15 +378,14 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def argmax(f):
         tile, start = kept(f(columns()), -np.inf), columns().start
-        if width % piece:
+        if not shared:
             return first_of(tile, column(columns()))
         # few numbers a lane, so that registers are left for more rows of an SM
-        tops = full((height, width), -np.inf, np.float32)[:, 0:piece]
-        maxima = tops, full((height, width), 0, np.int32)[:, 0:piece]
-        for c in static_range(0, width, piece):
-            maxima = higher_at(tile[:, c : c + piece], start + c, maxima)
+        maxima = full((1, STEP), -np.inf, np.float32), full((1, STEP), 0, np.int32)
+        for c in static_range(0, width, STEP):
+            maxima = higher_at(tile[:, c : c + STEP], start + c, maxima)
         tops, starts = maxima
-        return first_of(tops, starts + iota((height, width), 1)[:, 0:piece])
+        return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
     def softmax(f, off=0.0):

@@ -66,6 +66,8 @@ ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
 """columns up to which columns are not loaded by TMA, and below which rows share no weights"""
+HELD = 4096
+"""columns up to which maxima of large matrices are found by warps that have rows of their own"""
 ROWS = 64
 """rows from which on a matrix may be reduced by `row_reducer`"""
 WIDE = 256
@@ -116,8 +118,8 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"rest": fold == 1, "weights": kind != "dot", "places": not again}
     unused["found"] = last or not index
-    # without spills
-    ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 6
+    # without spills; as many as possible, because a CTA loads nothing while it compares
+    ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 10 if index else 6
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
@@ -343,10 +345,10 @@ def schedule(
             length = max(TILE // itemsize // across // step, 1) * step
             ctas = SMS * WGS // wgs
     else:
-        # a warp has short rows of its own; several rows share weights
-        across = 8 if n <= 512 or (kind == "dot" and others > 4) else 1
-        if kind == "dot" and shape[0] * others >= 8 * ENOUGH:
-            across = 16
+        # a warp has its own rows, unless they are few, or long; several rows share weights
+        rows = shape[0] * others
+        across = 8 if n <= 512 or rows >= ENOUGH or (kind == "dot" and others > 4) else 1
+        across = 16 if rows >= ENOUGH * (16 if n > HELD else 8) else across
         step = 512 if across == 1 else 64
         # as many steps at once as leave few for the end of the axis
         most = cdiv(n, step) if sums else max(n // step, 1)
@@ -398,8 +400,9 @@ def launch_on_view(
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
     many = batch == 1 and rows >= ROWS and columns > 0 and not (down or again)
-    # several aligned rows share weights in `reducer`
-    if many and (kind != "dot" or columns < NARROW or columns * size % 4):
+    # in `reducer`, warps have rows of their own, with fewer steps for indices, and share weights
+    own = kind == "dot" or (kind == "argmax" and columns <= HELD and rows * near >= FOLDED)
+    if many and not (own and columns >= NARROW and columns * size % 4 == 0):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return

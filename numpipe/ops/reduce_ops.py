@@ -3,7 +3,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from typing import Any
 
@@ -12,13 +11,11 @@ import numpy as np
 from ..arch.dimensions import Ints
 from ..diagnostics.argument_checks import NONE, a, whole
 from ..diagnostics.errors import SpecError
-from ..kernels.kernel import Kernel
-from ..language.tiles.elementwise import full
 from ..plan.specs import ArrayType
 from .declaration import op
 from .op_outputs import Place
 from .reduce_axis import launch_reduction
-from .tiled import TYPES, Tile, launch_over_tiles
+from .tiled import TYPES
 
 __all__ = ["argmax", "max", "mean", "sum"]
 
@@ -50,19 +47,6 @@ def _max_gradient(xp: Any, x: Any, axis: Any, y: Any, grad_y: Any) -> Any:
     equal = xp.cast(x == y.reshape(kept), np.float32)
     share = xp.cast(grad_y, np.float32).reshape(kept) / equal.sum(_axes(x, axis)).reshape(kept)
     return equal * share
-
-
-@functools.cache
-def zeros(tile: Tile) -> Kernel:
-    """Return the kernel that stores 0: the index of the largest of one element."""
-    at = tile.at
-
-    @tile.kernel()
-    def store_zeros(x):  # type: ignore[no-untyped-def]
-        i, j = at(x)
-        x[i, j] = full((i.size, j.size), 0, np.int32)
-
-    return store_zeros
 
 
 def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
@@ -97,9 +81,6 @@ def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
 
     def launch(x: Any, y: Any, axis: int | None, place: Place) -> None:
         count = _count(x, axis)
-        if count == 1 and kind == "argmax":
-            launch_over_tiles(zeros, {}, {"x": y}, place)
-            return
         scale = 1.0 if name != "mean" else 1.0 / count if count else math.nan
         launch_reduction(kind, x, axis, y, place, scale=scale)
 
