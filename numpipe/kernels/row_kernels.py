@@ -159,7 +159,8 @@ def rows(
     operands  matrices whose rows the kernel loads, 1 to 3
     held      float32 matrices that it computes and has in registers at the same time; 0: only those
               that it loads. A row is in registers if they have room for so many
-    once      whether it has one pass over a row: a single reduction, or a single store
+    once      whether it has one pass over a row: a single reduction, or a single store. If it
+              stores what it computes, pass held=1, too: otherwise ptxas may spill
     unit      128 for a kernel that calls `row.groups`
     options   options of `numpipe.kernel`, such as out_type
 

@@ -358,8 +358,8 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def sums(f, g):
-        tiles = kept(f(columns()), 0.0), kept(g(columns()), 0.0)
-        first, second = both_reduced(*tiles, lambda a, b: (a.sum(axis=1), b.sum(axis=1)))
+        one, other = kept(f(columns()), 0.0), kept(g(columns()), 0.0)
+        first, second = both_reduced(one, other, lambda a, b: (a.sum(axis=1), b.sum(axis=1)))
         return first[:, None], second[:, None]
 
     @function

@@ -275,10 +275,10 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
                 return np.abs(tile) if kind == "top" else tile
 
             if kind == "argmax":
-                row.put(k, y, row.argmax(of))
+                result = row.argmax(of)
             else:
                 result = row.sum(of) if kind in ("sum", "dot") else row.max(of)
-                row.put(k, y, final(result, 0, scale))
+            row.put(k, y, final(result, result, scale))
 
     return reduce_rows
 

@@ -226,7 +226,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "rotate",
             "select",
             "sort_chosen",
-            "store_zeros",
         },
     ),
     "ops of many GPUs": (
