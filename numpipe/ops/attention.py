@@ -442,8 +442,10 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    functions: Any = {"score": score, "mask": mask, "dropout": dropout, "seed": seed}
-    form, of_functions = Form.of(depth, causal, layout, lse is not None, **functions)
+    sums = lse is not None
+    form, of_functions = Form.of(
+        depth, causal, layout, sums, score=score, mask=mask, dropout=dropout, seed=seed
+    )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if config is None or batch_invariant:
@@ -525,14 +527,17 @@ def _launch_backward(
     place: Place,
 ) -> None:
     slope = score_gradient or (score and derivative(score[0]))
-    functions: Any = {
-        "score": score,
-        "mask": mask,
-        "slope": slope,
-        "dropout": dropout,
-        "seed": seed,
-    }
-    form, of_functions = Form.of(arrays["q"].shape[3], causal, layout, depths=DEPTHS, **functions)
+    form, of_functions = Form.of(
+        arrays["q"].shape[3],
+        causal,
+        layout,
+        depths=DEPTHS,
+        score=score,
+        mask=mask,
+        slope=slope,
+        dropout=dropout,
+        seed=seed,
+    )
     options = form, diagonal, scale, deterministic, place
     launch_gradients(arrays, *options, of_functions=of_functions)
 
