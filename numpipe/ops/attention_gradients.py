@@ -83,7 +83,9 @@ def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
     def at(x, table, count):
         end = x.shape[form.positions]
         blocks = table.shape[0] if form.ranges else cdiv(end, BLOCK)
-        head, i = program_id(0) // (blocks * parts), program_id(0) // parts % blocks
+        # the last heads first: the kernel after this one finds what was stored or read last in L2
+        head = x.shape[0] * x.shape[form.heads] - 1 - program_id(0) // (blocks * parts)
+        i = program_id(0) // parts % blocks
         there, first, place = True, i * BLOCK, i * BLOCK
         if form.ranges:
             there = i < count[0]
@@ -289,8 +291,9 @@ def stored(form: Form) -> Function:
 def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
-    A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and
-    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
+    A CTA owns 128 keys and loops over blocks of queries, the last one first, and in each over the
+    heads that share its keys. So CTAs that begin together read, and add to, the same blocks at the
+    same time, and these stay in L2. The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
     passes through shared memory for dQ = dS K alone, which is issued a step later, and which lanes
     add in register order. The other warpgroups begin after the first exponentials of the first one:
     from then on, some compute while others have products. Without dQ, registers suffice for three
@@ -451,7 +454,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     dV, the second one dS and dK. P passes through shared memory in float32 to the second one. The
     CTAs of a cluster send each other dS, and each adds dQ of half of the columns for the keys of
     both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
-    step late, so that what is sent has arrived. They load Q and dO for each other.
+    step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
@@ -515,10 +518,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         main = pipeline(
             grid=(cta.end - cta.start, sharing),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2, collective_axes="pair"),
+                BlockSpec(block, matrix, buffer_count=2),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1, collective_axes="pair"),
+                BlockSpec(block, matrix, buffer_count=1),
             ),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
