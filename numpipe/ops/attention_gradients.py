@@ -197,6 +197,7 @@ class Work(NamedTuple):
     diagonal  the first query that sees key 0 is -diagonal
     start     blocks before it see none of the keys, and those from `whole` on all. `end` is the
               number of blocks
+    entry     the block that the loop begins with; `direction` is 1 or -1
     """
 
     there: Any
@@ -212,6 +213,8 @@ class Work(NamedTuple):
     start: Any
     end: Any
     whole: Any
+    entry: Any
+    direction: Any
 
 
 @functools.cache
@@ -240,8 +243,26 @@ def work(form: Form, n: int, size: int = KEYS) -> Function:
         whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
         whole = whole if first + size <= keys else end
         b, hk = head // heads, head % heads
+        # CTAs that begin together go down from the end. The others begin one after another, each
+        # with a later block, as CTAs end: going up, they meet those that began before
+        up = form.causal and 2 * j >= blocks
+        entry, direction = start if up else end - 1, 1 if up else -1
         return Work(
-            there, b, hk, row, end_row, first, keys, query, place, diagonal, start, end, whole
+            there,
+            b,
+            hk,
+            row,
+            end_row,
+            first,
+            keys,
+            query,
+            place,
+            diagonal,
+            start,
+            end,
+            whole,
+            entry,
+            direction,
         )
 
     return of_cta
@@ -254,6 +275,12 @@ def interleaved(blocks, heads, group, number):
     above, rest = number // (blocks * group), number % (blocks * group)
     size = max(1, min(group, heads - above * group))
     return above * group + rest % size, rest // size
+
+
+@function
+def block_of(cta, i):
+    """Return the block of queries of step i of a CTA."""
+    return cta.entry + i * cta.direction
 
 
 def grid_of(form: Form, ctas: int = 1, size: int = KEYS) -> Any:
@@ -291,13 +318,14 @@ def stored(form: Form) -> Function:
 def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
-    A CTA owns 128 keys and loops over blocks of queries, the last one first, and in each over the
-    heads that share its keys. So CTAs that begin together read, and add to, the same blocks at the
-    same time, and these stay in L2. The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
-    passes through shared memory for dQ = dS K alone, which is issued a step later, and which lanes
-    add in register order. The other warpgroups begin after the first exponentials of the first one:
-    from then on, some compute while others have products. Without dQ, registers suffice for three
-    warpgroups at depth 64, and a CTA owns 192 keys.
+    A CTA owns 128 keys and loops over blocks of queries, and in each over the heads that share its
+    keys, so that CTAs at the same block read the same data and add to the same part of dQ while
+    these are in L2 (`work`). The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T
+    and dS^T are A operands in registers for dV and dK. dS^T passes through shared memory for
+    dQ = dS K alone, which is issued a step later, and which lanes add in register order. The other
+    warpgroups begin after the first exponentials of the first one: from then on, some compute while
+    others have products. Without dQ, registers suffice for three warpgroups at depth 64, and a CTA
+    owns 192 keys.
     """
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
@@ -343,11 +371,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             return
 
         def vector(i, h):
-            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - i) * n - n
+            return cta.b, cta.hk * sharing + h, cta.place + block_of(cta, i) * n
 
         matrix = BlockSpec(
             rows_of_q,
-            lambda i, h: place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - i) * n - n, 0),
+            lambda i, h: place(cta.b, cta.hk * sharing + h, cta.query + block_of(cta, i) * n, 0),
             buffer_count=2,
         )
         kv = pipeline(
@@ -378,7 +406,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 k_part = k_tile.at[:, d_part]
                 of_head = stats.shape[2] * depth // 32
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + (cta.end - 1) * 2 * LINES + wg * LINES
+                base = base + cta.place * depth // 32 + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
@@ -394,9 +422,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                step = cta.end - 1 - i
-                if step < cta.whole:
-                    least = cta.first - cta.diagonal - step * n
+                block = block_of(cta, i)
+                if block < cta.whole:
+                    least = cta.first - cta.diagonal - block * n
                     s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
@@ -429,7 +457,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(dq, part, at_before)
-                    at_before = base + h * of_head - i * 2 * LINES
+                    at_before = base + h * of_head + block_of(cta, i) * 2 * LINES
                     now, before, last = last, now, before
             if dq is not None:
                 barrier_wait(written.at[before])
@@ -499,10 +527,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
 
         def vector(i, h):
-            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - 1 - i) * WIDE
+            return cta.b, cta.hk * sharing + h, cta.place + block_of(cta, i) * WIDE
 
         def matrix(i, h):
-            return place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - 1 - i) * WIDE, 0)
+            return place(cta.b, cta.hk * sharing + h, cta.query + block_of(cta, i) * WIDE, 0)
 
         # the second CTA may have no keys
         mine, others = (
@@ -549,8 +577,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
                 of_head = stats.shape[2] * depth // 32
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + (cta.end - 1) * 4 * LINES
-                base = base + (rank * 2 + wg) * LINES
+                base = base + cta.place * depth // 32 + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
                 if wg != 0:
                     share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
@@ -580,7 +607,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    step = cta.end - 1 - i
+                    step = block_of(cta, i)
                     if step < cta.whole:
                         least = first - cta.diagonal - step * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
@@ -620,7 +647,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = base + h * of_head - i * 4 * LINES
+                    at_before = base + h * of_head + block_of(cta, i) * 4 * LINES
             if dq is not None:
                 barrier_wait(landed)
                 rest = received.T[...]
