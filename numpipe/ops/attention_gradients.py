@@ -195,8 +195,7 @@ class Work(NamedTuple):
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
     diagonal  the first query that sees key 0 is -diagonal
-    start     blocks before it see none of the keys, and those from `whole` on all. `end` is the
-              number of blocks
+    steps     the number of blocks that see some of the keys; those from `whole` on see all
     entry     the block that the loop begins with; `direction` is 1 or -1
     """
 
@@ -210,8 +209,7 @@ class Work(NamedTuple):
     query: Any
     place: Any
     diagonal: Any
-    start: Any
-    end: Any
+    steps: Any
     whole: Any
     entry: Any
     direction: Any
@@ -258,8 +256,7 @@ def work(form: Form, n: int, size: int = KEYS) -> Function:
             query,
             place,
             diagonal,
-            start,
-            end,
+            end - start,
             whole,
             entry,
             direction,
@@ -390,7 +387,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         s_part, d_part = (own, every) if narrow else (every, own)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
         main = pipeline(
-            grid=(cta.end - cta.start, sharing),
+            grid=(cta.steps, sharing),
             in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -410,7 +407,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
-            if wg > 0 and cta.start < cta.end:
+            if wg > 0 and cta.steps > 0:
                 barrier_wait(started)
             for (
                 (i, h),
@@ -544,7 +541,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(cta.end - cta.start, sharing),
+            grid=(cta.steps, sharing),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2),
                 numbers,
