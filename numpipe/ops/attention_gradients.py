@@ -48,9 +48,9 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form
-from .attention_function_gradients import launch_function_gradients, scores, with_lists
-from .attention_functions import nth
-from .op_outputs import Place, allocated
+from .attention_function_gradients import launch_function_gradients, scores
+from .attention_functions import nth, visible_blocks
+from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
 
 LINES = 64 * 64 // 32
@@ -671,7 +671,7 @@ def queries_and_keys(form: Form) -> tuple[int, int, tuple[int, int]]:
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
-    depth, place, weights = form.depth, form.place, scores(form)
+    depth, place, (weights, slopes) = form.depth, form.place, scores(form)
     wgs, n, (slots, slots_of_v) = queries_and_keys(form)
     rows = 64 * wgs
     rows_of_q, keys_of_k = form.block(rows), form.block(n)
@@ -698,6 +698,7 @@ def of_queries(form: Form) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
+        seeds,
         dq,
         *,
         scale,
@@ -722,6 +723,8 @@ def of_queries(form: Form) -> Kernel:
         def block(j):
             return j if blocks is None else nth(blocks, bm, hm, i, j)
 
+        # a score function would read its arrays outside
+        beyond = form.score is not None and first + 64 > queries
         own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
         offset = layout_cast(stats[b, h, mine], "column")[:, None]
         total = layout_cast(delta[b, h, mine], "column")[:, None]
@@ -748,16 +751,16 @@ def of_queries(form: Form) -> Kernel:
                 p, slope = weights(
                     s,
                     offset,
-                    j < parts or column + n > whole,
+                    j < parts or column + n > whole or beyond,
                     b,
                     h,
                     (iota(64) + first)[:, None],
                     (iota(n) + column)[None, :],
-                    (queries, keys, diagonal, scale),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                    (queries, keys, heads, diagonal, scale),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 dp = wgmma_wait(dp)
-                grad_s = p * (dp - total) * slope.astype(np.float32)
+                grad_s = slopes(p, dp, total, slope)
                 acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
         dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
@@ -765,16 +768,7 @@ def of_queries(form: Form) -> Kernel:
 
 
 def launch_gradients(
-    q: ArrayInfo,
-    k: ArrayInfo,
-    v: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo,
-    grad: ArrayInfo,
-    grad_lse: ArrayInfo | None,
-    dq: ArrayInfo,
-    dk: ArrayInfo,
-    dv: ArrayInfo,
+    arrays: Arrays,
     form: Form,
     diagonal: int,
     scale: float | None,
@@ -784,9 +778,12 @@ def launch_gradients(
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
-    their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
-    q, k, v, grad = loaded("attention", {"q": q, "k": k, "v": v, "grad_o": grad}, place)
+    """Compute dq, dk and dv from the operands and results of `attention_backward`. `of_k` and
+    `of_q` are the lists of the tiles of keys and queries, and their numbers, if there is a list;
+    `of_functions` are the arrays of the form's functions."""
+    operands = {name: arrays[name] for name in ("q", "k", "v", "grad_o")}
+    q, k, v, grad = loaded(operands, place)
+    o, lse, grad_lse, dq, dk, dv = map(arrays.get, ("o", "lse", "grad_lse", "dq", "dk", "dv"))
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
@@ -813,7 +810,7 @@ def launch_gradients(
         run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
-        listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *listed, dq, **scalars)
+        lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
+        of_queries(form)(*read, *lists, *of_functions, dq, **scalars)
     else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

@@ -328,14 +328,14 @@ def _unravel(step: Any, grid: Any) -> Any:
 
 @cuda_meaning(source.next_indices)
 def _next_indices(k: Any, indices: Any, grid: Any) -> Any:
-    builder, args = yield indices(I32, indices, indices)
-    found, sizes = (builder.unpack_tuple(values) for values in args[1:])
-    ends: Any = nb.const(1)
+    builder, args = yield grid(I32, grid, grid)
+    found, sizes = map(builder.unpack_tuple, args[1:])
+    carry = nb.const(1)
     for n in reversed(range(1, len(sizes))):
-        at = builder.add(found[n], ends)
+        at = builder.add(found[n], carry)
         inside = builder.icmp_signed("<", at, sizes[n])
-        found[n] = builder.select(inside, at, nb.const(0))
-        ends = builder.select(inside, nb.const(0), nb.const(1))
+        found[n] = builder.select(inside, at, 0)
+        carry = builder.select(inside, nb.const(0), 1)
     # of one dimension it is k, which LLVM cannot count
-    found[0] = builder.add(found[0], ends) if sizes[1:] else args[0]
-    return builder.make_tuple(indices, found)
+    found[0] = builder.add(found[0], carry) if sizes[1:] else args[0]
+    return builder.make_tuple(grid, found)
