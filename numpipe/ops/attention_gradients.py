@@ -189,7 +189,7 @@ class Work(NamedTuple):
     """The keys of a CTA, and the blocks of queries that it loops over.
 
     there     whether there is anything to do
-    b, hk     batch and head of the keys
+    b, hk     batch and head of the keys; `head` is the first of the heads of q that share them
     row       the first key in the array, and `end_row` the end of its sequence there
     first     its number in its sequence, which has `keys` keys
     query     the first query of the sequence in the array, and `place` its place in `stats`,
@@ -202,6 +202,7 @@ class Work(NamedTuple):
     there: Any
     b: Any
     hk: Any
+    head: Any
     row: Any
     end_row: Any
     first: Any
@@ -249,6 +250,7 @@ def work(form: Form, n: int, size: int = KEYS) -> Function:
             there,
             b,
             hk,
+            hk * (q.shape[form.heads] // heads),
             row,
             end_row,
             first,
@@ -272,6 +274,13 @@ def interleaved(blocks, heads, group, number):
     above, rest = number // (blocks * group), number % (blocks * group)
     size = max(1, min(group, heads - above * group))
     return above * group + rest % size, rest // size
+
+
+@function
+def line_of(cta, stats, h, row, depth):
+    """Return where the queries from `row` of a CTA's head h begin in dq."""
+    head = cta.b * stats.shape[1] + cta.head + h
+    return (head * stats.shape[2] + cta.place + row) * (depth // 32)
 
 
 @function
@@ -368,11 +377,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             return
 
         def vector(i, h):
-            return cta.b, cta.hk * sharing + h, cta.place + block_of(cta, i) * n
+            return cta.b, cta.head + h, cta.place + block_of(cta, i) * n
 
         matrix = BlockSpec(
             rows_of_q,
-            lambda i, h: place(cta.b, cta.hk * sharing + h, cta.query + block_of(cta, i) * n, 0),
+            lambda i, h: place(cta.b, cta.head + h, cta.query + block_of(cta, i) * n, 0),
             buffer_count=2,
         )
         kv = pipeline(
@@ -398,12 +407,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
-            base, of_head = 0, 0
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
-                of_head = stats.shape[2] * depth // 32
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
@@ -454,7 +459,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(dq, part, at_before)
-                    at_before = base + h * of_head + block_of(cta, i) * 2 * LINES
+                    at_before = line_of(cta, stats, h, block * n, depth) + wg * LINES
                     now, before, last = last, now, before
             if dq is not None:
                 barrier_wait(written.at[before])
@@ -524,10 +529,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
 
         def vector(i, h):
-            return cta.b, cta.hk * sharing + h, cta.place + block_of(cta, i) * WIDE
+            return cta.b, cta.head + h, cta.place + block_of(cta, i) * WIDE
 
         def matrix(i, h):
-            return place(cta.b, cta.hk * sharing + h, cta.query + block_of(cta, i) * WIDE, 0)
+            return place(cta.b, cta.head + h, cta.query + block_of(cta, i) * WIDE, 0)
 
         # the second CTA may have no keys
         mine, others = (
@@ -568,13 +573,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
 
         acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
-            at_before, base, of_head = OUTSIDE, 0, 0
+            at_before = OUTSIDE
             if dq is not None:
                 k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
-                of_head = stats.shape[2] * depth // 32
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
                 if wg != 0:
                     share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
@@ -585,6 +587,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
+                step = block_of(cta, i)
                 barrier_wait(q_ready)
                 if wg == 0:
                     x = wgmma(None, k_tile, q_tile.T)
@@ -604,7 +607,6 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    step = block_of(cta, i)
                     if step < cta.whole:
                         least = first - cta.diagonal - step * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
@@ -644,7 +646,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = base + h * of_head + block_of(cta, i) * 4 * LINES
+                    at_before = line_of(cta, stats, h, step * WIDE, depth)
+                    at_before = at_before + (rank * 2 + wg) * LINES
             if dq is not None:
                 barrier_wait(landed)
                 rest = received.T[...]
