@@ -126,8 +126,7 @@ def prepare(form: Form, *absent: str) -> Kernel:
             return
         first, row = first + part * height, row + part * height
         if dq is not None:  # before the loads, which the stores need not wait for
-            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            line = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
+            line = ((b * x.shape[form.heads] + h) * stats.shape[2] + row) * (form.depth // 32)
             dq[ds(line, 64), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
@@ -191,10 +190,9 @@ class Work(NamedTuple):
     there     whether there is anything to do
     b, hk     batch and head of the keys; `head` is the first of the heads of q that share them
     row       the first key in the array, and `end_row` the end of its sequence there
-    first     its number in its sequence, which has `keys` keys
+    least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
-    diagonal  the first query that sees key 0 is -diagonal
     steps     the number of blocks that see some of the keys; those from `whole` on see all
     entry     the block that the loop begins with; `direction` is 1 or -1
     """
@@ -205,11 +203,9 @@ class Work(NamedTuple):
     head: Any
     row: Any
     end_row: Any
-    first: Any
-    keys: Any
+    least: Any
     query: Any
     place: Any
-    diagonal: Any
     steps: Any
     whole: Any
     entry: Any
@@ -227,20 +223,18 @@ def work(form: Form, n: int, size: int = KEYS) -> Function:
         head, j = number // blocks, number % blocks
         if form.causal or form.ranges:
             head, j = interleaved(blocks, k.shape[0] * heads, group, number)
-        there, first = head < k.shape[0] * heads, j * size
-        row, end_row, query, place = first, keys, 0, 0
+        there = head < k.shape[0] * heads
+        row, end_row, query, place = j * size, keys, 0, 0
+        least = row - diagonal
         if form.ranges:
             there = there and count[0] > 0
             if there:
-                row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
-                keys, query, queries = end_row - row + first, table[j, 2], table[j, 3]
-                place = place_of(table, j, 2)
-                # the first query that sees the first key
-                diagonal = first - table[j, 4]
+                row, end_row, query, queries = table[j, 0], table[j, 1], table[j, 2], table[j, 3]
+                least, place = table[j, 4], place_of(table, j, 2)
         end = cdiv(queries, n)
-        start = max(0, min(end - 1, (first - diagonal) // n)) if form.causal else 0
-        whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
-        whole = whole if first + size <= keys else end
+        start = max(0, min(end - 1, least // n)) if form.causal else 0
+        whole = cdiv(max(0, least + size - 1), n) if form.causal else 0
+        whole = whole if size <= end_row - row else end
         b, hk = head // heads, head % heads
         # CTAs that begin together go down from the end. The others begin one after another, each
         # with a later block, as CTAs end: going up, they meet those that began before
@@ -253,11 +247,9 @@ def work(form: Form, n: int, size: int = KEYS) -> Function:
             hk * (q.shape[form.heads] // heads),
             row,
             end_row,
-            first,
-            keys,
+            least,
             query,
             place,
-            diagonal,
             end - start,
             whole,
             entry,
@@ -426,8 +418,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_wait(stats_ready)
                 block = block_of(cta, i)
                 if block < cta.whole:
-                    least = cta.first - cta.diagonal - block * n
-                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
+                    s = seen(s, iota(64) + wg * 64, cta.end_row - cta.row, cta.least - block * n)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if i + h == 0 and wg == 0:
@@ -526,7 +517,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
-        first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
+        row = cta.row + rank * WIDE
 
         def vector(i, h):
             return cta.b, cta.head + h, cta.place + block_of(cta, i) * WIDE
@@ -608,8 +599,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
                     if step < cta.whole:
-                        least = first - cta.diagonal - step * WIDE
-                        x = seen(x, iota(WIDE), cta.keys - first, least)
+                        least = cta.least + (rank - step) * WIDE
+                        x = seen(x, iota(WIDE), cta.end_row - row, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     barrier_arrive(stats_free)
                     weights[...] = x
