@@ -424,7 +424,7 @@ def unraveled(step: Any, grid: Sequence) -> tuple:
 def next_indices(k: Any, indices: tuple, grid: tuple) -> tuple:
     """Return the grid indices of step k. The GPU counts, from the indices of the step before: a
     division takes some hundred cycles."""
-    return unravel.function(k, grid)  # type: ignore[no-any-return]
+    return unravel.function(k, grid)
 
 
 # ---- load ring, memory role ----------------------------------------------------------------------
