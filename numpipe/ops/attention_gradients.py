@@ -107,7 +107,7 @@ def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
 def place_of(table, i, column):
     """Return the place of a query where all sequences have whole blocks."""
     # the sum of rounded lengths is at most the rounded sum and a block for each sequence
-    return (table[i, column] // BLOCK + table[i, 6]) * BLOCK
+    return (table[i, column] // BLOCK + table[i, 5]) * BLOCK
 
 
 @functools.cache
