@@ -64,9 +64,9 @@ def plan(
 
     A row of the list is (first query in the array, end of the queries there, first key there,
     number of keys, number of keys that the first query sees, number of the sequence). Each lane has
-    one tile, and stores it after all tiles that have more steps, and those of earlier sequences that
-    have as many. Lengths that decrease or overrun are 0 or end with the array; with `debug`, an
-    assertion fails.
+    one tile, and stores it after all tiles that have more steps, and those of earlier sequences
+    that have as many. Lengths that decrease or overrun are 0 or end with the array; with `debug`,
+    an assertion fails.
 
     of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
              query that sees the first key. Counted from the ends of the sequence, a key is seen by
