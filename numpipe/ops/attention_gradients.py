@@ -83,7 +83,9 @@ def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
     def at(x, table, count):
         end = x.shape[form.positions]
         blocks = table.shape[0] if form.ranges else cdiv(end, BLOCK)
-        head, i = program_id(0) // (blocks * parts), program_id(0) // parts % blocks
+        # the last heads first: the kernel after this one finds what was stored or read last in L2
+        head = x.shape[0] * x.shape[form.heads] - 1 - program_id(0) // (blocks * parts)
+        i = program_id(0) // parts % blocks
         there, first, place = True, i * BLOCK, i * BLOCK
         if form.ranges:
             there = i < count[0]
@@ -105,7 +107,7 @@ def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
 def place_of(table, i, column):
     """Return the place of a query where all sequences have whole blocks."""
     # the sum of rounded lengths is at most the rounded sum and a block for each sequence
-    return (table[i, column] // BLOCK + table[i, 6]) * BLOCK
+    return (table[i, column] // BLOCK + table[i, 5]) * BLOCK
 
 
 @functools.cache
@@ -124,8 +126,7 @@ def prepare(form: Form, *absent: str) -> Kernel:
             return
         first, row = first + part * height, row + part * height
         if dq is not None:  # before the loads, which the stores need not wait for
-            of_head = dq.shape[0] // (x.shape[0] * x.shape[form.heads])
-            line = (b * x.shape[form.heads] + h) * of_head + row * form.depth // 32
+            line = ((b * x.shape[form.heads] + h) * stats.shape[2] + row) * (form.depth // 32)
             dq[ds(line, 64), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
@@ -187,29 +188,28 @@ class Work(NamedTuple):
     """The keys of a CTA, and the blocks of queries that it loops over.
 
     there     whether there is anything to do
-    b, hk     batch and head of the keys
+    b, hk     batch and head of the keys; `head` is the first of the heads of q that share them
     row       the first key in the array, and `end_row` the end of its sequence there
-    first     its number in its sequence, which has `keys` keys
+    least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
-    diagonal  the first query that sees key 0 is -diagonal
-    start     blocks before it see none of the keys, and those from `whole` on all. `end` is the
-              number of blocks
+    steps     the number of blocks that see some of the keys; those from `whole` on see all
+    entry     the block that the loop begins with; `direction` is 1 or -1
     """
 
     there: Any
     b: Any
     hk: Any
+    head: Any
     row: Any
     end_row: Any
-    first: Any
-    keys: Any
+    least: Any
     query: Any
     place: Any
-    diagonal: Any
-    start: Any
-    end: Any
+    steps: Any
     whole: Any
+    entry: Any
+    direction: Any
 
 
 @functools.cache
@@ -223,23 +223,37 @@ def work(form: Form, n: int, size: int = KEYS) -> Function:
         head, j = number // blocks, number % blocks
         if form.causal or form.ranges:
             head, j = interleaved(blocks, k.shape[0] * heads, group, number)
-        there, first = head < k.shape[0] * heads, j * size
-        row, end_row, query, place = first, keys, 0, 0
+        there = head < k.shape[0] * heads
+        row, end_row, query, place = j * size, keys, 0, 0
+        least = row - diagonal
         if form.ranges:
             there = there and count[0] > 0
             if there:
-                row, end_row, first = table[j, 0], table[j, 1], table[j, 5]
-                keys, query, queries = end_row - row + first, table[j, 2], table[j, 3]
-                place = place_of(table, j, 2)
-                # the first query that sees the first key
-                diagonal = first - table[j, 4]
+                row, end_row, query, queries = table[j, 0], table[j, 1], table[j, 2], table[j, 3]
+                least, place = table[j, 4], place_of(table, j, 2)
         end = cdiv(queries, n)
-        start = max(0, min(end - 1, (first - diagonal) // n)) if form.causal else 0
-        whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
-        whole = whole if first + size <= keys else end
+        start = max(0, min(end - 1, least // n)) if form.causal else 0
+        whole = cdiv(max(0, least + size - 1), n) if form.causal else 0
+        whole = whole if size <= end_row - row else end
         b, hk = head // heads, head % heads
+        # CTAs that begin together go down from the end. The others begin one after another, each
+        # with a later block, as CTAs end: going up, they meet those that began before
+        up = form.causal and 2 * j >= blocks
+        entry, direction = start if up else end - 1, 1 if up else -1
         return Work(
-            there, b, hk, row, end_row, first, keys, query, place, diagonal, start, end, whole
+            there,
+            b,
+            hk,
+            hk * (q.shape[form.heads] // heads),
+            row,
+            end_row,
+            least,
+            query,
+            place,
+            end - start,
+            whole,
+            entry,
+            direction,
         )
 
     return of_cta
@@ -252,6 +266,19 @@ def interleaved(blocks, heads, group, number):
     above, rest = number // (blocks * group), number % (blocks * group)
     size = max(1, min(group, heads - above * group))
     return above * group + rest % size, rest // size
+
+
+@function
+def line_of(cta, stats, h, row, depth):
+    """Return where the queries from `row` of a CTA's head h begin in dq."""
+    head = cta.b * stats.shape[1] + cta.head + h
+    return (head * stats.shape[2] + cta.place + row) * (depth // 32)
+
+
+@function
+def block_of(cta, i):
+    """Return the block of queries of step i of a CTA."""
+    return cta.entry + i * cta.direction
 
 
 def grid_of(form: Form, ctas: int = 1, size: int = KEYS) -> Any:
@@ -289,12 +316,14 @@ def stored(form: Form) -> Function:
 def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
-    A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and
-    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
-    passes through shared memory for dQ = dS K alone, which is issued a step later, and which lanes
-    add in register order. The other warpgroups begin after the first exponentials of the first one:
-    from then on, some compute while others have products. Without dQ, registers suffice for three
-    warpgroups at depth 64, and a CTA owns 192 keys.
+    A CTA owns 128 keys and loops over blocks of queries, and in each over the heads that share its
+    keys, so that CTAs at the same block read the same data and add to the same part of dQ while
+    these are in L2 (`work`). The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T
+    and dS^T are A operands in registers for dV and dK. dS^T passes through shared memory for
+    dQ = dS K alone, which is issued a step later, and which lanes add in register order. The other
+    warpgroups begin after the first exponentials of the first one: from then on, some compute while
+    others have products. Without dQ, registers suffice for three warpgroups at depth 64, and a CTA
+    owns 192 keys.
     """
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
@@ -340,11 +369,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             return
 
         def vector(i, h):
-            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - i) * n - n
+            return cta.b, cta.head + h, cta.place + block_of(cta, i) * n
 
         matrix = BlockSpec(
             rows_of_q,
-            lambda i, h: place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - i) * n - n, 0),
+            lambda i, h: place(cta.b, cta.head + h, cta.query + block_of(cta, i) * n, 0),
             buffer_count=2,
         )
         kv = pipeline(
@@ -359,7 +388,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         s_part, d_part = (own, every) if narrow else (every, own)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
         main = pipeline(
-            grid=(cta.end - cta.start, sharing),
+            grid=(cta.steps, sharing),
             in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -370,16 +399,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
-            base, of_head = 0, 0
             if dq is not None:
                 k_part = k_tile.at[:, d_part]
-                of_head = stats.shape[2] * depth // 32
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + (cta.end - 1) * 2 * LINES + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
-            if wg > 0 and cta.start < cta.end:
+            if wg > 0 and cta.steps > 0:
                 barrier_wait(started)
             for (
                 (i, h),
@@ -391,10 +416,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                step = cta.end - 1 - i
-                if step < cta.whole:
-                    least = cta.first - cta.diagonal - step * n
-                    s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
+                block = block_of(cta, i)
+                if block < cta.whole:
+                    s = seen(s, iota(64) + wg * 64, cta.end_row - cta.row, cta.least - block * n)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
                 if i + h == 0 and wg == 0:
@@ -426,7 +450,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     part = wgmma_wait(part)
                     add(dq, part, at_before)
-                    at_before = base + h * of_head - i * 2 * LINES
+                    at_before = line_of(cta, stats, h, block * n, depth) + wg * LINES
                     now, before, last = last, now, before
             if dq is not None:
                 barrier_wait(written.at[before])
@@ -451,7 +475,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     dV, the second one dS and dK. P passes through shared memory in float32 to the second one. The
     CTAs of a cluster send each other dS, and each adds dQ of half of the columns for the keys of
     both: additions of one CTA for its own keys alone would take longer than all products. dQ is a
-    step late, so that what is sent has arrived. They load Q and dO for each other.
+    step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
     seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
@@ -493,13 +517,13 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
-        first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
+        row = cta.row + rank * WIDE
 
         def vector(i, h):
-            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - 1 - i) * WIDE
+            return cta.b, cta.head + h, cta.place + block_of(cta, i) * WIDE
 
         def matrix(i, h):
-            return place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - 1 - i) * WIDE, 0)
+            return place(cta.b, cta.head + h, cta.query + block_of(cta, i) * WIDE, 0)
 
         # the second CTA may have no keys
         mine, others = (
@@ -513,12 +537,12 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(cta.end - cta.start, sharing),
+            grid=(cta.steps, sharing),
             in_specs=(
-                BlockSpec(block, matrix, buffer_count=2, collective_axes="pair"),
+                BlockSpec(block, matrix, buffer_count=2),
                 numbers,
                 numbers,
-                BlockSpec(block, matrix, buffer_count=1, collective_axes="pair"),
+                BlockSpec(block, matrix, buffer_count=1),
             ),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -540,14 +564,10 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
 
         acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
-            at_before, base, of_head = OUTSIDE, 0, 0
+            at_before = OUTSIDE
             if dq is not None:
                 k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
-                of_head = stats.shape[2] * depth // 32
-                base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + (cta.end - 1) * 4 * LINES
-                base = base + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
                 if wg != 0:
                     share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
@@ -558,6 +578,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
+                step = block_of(cta, i)
                 barrier_wait(q_ready)
                 if wg == 0:
                     x = wgmma(None, k_tile, q_tile.T)
@@ -577,10 +598,9 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    step = cta.end - 1 - i
                     if step < cta.whole:
-                        least = first - cta.diagonal - step * WIDE
-                        x = seen(x, iota(WIDE), cta.keys - first, least)
+                        least = cta.least + (rank - step) * WIDE
+                        x = seen(x, iota(WIDE), cta.end_row - row, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     barrier_arrive(stats_free)
                     weights[...] = x
@@ -617,7 +637,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = base + h * of_head - i * 4 * LINES
+                    at_before = line_of(cta, stats, h, step * WIDE, depth)
+                    at_before = at_before + (rank * 2 + wg) * LINES
             if dq is not None:
                 barrier_wait(landed)
                 rest = received.T[...]

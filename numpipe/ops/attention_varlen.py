@@ -63,10 +63,10 @@ def plan(
     keys.
 
     A row of the list is (first query in the array, end of the queries there, first key there,
-    number of keys, number of keys that the first query sees, number of the first query in its
-    sequence, number of the sequence). Each lane has one tile, and stores it after all tiles that
-    have more steps, and those of earlier sequences that have as many. Lengths that decrease or
-    overrun are 0 or end with the array; with `debug`, an assertion fails.
+    number of keys, number of keys that the first query sees, number of the sequence). Each lane has
+    one tile, and stores it after all tiles that have more steps, and those of earlier sequences
+    that have as many. Lengths that decrease or overrun are 0 or end with the array; with `debug`,
+    an assertion fails.
 
     of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
              query that sees the first key. Counted from the ends of the sequence, a key is seen by
@@ -136,8 +136,7 @@ def plan(
         table[at, 2] = first_key
         table[at, 3] = keys
         table[at, 4] = seen
-        table[at, 5] = tile * rows
-        table[at, 6] = number
+        table[at, 5] = number
         if program_id(0) == 0:
             count[0] = total
 
@@ -190,7 +189,7 @@ def _tiles(
     """Return the list of tiles and their number. `own` and `other` are the starts of sequences and
     the positions of the array, of the tiles' side and of the other side."""
     (starts, total), (starts_k, total_k) = own, other
-    shape = total // rows + starts.shape[0] - 1, 7
+    shape = total // rows + starts.shape[0] - 1, 6
     table, count = (allocated(starts, each, place, np.int32) for each in (shape, (1,)))
     make = plan(rows, block, causal, from_end, of_keys, debug)
     totals = {"diagonal": diagonal, "total_q": total, "total_k": total_k}

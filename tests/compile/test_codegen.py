@@ -655,3 +655,16 @@ def test_a_shared_helper_reads_the_axis_of_the_kernel_it_is_called_from(names, r
         and np.isnan(c[64 * rows :]).all()
         and np.isnan(c[:, 64 * columns_ :]).all()
     )
+
+
+def test_the_indices_of_a_step_take_no_division() -> None:
+    @numpipe.kernel(grid=(1,))
+    def copy(x, y):
+        pipe = numpipe.pipeline(
+            grid=(x.shape[0] // 64, x.shape[1] // 64),
+            in_specs=(BlockSpec((64, 64), lambda i, j: (i, j)),),
+        )
+        for (i, j), (tile,) in pipe(x):
+            y[ds(i * 64, 64), ds(j * 64, 64)] = tile[...]
+
+    assert not re.search(r"\b(div|rem)\.", copy.inspect("ptx", T16, T16))

@@ -117,7 +117,7 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
 def listed(queries: Any, keys: Any, causal: bool, align: str, diagonal: int) -> np.ndarray:
     """Return the list of tiles of 64 queries and blocks of 64 keys."""
     at = starts(queries), starts(keys)
-    table = np.zeros((at[0][-1] // 64 + len(queries), 7), np.int32)
+    table = np.zeros((at[0][-1] // 64 + len(queries), 6), np.int32)
     count = np.zeros(1, np.int32)
     made = plan(64, 64, causal, align == "end")
     totals = {"total_q": int(at[0][-1]), "total_k": int(at[1][-1])}
@@ -137,7 +137,7 @@ def test_the_tiles_with_the_most_steps_are_first(align: str) -> None:
             offset = diagonal + (size_k - size if align == "end" else 0)
             for i in range(0, size, 64):
                 seen = min(size_k, max(0, i + 64 + offset)) if causal else size_k
-                row = first + i, first + size, first_key, size_k, i + offset + 1, i, n
+                row = first + i, first + size, first_key, size_k, i + offset + 1, n
                 wanted.append((-(-seen // 64), row))
         ordered = [row for _, row in sorted(wanted, key=lambda each: -each[0])]
         assert (listed(queries, keys, causal, align, diagonal) == ordered).all()
@@ -149,8 +149,8 @@ def test_whole_blocks_of_sequences_do_not_overlap() -> None:
     for _ in range(20):
         lengths = rng.choice([0, 1, 127, 128, 129, 256, 300], 30)
         first = starts(lengths)
-        table = np.zeros((30, 7), np.int32)
-        table[:, 0], table[:, 6] = first[:-1], range(30)
+        table = np.zeros((30, 6), np.int32)
+        table[:, 0], table[:, 5] = first[:-1], range(30)
         places = np.array([place_of(table, i, 0) for i in range(30)])
         ends = places + -(-lengths // BLOCK) * BLOCK
         assert (places % BLOCK == 0).all() and (ends[:-1] <= places[1:]).all()

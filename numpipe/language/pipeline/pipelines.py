@@ -532,7 +532,7 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple]:
         machine, site = current(), tuple(ring.plan.name for ring in loop.rings)
         if loop.np.loads and not nested and not loop.single:
             if machine.moves:
-                produce(loop)
+                produce(loop, (np.int32(0),) * len(loop.grid))
                 return
             for k in map(np.int32, machine.steps(int(loop.total), site)):
                 if k < loop.total:

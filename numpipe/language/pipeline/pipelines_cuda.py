@@ -26,7 +26,7 @@ from . import pipelines as source
 from .chains import Allocations
 from .operand_barriers import MANUAL, barriers_of, by_kind, check_groups
 from .operand_barriers_cuda import barrier_types
-from .ring import first_indices, next_indices
+from .ring import next_indices
 from .ring_cuda import RingType, counter_of
 from .steps import (
     advance,
@@ -260,12 +260,12 @@ def steps_value(
     )
     if kind.single and steps.role.computes:
         builder.apply(begin_alone, (kind,), (loop,))
-    if steps.loaded_before:
-        _load_once(builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(0, builder.gep(k, [0], name="numpipe.k"))
-    first = builder.apply(first_indices, (kind.grid,), (pipeline.grid,))
+    first = builder.make_tuple(kind.grid, [nb.const(0)] * kind.rank)
     indices = nb.cgutils.alloca_once_value(builder, first)
+    if steps.loaded_before:
+        _load_once(builder, kind, loop, first)
     return builder.struct(steps, loop=loop, k=k, indices=indices)
 
 
@@ -315,12 +315,13 @@ def _steps(
 @nb.lower_next(StepsType)
 def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
     kind = sig.args[0]
-    it = builder.fields(kind, args[0])
+    it, grid = builder.fields(kind, args[0]), kind.loop.grid
+    indices = builder.load(it.indices)
     if kind.exhausted:
         if kind.once:
-            _load_once(builder, kind.loop, it.loop)
+            _load_once(builder, kind.loop, it.loop, indices)
         else:
-            builder.apply(produce, (kind.loop,), (it.loop,))
+            builder.apply(produce, (kind.loop, grid), (it.loop, indices))
         result.set_valid(nb.const(0, nb.i1))
         result.yield_(builder.context.get_constant_undef(kind.yield_type))
         return
@@ -333,8 +334,6 @@ def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = builder.add(k, 1) if plain else builder.issue(successor, k)
     builder.store(following, builder.gep(it.k, [0], name="numpipe.k"))
-    grid = kind.loop.grid
-    indices = builder.load(it.indices)
     at_next = builder.apply(next_indices, (I32, grid, grid), (following, indices, loop.grid))
     builder.store(at_next, it.indices)
     groups = [builder.apply(tiles, (kind.loop, I32), (it.loop, k))]
@@ -353,10 +352,9 @@ def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
     result.yield_(builder.make_tuple(kind.yield_type, [indices, *groups]))
 
 
-def _load_once(builder: Any, loop: LoopType, value: Any) -> None:
+def _load_once(builder: Any, loop: LoopType, value: Any, indices: Any) -> None:
     """Call `steps.produce` for a loop that is known to have one step."""
-    first = builder.apply(first_indices, (loop.grid,), (builder.fields(loop, value).grid,))
-    builder.apply(fill_step, (loop, loop.grid, I32), (value, first, nb.const(0)))
+    builder.apply(fill_step, (loop, loop.grid, I32), (value, indices, nb.const(0)))
     builder.apply(finish_loads, (loop,), (value,))
 
 

@@ -304,7 +304,7 @@ def own_step(ring: Any, k: Any) -> tuple[Any, Any]:
     if dims == 0:
         return 0, k == 0
     begins: Any = True
-    for size in reversed(ring.grid[dims:]):  # written as in `unravel`, so that LLVM merges the two
+    for size in reversed(ring.grid[dims:]):
         begins = begins & (k % size == 0)
         k = k // size
     return k, begins
@@ -421,28 +421,10 @@ def unraveled(step: Any, grid: Sequence) -> tuple:
 
 
 @op
-def first_indices(grid: tuple) -> tuple:
-    """Return the grid indices of step 0."""
-    return (np.int32(0),) * len(grid)
-
-
-@op
 def next_indices(k: Any, indices: tuple, grid: tuple) -> tuple:
-    """Return the grid indices of step k, from those of the step before. A division of k would take
-    some hundred cycles."""
-    return tuple(map(np.int32, counted(k, indices, grid)))
-
-
-def counted(k: Any, indices: Sequence, grid: Sequence) -> tuple:
-    """Implement `next_indices` for ints, or for values in compiled code."""
-    if len(grid) == 1:
-        return (k,)
-    carry, found = 1, []
-    for before, size in zip(reversed(indices[1:]), reversed(grid[1:]), strict=True):
-        at = before + carry
-        carry = at == size
-        found.append(at - size * carry)
-    return (indices[0] + carry, *reversed(found))
+    """Return the grid indices of step k. The GPU counts, from the indices of the step before: a
+    division takes some hundred cycles."""
+    return unravel.function(k, grid)
 
 
 # ---- load ring, memory role ----------------------------------------------------------------------

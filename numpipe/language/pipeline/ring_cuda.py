@@ -326,17 +326,16 @@ def _unravel(step: Any, grid: Any) -> Any:
     return builder.make_tuple(indices, [index.value for index in found])
 
 
-@cuda_meaning(source.first_indices)
-def _first_indices(grid: Any) -> Any:
-    builder, _ = yield grid
-    return builder.make_tuple(grid, [nb.const(0)] * len(grid))
-
-
 @cuda_meaning(source.next_indices)
 def _next_indices(k: Any, indices: Any, grid: Any) -> Any:
-    builder, args = yield indices(I32, indices, indices)
-    before, sizes = (
-        [Value(builder, part) for part in builder.unpack_tuple(values)] for values in args[1:]
-    )
-    found = source.counted(Value(builder, args[0]), before, sizes)
-    return builder.make_tuple(indices, [index.value for index in found])
+    builder, args = yield grid(I32, grid, grid)
+    found, sizes = map(builder.unpack_tuple, args[1:])
+    carry = nb.const(1)
+    for n in reversed(range(1, len(sizes))):
+        at = builder.add(found[n], carry)
+        inside = builder.icmp_signed("<", at, sizes[n])
+        found[n] = builder.select(inside, at, 0)
+        carry = builder.select(inside, nb.const(0), 1)
+    # of one dimension it is k, which LLVM cannot count
+    found[0] = builder.add(found[0], carry) if sizes[1:] else args[0]
+    return builder.make_tuple(grid, found)

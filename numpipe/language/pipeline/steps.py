@@ -54,7 +54,6 @@ from .ring import (
     each,
     ends,
     fill,
-    first_indices,
     next_indices,
     own_step,
     release,
@@ -299,8 +298,9 @@ def fill_step(loop, indices, k):  # type: ignore[no-untyped-def]
 
 
 @helper
-def produce(loop):  # type: ignore[no-untyped-def]
-    k, indices = np.int32(0), first_indices(loop.grid)
+def produce(loop, indices):  # type: ignore[no-untyped-def]
+    """Fill the slots of all steps; `indices` are those of the first one."""
+    k = np.int32(0)
     while k < loop.total:
         fill_step(loop, indices, k)
         # not unrolled: the unrolled loop, which only waits for slots, was a third of the code that
