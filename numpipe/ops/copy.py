@@ -31,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.static_range import static_range
 from ..diagnostics.argument_checks import NONE
@@ -334,9 +335,7 @@ def narrow(columns: int, height: int) -> Kernel:
         grid=persistent(),
         grid_names="cta",
         warp_specialized=False,
-        compiler_params=CompilerParams(
-            ctas_per_sm=4, lowering_semantics=LoweringSemantics.Lane
-        ),
+        compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
     )
     def copy_narrow(a, o):  # type: ignore[no-untyped-def]
         """Copy a, which has all rows one after the other, to the columns of o."""
@@ -361,7 +360,7 @@ def narrow(columns: int, height: int) -> Kernel:
             body,
             grid=(cdiv(cdiv(o.shape[1], height) - cta, ctas),),
             in_specs=(BlockSpec((height * columns,), place),),
-            max_concurrent_steps=3,
+            max_concurrent_steps=2,
         )(a)
 
     return copy_narrow  # type: ignore[no-any-return]
@@ -454,8 +453,10 @@ def copy_into(
         elif way == "turned" or (way == "transposed" and small):
             # rows of 2-byte elements at odd addresses are loaded one element at a time
             rows, columns = read.shape[2:]
-            wide = size == 2 and columns >= 256
-            block = (64 // size, 64) if small else (64, 256 if wide else 64)
+            # the widest block of those with the fewest columns outside the matrix
+            widths = (256, 128, 64) if size == 2 else (128, 64)
+            width = min(widths, key=lambda width: round_up(columns, width))
+            block = (64 // size, 64) if small else (64, width)
             if small and min(rows, columns) <= 8:  # few of a larger block would be used
                 block = (8, 256 // size)
                 block = block if rows <= 8 else block[::-1]

@@ -12,7 +12,7 @@ way           source                        target
               the target
 "turned"      elements that are closer      any, contiguous along one dimension
               along another dimension
-"narrow"      the same, in many short rows    
+"narrow"      the same, in many short rows
               that follow each other
 "line"        a short line                  a line
 "lanes"       any strides, elements of 16   rows packed one after another, the first at a multiple
@@ -179,7 +179,9 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         rest = [dim for dim in outer if dim is not turned]
         addressed = by_tma and turned.source == size
         row, elements = turned.size * size, turned.size * last.size
-        narrow = addressed and not stored and not rest and last.source == row <= NARROW
+        narrow = addressed and not rest and last.source == row <= NARROW
+        # much of blocks of 64 columns would be outside the matrix
+        narrow &= 4 * turned.size < (2 if stored and _line(row) else 3) * round_up(turned.size, 64)
         if narrow and SMALL <= elements < _NUMBERS:
             rows = Part(0, (elements,), (size,))
             return [Piece("narrow", size, rows, _views([turned, last], 2)[1])]
