@@ -180,12 +180,12 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         addressed = by_tma and turned.source == size
         row, elements = turned.size * size, turned.size * last.size
         narrow = addressed and not rest and last.source == row <= NARROW
+        addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
         # much of blocks of 64 columns would be outside the matrix
-        narrow &= 4 * turned.size < (2 if stored and _line(row) else 3) * round_up(turned.size, 64)
+        narrow &= 4 * turned.size < (2 if addressed else 3) * round_up(turned.size, 64)
         if narrow and SMALL <= elements < _NUMBERS:
             rows = Part(0, (elements,), (size,))
             return [Piece("narrow", size, rows, _views([turned, last], 2)[1])]
-        addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
         source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
         return [Piece("transposed" if addressed else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)
