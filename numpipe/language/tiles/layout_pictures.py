@@ -12,15 +12,8 @@ from ...arch.dimensions import Ints
 from ...arch.dtypes import packing
 from ...diagnostics.argument_checks import STRING, element_type, require, told, whole, word
 from ...diagnostics.errors import SpecError
-from .layouts import (
-    COALESCED,
-    COLUMN,
-    ROW,
-    Form,
-    by_rows,
-    coalesced_form,
-)
-from .row_layouts import ROWS, lanes_of
+from .layout_names import COALESCED, COLUMN, ROW, name_of
+from .layouts import Form, by_rows, coalesced_form
 from .tile import check_form
 
 __all__ = ["show_layout"]
@@ -125,7 +118,7 @@ def show_layout(
     require("show_layout", locals(), along=word(ROW, COLUMN), layout=STRING, warp=whole(0, 3))
     form = check_form(shape, element_type("show_layout", dtype), "show_layout")
     form = form.settled(along)
-    if layout == ROWS or lanes_of(layout):
+    if name_of(layout).by_row:
         form = by_rows(form, layout, "show_layout")
     elif layout == COALESCED:
         form = coalesced_form(form, "show_layout")
