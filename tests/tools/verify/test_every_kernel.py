@@ -214,7 +214,10 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         },
     ),
     "ops.matmul": (products, {"matmul"}),
-    "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_narrow", "copy_line"}),
+    "ops.copy": (
+        copies,
+        {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_narrow", "copy_line"},
+    ),
     "ops over rows": (
         over_rows,
         {
