@@ -9,6 +9,8 @@ usually one):
            transposed in shared memory
 `turned`   lanes load blocks of the source in its order, transpose them in shared memory, and store
            whole rows: for transposes of arrays that TMA cannot address
+`narrow`   TMA loads many short rows at once, wherever they begin, and each lane stores elements of
+           its own rows: for transposes of narrow matrices
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
            steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
            enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
@@ -29,6 +31,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.static_range import static_range
 from ..diagnostics.argument_checks import NONE
@@ -323,6 +326,46 @@ def turned(height: int, width: int) -> Kernel:
     return copy_turned  # type: ignore[no-any-return]
 
 
+@functools.cache
+def narrow(columns: int, height: int) -> Kernel:
+    """Return the kernel that transposes contiguous rows of so many columns, `height` at a time."""
+    batch = cdiv(columns, cdiv(columns, 16))  # loads that a lane issues before it waits for one
+
+    @numpipe_kernel(
+        grid=persistent(),
+        grid_names="cta",
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
+    )
+    def copy_narrow(a, o):  # type: ignore[no-untyped-def]
+        """Copy a, which has all rows one after the other, to the columns of o."""
+        cta, ctas = axis_index("cta"), axis_size("cta")
+
+        def place(k):  # type: ignore[no-untyped-def]
+            return (k * ctas + cta,)
+
+        def body(indices, tile):  # type: ignore[no-untyped-def]
+            for row in range(lane_index(), height, 128):
+                to = place(indices[0])[0] * height + row
+                if to < o.shape[1]:
+                    for begin in range(0, columns, batch):
+                        first = min(begin, columns - batch)
+                        values: Any = ()
+                        for k in static_range(batch):
+                            values += (tile[row * columns + first + k],)
+                        for k in static_range(batch):
+                            o[first + k, to] = values[k]
+
+        emit_pipeline(
+            body,
+            grid=(cdiv(cdiv(o.shape[1], height) - cta, ctas),),
+            in_specs=(BlockSpec((height * columns,), place),),
+            max_concurrent_steps=2,
+        )(a)
+
+    return copy_narrow  # type: ignore[no-any-return]
+
+
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
 def copy_blocks(a, o):  # type: ignore[no-untyped-def]
     """Copy a to o, both with five dimensions, in blocks loaded and stored by lanes."""
@@ -410,12 +453,17 @@ def copy_into(
         elif way == "turned" or (way == "transposed" and small):
             # rows of 2-byte elements at odd addresses are loaded one element at a time
             rows, columns = read.shape[2:]
-            wide = size == 2 and columns >= 256
-            block = (64 // size, 64) if small else (64, 256 if wide else 64)
+            # the widest block of those with the fewest columns outside the matrix
+            widths = (256, 128, 64) if size == 2 else (128, 64)
+            width = min(widths, key=lambda width: round_up(columns, width))
+            block = (64 // size, 64) if small else (64, width)
             if small and min(rows, columns) <= 8:  # few of a larger block would be used
                 block = (8, 256 // size)
                 block = block if rows <= 8 else block[::-1]
             turned(*block)(*arrays, **place)
+        elif way == "narrow":
+            columns = written.shape[0]
+            narrow(columns, 128 * max(1, 128 // (columns * size)))(*arrays, **place)
         elif way == "transposed":
             stored = written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
             by_tma(TRANSPOSED, True, stored)(*arrays, **place)

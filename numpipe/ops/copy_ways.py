@@ -12,6 +12,8 @@ way           source                        target
               the target
 "turned"      elements that are closer      any, contiguous along one dimension
               along another dimension
+"narrow"      the same, in many short rows
+              that follow each other
 "line"        a short line                  a line
 "lanes"       any strides, elements of 16   rows packed one after another, the first at a multiple
               or 32 bits                    of 16 bytes
@@ -41,6 +43,8 @@ LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
 FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
+NARROW = 384
+"""most bytes of a row of a narrow matrix: shared memory has room for 128 of them, several times"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
 SUPER = 128
@@ -174,7 +178,14 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     if size > 1 and closer:
         rest = [dim for dim in outer if dim is not turned]
         addressed = by_tma and turned.source == size
+        row, elements = turned.size * size, turned.size * last.size
+        narrow = addressed and not rest and last.source == row <= NARROW
         addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
+        # much of blocks of 64 columns would be outside the matrix
+        narrow &= 4 * turned.size < (2 if addressed else 3) * round_up(turned.size, 64)
+        if narrow and SMALL <= elements < _NUMBERS:
+            rows = Part(0, (elements,), (size,))
+            return [Piece("narrow", size, rows, _views([turned, last], 2)[1])]
         source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
         return [Piece("transposed" if addressed else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)

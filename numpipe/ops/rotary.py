@@ -90,10 +90,12 @@ def _launch(
             strided(of, *([each[k] for k in order] for each in (of.shape, of.strides)))
             for of in views
         )
-        repeats = next(k for k in (2, 3, 5, 1) if not sizes[same] % k)
         n = cos.shape[3]
         width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
-        kernel = rotated(1 if changes[same] else repeats, 1024 // max(width, 32), width, inverse)
+        # no fewer rows than all lanes of a warpgroup have
+        height = 32 if width == 16 else 16 if width <= 128 else 8
+        repeats = next(k for k in (4 if width == 32 else 2, 2, 3, 5, 1) if not sizes[same] % k)
+        kernel = rotated(1 if changes[same] else repeats, height, width, inverse)
         kernel(*halves(x, interleaved), cos, sin, *halves(y, interleaved), **place)
 
     half = (*x.shape[:-1], x.shape[-1] // 2)

@@ -15,7 +15,7 @@ TOLERANCES = {torch.float32: 1e-5, torch.float16: 2e-3, torch.bfloat16: 1.6e-2}
 
 @pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
 @pytest.mark.parametrize(
-    "shape", [(512, 1024), (3, 65, 130), (2, 8, 7), (1000, 16), (4, 9001), (1, 5184)]
+    "shape", [(512, 1024), (3, 65, 130), (2, 8, 7), (1000, 16), (4, 9001), (1, 5184), (30001, 33)]
 )
 def test_transposes_match(shape: tuple[int, ...], dtype: Any) -> None:
     x = torch.randn(shape, device="cuda").to(dtype).requires_grad_()

@@ -123,6 +123,21 @@ def test_a_long_line_is_cut_into_rows_and_a_short_line(monkeypatch: pytest.Monke
         ways.cache_clear()
 
 
+@pytest.mark.parametrize("shape, dtype", [((150, 3), np.float16), ((131, 33), np.int32)])
+def test_narrow_matrices_are_transposed_from_whole_rows(
+    shape: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_ways, "SMALL", 200)
+    ways.cache_clear()
+    try:
+        a = numbers(*shape, dtype=dtype).T
+        assert way_of(a) == [("narrow", a.itemsize)]
+        check(a)
+        assert way_of(a[:, 1:]) == [(TURNED, a.itemsize)]
+    finally:
+        ways.cache_clear()
+
+
 def test_more_elements_than_numbers_count_are_cut_into_pieces(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -317,6 +332,7 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
         "lanes",
         "rows",
         "narrow rows",
+        "narrow matrix",
         "few rows",
         "two dimensions",
         "turned",
@@ -333,6 +349,11 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         kernel = OP.lanes(size, *block, 1 + (name == "two dimensions"))
         arrays = [*[ArrayType((4096,), dtype)] * 2, ArrayType((64, 64), dtype)]
         named = dict.fromkeys(OP.NUMBERS, 1)
+    elif name == "narrow matrix":
+        if size == 1:
+            pytest.skip("elements of 8 bits are no numbers of a kernel")
+        kernel, named = OP.narrow(33, 128), {}
+        arrays = [ArrayType(shape, dtype) for shape in ((33 * 1001,), (33, 1001))]
     else:
         kernel = {
             "rows": OP.by_tma(OP.choose(4096)),

@@ -140,6 +140,7 @@ def copies() -> None:
         ops.copy(array, target="sim")
     copy = importlib.import_module("numpipe.ops.copy")  # the operands of a product, by one launch
     numbers = dict.fromkeys(copy.NUMBERS, 0) | {"columns": 33, "last": 4, "s3": 35}
+    copy.narrow(3, 128)(halves(150 * 3), out=halves(3, 150), target="sim")
     copy.lanes(2, 8, 64)(
         halves(5 * 35),
         halves(3 * 33),
@@ -213,7 +214,10 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         },
     ),
     "ops.matmul": (products, {"matmul"}),
-    "ops.copy": (copies, {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_line"}),
+    "ops.copy": (
+        copies,
+        {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_narrow", "copy_line"},
+    ),
     "ops over rows": (
         over_rows,
         {
