@@ -270,11 +270,9 @@ def functions(rows: Any) -> dict[str, Function]:
         else:
             near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
         _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
-        counts = each_lane(max(whole - 1, 0) * (width / STEP))
-        if whole > 0:
-            counts = added(full((1, width), 1.0, np.float32), columns(0), counts)
-        if whole < steps:
-            counts = added_last(full((1, end), 1.0, np.float32), last(), counts)
+        counts = fold(
+            lambda j: full((1, j.size), 1.0, np.float32), added, added_last, each_lane(0.0)
+        )
         inverse = 1.0 / np.maximum(counts, 1.0)
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
         own = near + totals * inverse

@@ -37,7 +37,7 @@ from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import Place, allocated
-from .over_rows import COLUMNS, MATRIX, given, lacking, launch_over_rows
+from .over_rows import COLUMNS, MATRIX, ROWS, flat, given, lacking, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import rows_of
 
@@ -173,13 +173,15 @@ PART, WARPGROUPS = 5120, 4
 LONGEST = 26624
 """most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
 and registers for the sums of their columns"""
+AHEAD = 4
+"""rows whose sums warps may exchange at the same time, a power of two"""
+MARKS = 32
+"""float32 elements of a slot of shared memory for the statistics of a row"""
 CLUSTER = 8
 """most CTAs of a cluster"""
 PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
 """clusters that an H100 or H200 runs at the same time (`choice.gpu`), by their number of CTAs, for
 each CTA that an SM has room for"""
-AHEAD = 4
-"""rows whose sums warps may exchange at the same time, a power of two"""
 BOX = 256
 """columns of which one TMA copy loads a multiple"""
 
@@ -212,7 +214,7 @@ def in_ring(
     If x and grad are `flat`, rows follow each other, and begin anywhere.
     """
     of_sm = WARPGROUPS // wgs
-    unit = 16 // itemsize
+    unit, terms = 16 // itemsize, 1 + centered
     # a lane's pairs of columns are aligned in memory if each second row begins one column early
     shifts = n % 2 if flat else 0
     width = n // (ctas * wgs * STEP) * STEP
@@ -241,19 +243,20 @@ def in_ring(
     def norm_gradient_in_ring(x, grad, statistics, weight, grad_total, dx, dweight, dbias):
         wg, rank = axis_index("wg"), axis_index("cluster")
         at, step = program_id(0) // ctas, num_programs(0) // ctas
-        count = cdiv(statistics.shape[0] - at, step)
+        count = cdiv(x.shape[0] - at, step)
+        marks = scratch(SMEM((slots * MARKS,), np.float32))
         xs = scratch(SMEM((slots * span,), x.dtype))
         grads = scratch(SMEM((slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2 + 2 * rests))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=3 + 2 * rests))
         sums = scratch(SMEM((AHEAD * shared,), np.float32))
-        added = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
+        sent = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
         stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
         j = ds(number * width - shift, width, most=whole - width, least=-shifts)
         rest = whole + (wg * ctas + rank) * STEP - shift
-        rest_j, rest_place = ds(rest, STEP, stop=n), size + wg * rest_size
+        rest_j, rest_place = ds(rest, STEP), size + wg * rest_size
         of_weight = of_bias = full((1, width), 0.0, np.float32)
         rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
         gain, rest_gain = weight[j], weight[rest_j]
@@ -276,21 +279,24 @@ def in_ring(
             if k < count:
                 load(x, xs, k)
                 load(grad, grads, k)
+                slot, view = k % slots, statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
+                copy_gmem_to_smem(view, marks.at[ds(slot * MARKS, 4)], landed.at[slot])
+
+        def numbers_of(k):
+            """1 / sqrt(variance + eps) and the mean, or 0, of row k."""
+            place = k % slots * MARKS + (at + k * step) * terms % 4
+            inverse = marks[ds(place, 1)][:, None]
+            return inverse, marks[ds(place + 1, 1)][:, None] if centered else 0.0
 
         def held(ring, k, place, size):
             begin = ((at + k * step) * n - shift) % unit if more else 0
             part = ring.at[ds(k % slots * span + place + begin, size)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def inside(tile, first):
-            """The tile (1, STEP) of columns from `first` on, with 0 outside the row."""
-            column = iota((1, STEP), 1) + first
+        def inside(tile, first, j):
+            """The tile of columns j, the first of which is `first`, with 0 outside the row."""
+            column = iota((1, j.size), 1) + first
             return np.where((column >= 0) & (column < n), tile, 0.0)
-
-        def from_first(tile):
-            """This warpgroup's tile, with 0 for a column before the row."""
-            first = inside(tile[:, :STEP], j.start)
-            return np.concatenate((first, tile[:, STEP:width]), 1) if width > STEP else first
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -299,20 +305,29 @@ def in_ring(
                 total = total + tile[:, c : c + STEP]
             return total
 
+        def added(k, place, first, j, gain, of_weight, of_bias):
+            """Add columns j of row k, from `first` on, to the sums of columns. Return these sums,
+            gradient * weight * normed x, and gradient * weight."""
+            inverse, mean = numbers_of(k)
+            own = inside(held(grads, k, place, j.size), first, j)
+            tile = inside(held(xs, k, place, j.size) * inverse - mean * inverse, first, j)
+            weighted = own * gain.astype(np.float32)
+            return of_weight + own * tile, of_bias + own, weighted * tile, weighted
+
         def send(k, parts):
             """Send the sums of this warpgroup's parts of row k to all warpgroups."""
             place = sums.at[ds(k % AHEAD * shared + number * PARTS, PARTS)]
             if ctas > 1:
                 async_store_smem(
-                    parts, place, added.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
+                    parts, place, sent.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
                 )
             else:
                 place[...] = parts
-                barrier_arrive(added.at[k % AHEAD])
+                barrier_arrive(sent.at[k % AHEAD])
 
         def sums_of(k):
             """The means over row k of gradient * weight * normed x, and of gradient * weight."""
-            barrier_wait(added.at[k % AHEAD])
+            barrier_wait(sent.at[k % AHEAD])
             part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector) * (1.0 / n)
             if not centered:
                 return part.sum(), 0.0
@@ -322,33 +337,27 @@ def in_ring(
         if wg == 0:
             for k in range(slots):
                 fetch(k)
-        before = now = after = numbers(statistics, ds(at, 1))
         for k in range(count + 1):
             if k < count:
                 barrier_wait(landed.at[k % slots])
-                after = numbers(statistics, ds(at + (k + 1) * step, 1))
-                inverse, mean = now
-                own = from_first(held(grads, k, wg * width, width))
-                tile = from_first(held(xs, k, wg * width, width) * inverse - mean * inverse)
-                of_weight, of_bias = of_weight + own * tile, of_bias + own
-                own = own * gain.astype(np.float32)
-                slopes, total = folded(own * tile), folded(own)
+                of_weight, of_bias, slopes, total = added(
+                    k, wg * width, j.start if shifts else 0, j, gain, of_weight, of_bias
+                )
+                slopes, total = folded(slopes), folded(total)
                 if rests > 0 and wg < rests:
-                    last = inside(held(grads, k, rest_place, STEP), rest)
-                    tail = held(xs, k, rest_place, STEP) * inverse - mean * inverse
-                    tail = inside(tail, rest)
-                    rest_weight, rest_bias = rest_weight + last * tail, rest_bias + last
-                    last = last * rest_gain.astype(np.float32)
-                    slopes, total = slopes + last * tail, total + last
+                    rest_weight, rest_bias, rest_slopes, rest_total = added(
+                        k, rest_place, rest, rest_j, rest_gain, rest_weight, rest_bias
+                    )
+                    slopes, total = slopes + rest_slopes, total + rest_total
                 both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
             if k > 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                scale, mean_of = before
                 if k > 1 and k - 2 + slots < count and k % wgs == wg:
                     barrier_wait(stored.at[(k - 2) % AHEAD])
                     fetch(k - 2 + slots)
                 along, mean_own = sums_of(k - 1)
+                scale, mean_of = numbers_of(k - 1)
                 slope = along * scale * scale
                 offset = slope * mean_of - mean_own * scale
                 i = ds(at + (k - 1) * step, 1)
@@ -365,7 +374,6 @@ def in_ring(
                     dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[(k - 1) % AHEAD])
-            before, now = now, after
 
         def put(j, of_weight, of_bias):
             dweight[ds(at, 1), j] = of_weight
@@ -445,7 +453,7 @@ def launch_gradient(
     names, options = (*inputs, *results, *totals), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
     many = dweight is not None and count > FEW
-    aligned, flat = loadable(rows_of(x), rows_of(grad))
+    aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size)
 
     if many and n <= SHORT:
@@ -455,8 +463,9 @@ def launch_gradient(
         row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3, loops=True)
         run = of_short_rows(*names).scheduled(row)
         programs = min(cdiv(count, height), SMS * row.ctas)
-    elif many and dresidual is None and ctas <= CLUSTER and (aligned or flat):
-        run, most = in_ring(statistics.shape[-1] > 1, n, size, flat, ctas, wgs, *names)
+    elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
+        run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
+        inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
         launch_over_rows(of_rows(*inputs, *results), inputs, results, place, **options)

@@ -613,12 +613,12 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
         ints(1, dtype=F32),
         out(1, row.n),
     )
-for ctas in (1, 2):
+for ctas in (1, 8):
     columns = 512 * ctas + 64
     run(
         f"gradients of a norm in a ring, by {ctas} CTAs",
         in_ring(True, columns, 4, False, ctas, 1, "grad_total", "dbias")[0],
-        *(ints(12, columns, dtype=F32), ints(12, columns, dtype=F32), ints(12, 2, dtype=F32)),
+        *(ints(12, columns, dtype=F32), ints(12, columns, dtype=F32), ints(24, dtype=F32)),
         *(ints(columns, dtype=F32), ints(12, columns, dtype=F32)),
         *(out(12, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
     )
