@@ -165,8 +165,11 @@ def convert(form: Form) -> Kernel:
 
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
-KEYS = 128
-"""keys of a CTA of `of_keys`"""
+
+
+def keys_of(form: Form) -> int:
+    """Return the number of keys of a CTA of `of_keys`, or of a cluster of two."""
+    return 192 if form.depth == 64 else 128
 
 
 @functools.cache
@@ -213,8 +216,9 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, n: int, size: int = KEYS) -> Function:
-    """Return the kernel function of the `Work` of `size` keys, in steps of `n` queries."""
+def work(form: Form, n: int) -> Function:
+    """Return the kernel function of the `Work` of a CTA's keys, in steps of `n` queries."""
+    size = keys_of(form)
 
     @function
     def of_cta(q, k, table, count, diagonal, group, number):
@@ -265,17 +269,18 @@ def following(cta, i, base, of_head):
     return cta.start if last else i + 1, base + of_head if last else base
 
 
-def grid_of(form: Form, ctas: int = 1, size: int = KEYS) -> Any:
-    """Return the number of CTAs for tiles of `size` keys, or for as many as a list may have."""
+def grid_of(form: Form, ctas: int = 1) -> Any:
+    """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
+    size = keys_of(form)
     if form.ranges:
         return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
     return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
 
 
 @function
-def add(dq, part, at):
-    """Add 64 x 64 elements to dq, from row `at` in register order."""
-    atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
+def add(dq, part, at, lines=LINES):
+    """Add a tile of 64 rows to dq, to `lines` rows from row `at`, in register order."""
+    atomic_add(dq.at[ds(at, lines), ds(0, 32)], to_register_order(part))
 
 
 @functools.cache
@@ -300,32 +305,29 @@ def stored(form: Form) -> Function:
 def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
-    A CTA owns 128 keys and loops over blocks of queries. The products S^T = K Q^T and
+    A warpgroup owns 64 keys and loops over blocks of queries. The products S^T = K Q^T and
     dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
-    passes through shared memory for dQ = dS K alone, which is issued a step later, and which lanes
-    add in register order. The other warpgroups begin after the first exponentials of the first one:
-    from then on, some compute while others have products. Without dQ, registers suffice for three
-    warpgroups at depth 64, and a CTA owns 192 keys.
+    passes through shared memory for dQ = dS K alone: a step later, the warpgroups in turn multiply
+    the rows of all of them, and lanes add the product in register order. The other warpgroups begin
+    after the first exponentials of the first one: from then on, some compute while others have
+    products. Registers suffice for three warpgroups at depth 64: more of them overlap, and dQ of
+    more keys is added at once.
     """
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
-    depth, place = form.depth, form.place
-    narrow = depth == 64 and with_dq
-    n = 128 if narrow else 64  # queries of a step
-    wgs = 3 if depth == 64 and not with_dq else 2
-    size = 64 * wgs
-    seen, work_of, store = visible(form, n), work(form, n, size), stored(form)
+    depth, place, n, size = form.depth, form.place, 64, keys_of(form)
+    wgs, lines, early = size // 64, LINES * depth // 64, depth > 64
+    seen, work_of, store = visible(form, n), work(form, n), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
-        grid=grid_of(form, size=size),
+        grid=grid_of(form),
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
         static_dims={"dq": (-1,)},
-        # numpipe's own barriers of shared memory gain 6 % if narrow
-        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=not narrow),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def attention_gradients(
         q,
@@ -363,11 +365,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.b, cta.hk, cta.row, 0)),) * 2,
         )
         exchanged = scratch(SMEM((3, size, n), q.dtype))
-        written = scratch(Barrier(num_arrivals=2, num_barriers=3))
+        written = scratch(Barrier(num_arrivals=wgs, num_barriers=3))
         started = scratch(Barrier(num_arrivals=1))
-        own, every = ds(wg * 64, 64), ds(0, 64)
-        # queries and columns of this warpgroup's part of dQ
-        s_part, d_part = (own, every) if narrow else (every, own)
+        own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
@@ -381,12 +381,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
-            i, base, of_head, begun = cta.start, 0, 0, False
+            i, base, of_head, begun, turn = cta.start, 0, 0, False, wg
             if dq is not None:
-                k_part = k_tile.at[:, d_part]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + wg * LINES
+                base = base + cta.place * depth // 32
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
@@ -412,37 +411,43 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
                 barrier_wait(delta_ready)
-                if not narrow:
+                if early:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
                 pb = p.astype(q.dtype)
                 grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
-                if narrow:  # only now: registers do not suffice for both products
+                if not early:  # only now: registers do not suffice for both products
                     dv_acc = wgmma(dv_acc, pb, do_tile)
+                barrier_arrive(stats_free)
+                barrier_arrive(delta_free)
                 if dq is not None:
                     barrier_wait(written.at[before])
                     exchanged.at[now, own, :][...] = grad_s
-                dk_acc = wgmma(dk_acc, grad_s, q_tile)
-                if dq is not None:
                     commit_smem(meet=False)
                     barrier_arrive(written.at[now])
-                    part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
-                barrier_arrive(stats_free)
-                barrier_arrive(delta_free)
                 dv_acc = wgmma_wait(dv_acc)
                 barrier_arrive(do_free)
-                dk_acc = wgmma_wait(dk_acc)
-                barrier_arrive(q_free)
+                # both products and their waits are in each branch, so that ptxas can order them
+                if dq is not None and turn == 0:
+                    dk_acc = wgmma(dk_acc, grad_s, q_tile)
+                    part = wgmma(None, exchanged.at[before].T, k_tile)
+                    dk_acc = wgmma_wait(dk_acc)
+                    barrier_arrive(q_free)
+                    add(dq, wgmma_wait(part), at_before, lines)
+                else:
+                    dk_acc = wgmma(dk_acc, grad_s, q_tile)
+                    dk_acc = wgmma_wait(dk_acc)
+                    barrier_arrive(q_free)
                 if dq is not None:
-                    part = wgmma_wait(part)
-                    add(dq, part, at_before)
-                    at_before = base + i * 2 * LINES
+                    at_before = base + i * lines
                     now, before, last = last, now, before
+                    turn = (turn + 1) % wgs
                 (i, base), begun = following(cta, i, base, of_head), True
             if dq is not None:
                 barrier_wait(written.at[before])
-                part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
-                add(dq, wgmma_wait(part), at_before)
+                if turn == 0:
+                    rest = wgmma(None, exchanged.at[before].T, k_tile)
+                    add(dq, wgmma_wait(rest), at_before, lines)
         # after the loop, in which the compiler would compute all addresses before it
         store(dk, cta, cta.row + wg * 64, dk_acc * scale)
         store(dv, cta, cta.row + wg * 64, dv_acc)

@@ -40,7 +40,7 @@ from .attention import (
     kernel,
 )
 from .attention_configs import DEPTHS, Form
-from .attention_gradients import BLOCK, KEYS, launch_gradients
+from .attention_gradients import BLOCK, keys_of, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .operands import loaded
@@ -270,7 +270,9 @@ def _launch_backward(
     form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
-    lists = _tiles(KEYS, 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
+    lists = _tiles(
+        keys_of(form), 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place
+    )
     of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
     given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
     arrays = [info and _batch(info) for info in given]
