@@ -278,9 +278,15 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
 
 
 @function
-def add(dq, part, at, lines=LINES):
-    """Add a tile of 64 rows to dq, to `lines` rows from row `at`, in register order."""
-    atomic_add(dq.at[ds(at, lines), ds(0, 32)], to_register_order(part))
+def add(dq, part, at):
+    """Add 64 x 64 elements to dq, from row `at` in register order."""
+    atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
+
+
+@function
+def add_product(dq, left, right, at):
+    """Add the product of 64 rows of dS and 64 columns of K to dq."""
+    add(dq, wgmma_wait(wgmma(None, left, right)), at)
 
 
 @functools.cache
@@ -305,18 +311,21 @@ def stored(form: Form) -> Function:
 def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
-    A warpgroup owns 64 keys and loops over blocks of queries. The products S^T = K Q^T and
+    A warpgroup owns 64 keys and loops over blocks of 64 queries. The products S^T = K Q^T and
     dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
-    passes through shared memory for dQ = dS K alone: a step later, the warpgroups in turn multiply
-    the rows of all of them, and lanes add the product in register order. The other warpgroups begin
-    after the first exponentials of the first one: from then on, some compute while others have
-    products. Registers suffice for three warpgroups at depth 64: more of them overlap, and dQ of
-    more keys is added at once.
+    passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
+    register order. The other warpgroups begin after the first exponentials of the first one: from
+    then on, some compute while others have products.
+
+    At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
+    is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
+    half of the columns of dQ.
     """
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
     depth, place, n, size = form.depth, form.place, 64, keys_of(form)
-    wgs, lines, early = size // 64, LINES * depth // 64, depth > 64
+    wgs, turns = size // 64, depth == 64
+    late, slots = turns and with_dq, 4 if turns else 2
     seen, work_of, store = visible(form, n), work(form, n), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
@@ -327,7 +336,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
         static_dims={"dq": (-1,)},
-        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=not late),
     )
     def attention_gradients(
         q,
@@ -358,7 +367,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         matrix = BlockSpec(
             rows_of_q,
             lambda h, i: place(cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
-            buffer_count=2,
+            buffer_count=slots,
         )
         kv = pipeline(
             grid=(1,),
@@ -368,7 +377,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         written = scratch(Barrier(num_arrivals=wgs, num_barriers=3))
         started = scratch(Barrier(num_arrivals=1))
         own = ds(wg * 64, 64)
-        numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
+        numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
             grid=(sharing, cta.end - cta.start),
             in_specs=(matrix, numbers, numbers, matrix),
@@ -381,11 +390,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
-            i, base, of_head, begun, turn = cta.start, 0, 0, False, wg
+            i, base, of_head, begun = cta.start, 0, 0, False
             if dq is not None:
+                k_part = k_tile if turns else k_tile.at[:, own]
                 of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32
+                base = base + cta.place * depth // 32 + (0 if turns else wg * LINES)
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
@@ -411,43 +421,41 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
                 barrier_wait(delta_ready)
-                if early:
+                if not late:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
                 pb = p.astype(q.dtype)
                 grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
-                if not early:  # only now: registers do not suffice for both products
+                if late:  # only now: registers do not suffice for both products
                     dv_acc = wgmma(dv_acc, pb, do_tile)
-                barrier_arrive(stats_free)
-                barrier_arrive(delta_free)
                 if dq is not None:
                     barrier_wait(written.at[before])
                     exchanged.at[now, own, :][...] = grad_s
+                dk_acc = wgmma(dk_acc, grad_s, q_tile)
+                if dq is not None:
                     commit_smem(meet=False)
                     barrier_arrive(written.at[now])
+                    if not turns:
+                        part = wgmma(None, exchanged.at[before].T, k_part)
+                barrier_arrive(stats_free)
+                barrier_arrive(delta_free)
                 dv_acc = wgmma_wait(dv_acc)
                 barrier_arrive(do_free)
-                # both products and their waits are in each branch, so that ptxas can order them
-                if dq is not None and turn == 0:
-                    dk_acc = wgmma(dk_acc, grad_s, q_tile)
-                    part = wgmma(None, exchanged.at[before].T, k_tile)
-                    dk_acc = wgmma_wait(dk_acc)
-                    barrier_arrive(q_free)
-                    add(dq, wgmma_wait(part), at_before, lines)
-                else:
-                    dk_acc = wgmma(dk_acc, grad_s, q_tile)
-                    dk_acc = wgmma_wait(dk_acc)
-                    barrier_arrive(q_free)
+                dk_acc = wgmma_wait(dk_acc)
+                barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = base + i * lines
+                    if not turns:
+                        part = wgmma_wait(part)
+                        add(dq, part, at_before)
+                    elif now == wg:
+                        add_product(dq, exchanged.at[before].T, k_part, at_before)
+                    at_before = base + i * depth // 64 * LINES
                     now, before, last = last, now, before
-                    turn = (turn + 1) % wgs
                 (i, base), begun = following(cta, i, base, of_head), True
             if dq is not None:
                 barrier_wait(written.at[before])
-                if turn == 0:
-                    rest = wgmma(None, exchanged.at[before].T, k_tile)
-                    add(dq, wgmma_wait(rest), at_before, lines)
+                if not turns or now == wg:
+                    add_product(dq, exchanged.at[before].T, k_part, at_before)
         # after the loop, in which the compiler would compute all addresses before it
         store(dk, cta, cta.row + wg * 64, dk_acc * scale)
         store(dv, cta, cta.row + wg * 64, dv_acc)
