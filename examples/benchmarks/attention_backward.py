@@ -3,12 +3,14 @@ scaled_dot_product_attention.
 
     cd examples/benchmarks
     python attention_backward.py --out result.json
-    python attention_backward.py --shapes 4,16,16,4096,128 --masks causal --dtype f16
+    python attention_backward.py --shapes 2,64/8,4096,128 --masks causal --dtype f16
+    # 40 shapes as random_attention.py draws them, of 512 to 16384 positions
+    python attention_backward.py --random 40 --seed 7 --out result.json
 
-A shape is (batches, heads of q, heads of k and v, positions, depth). Rates are those of the five
-matrix products' operations. The file has the relative errors of all gradients (Frobenius norm
-against float64, of the heads that share the first head of k and v). A row fails if an error
-exceeds cuDNN's by a factor of 1.05.
+A shape is B,H/HK,S,D: batches, heads of queries and of keys, positions, depth of a head; S is
+QUERIES:KEYS if they differ. Rates are those of the five matrix products' operations. The file has
+the relative errors of all gradients (Frobenius norm against float64, of the heads that share the
+first head of k and v). A row fails if an error exceeds cuDNN's by a factor of 1.05.
 """
 
 from __future__ import annotations
@@ -22,18 +24,21 @@ from typing import Any
 import harness
 from gemm_competitors import DTYPES
 from harness.scripts import compare_options
+from random_attention import flops, random_cases, shape_of
 
 from numpipe import bench
 from numpipe.ops.attention import attention, attention_backward
 
 SHAPES = (
-    "4,16,16,4096,64",
-    "4,16,16,4096,128",
-    "1,16,16,16384,128",
-    "2,64,8,4096,128",
-    "4,16,16,4096,256",
+    "4,16,4096,64",
+    "4,16,4096,128",
+    "1,16,16384,128",
+    "2,64/8,4096,128",
+    "4,16,4096,256",
 )
 MASKS = "full", "causal"
+LENGTHS = 512, 16384
+"""least and most positions of random shapes"""
 ERROR = 1.05
 """largest quotient of an error and cuDNN's"""
 
@@ -42,15 +47,19 @@ def exact(q: Any, k: Any, v: Any, grad: Any, causal: bool) -> tuple[Any, Any, An
     """Return dQ, dK and dV of the heads that share the first head of k and v, in float64."""
     import torch
 
-    group = q.shape[1] // k.shape[1]
-    x, g = q[0, :group].double(), grad[0, :group].double()
     y, z, scale = k[0, 0].double(), v[0, 0].double(), q.shape[3] ** -0.5
-    s = x @ y.mT * scale
-    if causal:
-        s = s.masked_fill(torch.ones_like(s[0], dtype=torch.bool).triu(1), -math.inf)
-    p = s.softmax(-1)
-    slopes = p * (g @ z.mT - (g * (p @ z)).sum(-1, keepdim=True))
-    return slopes @ y * scale, (slopes.mT @ x).sum(0) * scale, (p.mT @ g).sum(0)
+    of_q, of_k, of_v = [], torch.zeros_like(y), torch.zeros_like(z)
+    for head in range(q.shape[1] // k.shape[1]):  # one at a time: 2 GB for 16384 positions
+        x, g = q[0, head].double(), grad[0, head].double()
+        s = x @ y.mT * scale
+        if causal:
+            s = s.masked_fill(torch.ones_like(s, dtype=torch.bool).triu(1), -math.inf)
+        p = s.softmax(-1)
+        slopes = p * (g @ z.mT - (g * (p @ z)).sum(-1, keepdim=True))
+        of_q.append(slopes @ y * scale)
+        of_k += slopes.mT @ x * scale
+        of_v += p.mT @ g
+    return torch.stack(of_q), of_k, of_v
 
 
 def measure(process: int, case: Mapping[str, Any], options: argparse.Namespace) -> dict[str, Any]:
@@ -59,14 +68,16 @@ def measure(process: int, case: Mapping[str, Any], options: argparse.Namespace) 
     from torch.nn.attention import SDPBackend, sdpa_kernel
 
     torch.manual_seed(process)
-    batches, heads, shared, positions, depth = map(int, case["shape"].split(","))
+    shape = shape_of(case["shape"])
+    batches, heads, shared, queries, keys, depth = shape
     causal, group = case["mask"] == "causal", heads // shared
 
-    def some(heads: int) -> Any:
+    def some(heads: int, positions: int) -> Any:
         shape = batches, heads, positions, depth
         return torch.randn(*shape, device="cuda", dtype=getattr(torch, DTYPES[case["dtype"]]))
 
-    q, grad, k, v = some(heads), some(heads), some(shared), some(shared)
+    q, grad = some(heads, queries), some(heads, queries)
+    k, v = some(shared, keys), some(shared, keys)
     leaves = [x.detach().requires_grad_() for x in (q, k, v)]
     with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
         made = torch.nn.functional.scaled_dot_product_attention(
@@ -96,20 +107,24 @@ def measure(process: int, case: Mapping[str, Any], options: argparse.Namespace) 
             raise AssertionError(f"errors {errors}, {case}")
     del wanted
     samples = bench.compare(calls, reference="cuDNN", **compare_options(options))
-    work = 10e-12 * batches * heads * positions**2 * depth / (1 + causal)
+    work = 2.5e-12 * flops(shape, causal)
     return bench.run_entry(process, case, work, samples, errors=errors)
 
 
 def main() -> int:
     parser = harness.script(__doc__)
-    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="B,H,HK,S,D")
+    parser.add_argument("--shapes", nargs="+", default=SHAPES, metavar="B,H/HK,S,D")
     parser.add_argument("--masks", nargs="+", default=MASKS, choices=MASKS)
     parser.add_argument("--dtype", default="bf16", choices=DTYPES)
+    parser.add_argument("--random", type=int, metavar="N", help="N random shapes instead")
+    parser.add_argument("--seed", type=int, default=0, help="of --random (default: %(default)s)")
     options = harness.parse(parser, None)
     cases: list[dict[str, Any]] = [
         {"shape": shape, "mask": mask, "dtype": options.dtype}
         for shape, mask in itertools.product(options.shapes, options.masks)
     ]
+    if options.random is not None:
+        cases = random_cases(options.random, options.seed, [options.dtype], LENGTHS)
     return harness.main(
         "attention_backward",
         cases,

@@ -25,10 +25,9 @@ from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
-from ..language.tiles.elementwise import full, iota
+from ..language.tiles.elementwise import full
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.tile import bitcast
 from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, program_id
@@ -58,7 +57,9 @@ def functions(rows: Any) -> dict[str, Function]:
     sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, column = (
         lanes[name] for name in ("sum", "sums", "max", "mean", "number", "column")
     )
-    exp, log, normal = (lanes[name] for name in ("exp", "log", "normal"))
+    exp, log, normal, raised, first_of = (
+        lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of")
+    )
 
     @function
     def shift():
@@ -189,15 +190,10 @@ def functions(rows: Any) -> dict[str, Function]:
             return tops
 
         @function
-        def higher_at(tile, j, numbers):
-            """Add to maxima and to the column in which the chunk's part with each begins."""
-            tops, starts = numbers
+        def higher_at(tile, j, maxima):
             for c in static_range(0, size, STEP):
-                # -0 becomes 0, so that equal numbers have equal bits
-                highest = np.maximum(tops, part(tile, j, c, -np.inf) + 0.0)
-                changed = bitcast(highest, np.int32) != bitcast(tops, np.int32)
-                tops, starts = highest, np.where(changed, j.start + c, starts)
-            return tops, starts
+                maxima = raised(part(tile, j, c, -np.inf), j.start + c, maxima)
+            return maxima
 
         @function
         def online(tile, j, numbers):
@@ -252,14 +248,10 @@ def functions(rows: Any) -> dict[str, Function]:
         tops = fold(f, higher, higher_last, each_lane(-np.inf))
         return largest_of_lanes(lambda j: tops)
 
-    first = row_registers.first_of(largest_of_lanes)
-
     @function
     def argmax(f):
-        numbers = each_lane(-np.inf), full((1, STEP), 0, np.int32)
-        tops, starts = fold(f, higher_at, higher_at_last, numbers)
-        top = largest_of_lanes(lambda j: tops)
-        return first(tops, top, starts + iota((1, STEP), 1))
+        maxima = each_lane(-np.inf), full((1, STEP), 0, np.int32)
+        return first_of(fold(f, higher_at, higher_at_last, maxima))
 
     @function
     def softmax(f, off=0.0):

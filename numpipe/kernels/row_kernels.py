@@ -94,7 +94,8 @@ class RowKernel:
         runs, for `numpipe.verify`, ``inspect`` and others."""
         x, *_ = given = [*args, *named.values()]
         dtype = _info(x).dtype
-        rows = choose(int(x.shape[1]), self.operands, dtype, held=self.held, unit=self.unit)
+        how = {"once": self.once, "held": self.held, "unit": self.unit}
+        rows = choose(int(x.shape[1]), self.operands, dtype, **how)
         # lanes would load and store odd rows of 16-bit elements one by one
         many = rows.n * int(x.shape[0]) >= MANY
         halves = rows.height > 1 and dtype.itemsize == 2 and many and not self.once
@@ -102,8 +103,7 @@ class RowKernel:
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = (self.operands == 1 and not halves) or all(info.dtype == dtype for info in infos)
             aligned, flat = (same and fits for fits in loadable(*infos))
-            how = dtype, aligned, flat, self.once, self.held, self.unit
-            rows = choose(rows.n, self.operands, *how)
+            rows = choose(rows.n, self.operands, dtype, aligned, flat, **how)
         return self.scheduled(rows)
 
     def __call__(self, *args: Any, **named: Any) -> Any:

@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..core.static_range import static_range
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.phases import next_phase
 from ..language.memory.remote import async_store_smem
@@ -24,7 +25,7 @@ from ..language.tiles.mathematics import fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import bitcast
-from ..language.tiles.warp_parts import GROUP, PARTS, split_row, with_rows
+from ..language.tiles.warp_parts import GROUP, PARTS, STEP, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
@@ -147,19 +148,6 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     return {"mean": mean, "moments": moments}
 
 
-def first_of(largest: Function) -> Function:
-    """Return the function ``first(tile, top, columns)`` of the first column whose element is the
-    maximum of its row, or NaN."""
-
-    @function
-    def first(tile, top, columns):
-        found = (tile == top) | np.isnan(tile)
-        order = np.where(found, bitcast(HIGHEST - columns, np.float32), -np.inf)
-        return HIGHEST - bitcast(largest(lambda j: order), np.int32)
-
-    return first
-
-
 def loads(fetch: Function, value: Function) -> Function:
     """Return the function that loads rows of up to three matrices as values."""
 
@@ -188,9 +176,7 @@ def functions(rows: Any) -> dict[str, Function]:
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
     room = cdiv(span, BOX) * BOX
     shared_functions = common(rows)
-    exp, log, normal, column = (
-        shared_functions[name] for name in ("exp", "log", "normal", "column")
-    )
+    exp, log, normal = (shared_functions[name] for name in ("exp", "log", "normal"))
 
     @function
     def blocks(x):
@@ -346,30 +332,55 @@ def functions(rows: Any) -> dict[str, Function]:
         return each(got(at, 0).sum()), each(got(at, 1).sum())
 
     @function
-    def sum_of(f):
-        tile = kept(f(columns()), 0.0)
+    def reduced(tile, along):
+        """The reduction ``along(tile)`` of each row."""
         if not shared:
-            return tile.sum(axis=1)[:, None]
+            return along(tile)[:, None]
+        own = along(split_row(tile))
         at = half()
-        give(at, 0, split_row(tile).sum(axis=1))
-        return each(got(at, 0).sum())
+        give(at, 0, own)
+        return along(got(at, 0)[None, :])[:, None]
+
+    @function
+    def sum_of(f):
+        return reduced(kept(f(columns()), 0.0), lambda tile: tile.sum(axis=1))
+
+    @function
+    def top_of(tile):
+        return reduced(tile, lambda tile: tile.max(axis=1))
 
     @function
     def largest(f):
-        tile = kept(f(columns()), -np.inf)
-        if not shared:
-            return tile.max(axis=1)[:, None]
-        tops = split_row(tile).max(axis=1)
-        at = half()
-        give(at, 0, tops)
-        return each(got(at, 0).max())
+        return top_of(kept(f(columns()), -np.inf))
 
-    first = first_of(largest)
+    @function
+    def higher_at(tile, start, maxima):
+        """Add a tile to maxima and to the column in which the tile with each begins."""
+        tops, starts = maxima
+        # -0 becomes 0, so that equal numbers have equal bits
+        highest = np.maximum(tops, tile + 0.0)
+        changed = bitcast(highest, np.int32) != bitcast(tops, np.int32)
+        return highest, np.where(changed, start, starts)
+
+    @function
+    def first_of(maxima):
+        """The first column of which an element is the maximum, or NaN."""
+        tops, starts = maxima
+        found = (tops == top_of(tops)) | np.isnan(tops)
+        columns = iota((1, tops.shape[1]), 1) + starts
+        order = np.where(found, bitcast(HIGHEST - columns, np.float32), -np.inf)
+        return HIGHEST - bitcast(top_of(order), np.int32)
 
     @function
     def argmax(f):
-        j = columns()
-        return first(f(j), largest(f), column(j))
+        tile, start = kept(f(columns()), -np.inf), columns().start
+        if not shared:
+            return first_of((tile, start))
+        # few numbers a lane, so that registers are left for more rows of an SM
+        maxima = full((1, STEP), -np.inf, np.float32), full((1, STEP), 0, np.int32)
+        for c in static_range(0, width, STEP):
+            maxima = higher_at(tile[:, c : c + STEP], start + c, maxima)
+        return first_of(maxima)
 
     @function
     def softmax(f, off=0.0):
@@ -397,6 +408,8 @@ def functions(rows: Any) -> dict[str, Function]:
             "sum": sum_of,
             "sums": sums,
             "max": largest,
+            "higher_at": higher_at,
+            "first_of": first_of,
             "argmax": argmax,
             "softmax": softmax,
         }

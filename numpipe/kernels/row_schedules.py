@@ -160,7 +160,8 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 4)
     """
-    values = max(held, operands)
+    # whether what a kernel computes from a row is used at once
+    values, brief = max(held, operands), once and not held and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, unit=unit)
     if n <= min(2048 // values, 1536):
         return _short(rows, n, values, unit, flat)
@@ -177,13 +178,15 @@ def choose(
         inside = max(0, n - (wgs - 1) * width)
         whole = inside if inside >= width else inside // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
+        if brief:
+            live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
         return rows(1, width, wgs, whole, ctas)
     itemsize = dtype.itemsize
     if once or not (aligned or flat):
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
-        return rows(1, width, 2, ctas=2, steps=cdiv(n, 2 * width))
+        return rows(1, width, 2, ctas=2 + brief, steps=cdiv(n, 2 * width))
     cluster = 1
     while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
         cluster *= 2

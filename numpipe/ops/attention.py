@@ -20,8 +20,8 @@ import numpy as np
 from .. import launch
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import Function
-from ..diagnostics.argument_checks import FLAG, NONE, a, finite, whole, word
+from ..core.functions import Function, function
+from ..diagnostics.argument_checks import FLAG, FRACTION, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -47,12 +47,19 @@ from .attention_configs import CONFIGS as CONFIGS
 from .attention_configs import DEPTHS, L2, WIDTHS, Config, Form, choose, with_functions
 from .attention_configs import FITTING as FITTING
 from .attention_configs import SMALLER as SMALLER
-from .attention_functions import blocks_of, caller, check_function, nth, visible_blocks
+from .attention_functions import (
+    blocks_of,
+    caller,
+    check_function,
+    kept,
+    nth,
+    visible_blocks,
+)
 from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
 from .derivatives import derivative
-from .op_outputs import Place, same
+from .op_outputs import Arrays, Place, same
 from .operands import loaded
 
 __all__ = ["attention", "attention_blocks"]
@@ -100,6 +107,7 @@ def kernel(config: Config, form: Form) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
+        seeds,
         o,
         lse,
         *,
@@ -176,8 +184,9 @@ def kernel(config: Config, form: Form) -> Kernel:
             total = full((64, 8), 0.0, np.float32)
             acc = zeros((64, form.depth), np.float32)
 
-            # returns the product rescaled to the new maxima, P, the maxima and the sums
-            def softmax(s, acc, top, total, v_consumed, guarded):
+            # returns the product rescaled to the new maxima, P for block n of the keys, the maxima
+            # and the sums
+            def softmax(s, n, acc, top, total, v_consumed, guarded):
                 risen = not config.lazy or np.any(partial_max(s) > (top + RISE / unit)[:, None])
                 change = layout_cast(full(64, 1.0, np.float32), "column")
                 if risen:
@@ -218,6 +227,10 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(v_consumed)
                     if risen:
                         acc = acc * change[:, None]
+                if form.dropout:  # after the sums: the others do not weigh more
+                    query = (iota(64) + (row + wg * 64))[:, None]
+                    key = (iota(config.keys) + n * config.keys)[None, :]
+                    e = np.where(kept(seeds, form.dropped, b * heads + h, query, key), e, 0.0)
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 
@@ -299,7 +312,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                         s = np.where(key < end, s, -np.inf)
                     # keeps the compiler from storing the 32 conditions of a row in registers
                     schedule_fence()
-                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, True)
+                    acc, p, top, total = softmax(s, n, acc, top, total, v_consumed, True)
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
                     k, v, allocations=slots
                 ):
@@ -313,7 +326,9 @@ def kernel(config: Config, form: Form) -> Kernel:
                     barrier_arrive(k_consumed)
                     if score is not None:
                         s = scored(s, n, False)
-                    acc, p, top, total = softmax(s, acc, top, total, v_consumed, False)
+                    # a score function may hide all keys seen so far
+                    hiding = score is not None
+                    acc, p, top, total = softmax(s, n, acc, top, total, v_consumed, hiding)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
                     k, v, allocations=slots
@@ -323,7 +338,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                     acc = wgmma_wait(wgmma(acc, p, v_tile))
                     barrier_arrive(v_consumed)
             weight = total.sum(axis=1)
-            out = (acc * np.where(weight > 0.0, 1.0 / weight, 0.0)[:, None]).astype(o.dtype)
+            out = (acc * np.where(weight > 0.0, form.share / weight, 0.0)[:, None]).astype(o.dtype)
             o[place(b, h, own, ds(0, form.depth))] = out
             if lse is not None:
                 lse[b, h, own] = (top * unit + np.log2(weight)) * math.log(2)
@@ -339,6 +354,9 @@ def _result(
     layout: str,
     causal: bool,
     diagonal: int,
+    dropout: float,
+    seed: Any = None,
+    lse: Any = None,
     blocks: Any = None,
     exact: bool = True,
     batch_invariant: bool = False,
@@ -360,6 +378,17 @@ def _result(
         raise SpecError(
             "attention: batch_invariant=True and a mask, which other queries share; fix: leave "
             "batch_invariant out"
+        )
+    if dropout > 0 and (seed is None or tuple(seed.shape) != (1,)):
+        raise SpecError(
+            f"attention: dropout={dropout} needs a seed, an int32 array of one element on the "
+            "device of q; fix: seed=np.array([7], np.int32)"
+        )
+    wanted = Form(0, layout=layout, sums=True).results(q)[1].shape
+    if lse is not None and tuple(lse.shape) != wanted:
+        raise SpecError(
+            f"attention_backward: 'lse' must have the shape {wanted}, got "
+            f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
         )
     check_heads(q, k, layout)
     check_function("score", score)
@@ -398,6 +427,7 @@ def _launch(
     o: ArrayInfo,
     lse: ArrayInfo | None,
     blocks: ArrayInfo | None,
+    seed: ArrayInfo | None,
     score: tuple | None,
     mask: tuple | None,
     causal: bool,
@@ -406,27 +436,28 @@ def _launch(
     layout: str,
     exact: bool,
     batch_invariant: bool,
+    dropout: float,
     config: Config | None,
     place: Place,
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    form, of_functions = Form.of(depth, causal, layout, lse is not None, score=score, mask=mask)
+    functions: Any = {"score": score, "mask": mask, "dropout": dropout, "seed": seed}
+    form, of_functions = Form.of(depth, causal, layout, lse is not None, **functions)
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if config is None or batch_invariant:
-        sizes = q.shape[form.positions], k.shape[form.positions], heads
-        config = fitting(form, exact, batch_invariant, *sizes)
+        counts = q.shape[form.positions], k.shape[form.positions], heads
+        config = fitting(form, exact, batch_invariant, *counts)
     elif config.alone and form.functions:
         raise SpecError(
-            "attention: a config with alone=True has no score or mask; fix: leave config out"
+            "attention: a config with alone=True has no score, mask or dropout; fix: leave config "
+            "out"
         )
-    arrays = loaded("attention", {"q": q, "k": k, "v": v}, place)
+    arrays = loaded({"q": q, "k": k, "v": v}, place)
     scale = depth**-0.5 if scale is None else float(scale)
-    if mask is not None:
-        arrays.append(
-            blocks or visible_blocks(q, k, form, of_functions, config.rows, config.keys, place)
-        )
+    sizes = config.rows, config.keys
+    arrays += [blocks] if blocks else visible_blocks(q, k, form, of_functions, *sizes, place)
     kernel(config, form)(
         *arrays,
         *of_functions,
@@ -449,7 +480,7 @@ def fitting(
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
     if form.functions:
-        return with_functions(form.depth, exact, form.mask is not None)
+        return with_functions(form.depth, exact, form.mask is not None or form.dropout > 0)
     if batch_invariant:
         return choose(form.depth)
     device = launch.gpu_state().device
@@ -472,42 +503,16 @@ CHECKS = {
     "scale": finite(above=0) | NONE,
     "layout": word("bhsd", "bshd"),
     "deterministic": FLAG,
+    "dropout": FRACTION,
 }
+SEED = Operand("", ("int32",))
 TYPES, SUMS = ("float16", "bfloat16"), Operand("batch m n", ("float32",))
 QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
 
-def _gradient_of_q(
-    q: Any,
-    k: Any,
-    lse: Any,
-    score: tuple | None,
-    mask: tuple | None,
-    layout: str,
-    causal: bool,
-    diagonal: int,
-) -> ArrayType:
-    """Return the shape and type of dq. Raises SpecError if the operands do not match."""
-    wanted = Form(0, layout=layout, sums=True).results(q)[1].shape
-    if tuple(lse.shape) != wanted:
-        raise SpecError(
-            f"attention_backward: 'lse' must have the shape {wanted}, got "
-            f"{tuple(lse.shape)}; fix: pass what attention(…, return_lse=True) returns"
-        )
-    return _result(q, k, score, mask, layout, causal, diagonal)
-
-
 def _launch_backward(
-    q: ArrayInfo,
-    k: ArrayInfo,
-    v: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo,
-    grad_o: ArrayInfo,
-    grad_lse: ArrayInfo | None,
-    dq: ArrayInfo,
-    dk: ArrayInfo,
-    dv: ArrayInfo,
+    arrays: Arrays,
+    seed: ArrayInfo | None,
     score: tuple | None,
     mask: tuple | None,
     score_gradient: Function | None,
@@ -516,22 +521,28 @@ def _launch_backward(
     scale: float | None,
     layout: str,
     deterministic: bool,
+    dropout: float,
     place: Place,
 ) -> None:
     slope = score_gradient or (score and derivative(score[0]))
-    functions = {"score": score, "mask": mask, "slope": slope}
-    form, of_functions = Form.of(q.shape[3], causal, layout, depths=DEPTHS, **functions)
-    arrays = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
+    functions: Any = {
+        "score": score,
+        "mask": mask,
+        "slope": slope,
+        "dropout": dropout,
+        "seed": seed,
+    }
+    form, of_functions = Form.of(arrays["q"].shape[3], causal, layout, depths=DEPTHS, **functions)
     options = form, diagonal, scale, deterministic, place
-    launch_gradients(*arrays, *options, of_functions=of_functions)
+    launch_gradients(arrays, *options, of_functions=of_functions)
 
 
 @op(
     operands={
         **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
-        **{"grad_o": QUERIES, "grad_lse": SUMS},
+        **{"grad_o": QUERIES, "grad_lse": SUMS, "seed": SEED},
     },
-    results={"dq": _gradient_of_q, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    results={"dq": _result, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
     launch=_launch_backward,
     functions=("score", "mask"),
@@ -547,6 +558,7 @@ def attention_backward(
     lse: Any,
     grad_o: Any,
     grad_lse: Any = None,
+    seed: Any = None,
     *,
     score: Any = None,
     mask: Any = None,
@@ -556,6 +568,7 @@ def attention_backward(
     scale: float | None = None,
     layout: str = "bhsd",
     deterministic: bool = False,
+    dropout: float = 0.0,
     out: Any = None,
     target: str | None = None,
     stream: Any = None,
@@ -565,7 +578,7 @@ def attention_backward(
 
 
 @op(
-    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": Operand("", ("int32",))},
+    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": SEED, "seed": SEED},
     results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
@@ -594,6 +607,8 @@ def attention(
     return_lse: bool = False,
     deterministic: bool = False,
     batch_invariant: bool = False,
+    dropout: float = 0.0,
+    seed: Any = None,
     out: Any = None,
     config: Config | None = None,
     target: str | None = None,
@@ -623,13 +638,17 @@ def attention(
                 (batches, heads, queries); -inf where a query sees no key
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
-                differ from run to run, unless there are functions; all other results are always
-                reproducible
+                differ from run to run, unless there are functions or dropout; all other results are
+                always reproducible
     batch_invariant
                 let the bits of a row of the result and its sum depend only on its query, and on
                 the keys and values that it sees: not on the number of queries, heads and batches,
                 nor on a mask that hides nothing from it. The config is then the same for all shapes
                 of a depth. The gradients of k and v add up queries, so they have no such option
+    dropout     probability with which a weight is dropped after the softmax; the others are divided
+                by 1 - dropout. It is rounded to a multiple of 2**-16; kernels are compiled for each
+    seed        int32 array of one element, on the device of q, which dropout needs. What is dropped
+                depends on it and on the batch, head, query and key alone
     out         array for the result, or with return_lse a pair of arrays; allocated by default
     config      by default what `choose` returns
     target, stream
@@ -638,8 +657,8 @@ def attention(
     Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
     column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
     key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
-    blocks of which it hides a part. There are no gradients of the functions' arrays: PyTorch raises
-    SpecError for one that requires a gradient.
+    blocks of which it hides a part. There are no gradients of the functions' arrays: PyTorch
+    raises SpecError for one that requires a gradient, and JAX for one that is differentiated.
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,
     128, 192 and 256 are computed as they are, other depths as the next larger one, padded with
@@ -709,6 +728,48 @@ def attention_blocks(
     """
 
 
+@function
+def added(score, batch, head, query, key, bias):  # type: ignore[no-untyped-def]
+    return score + bias[batch, head, query, key].astype(np.float32)
+
+
+@function
+def shown(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[batch, head, query, key] != 0
+
+
+@function
+def shown_in_heads(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[batch, query, key] != 0
+
+
+@function
+def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[query, key] != 0
+
+
+def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
+    """Return the score or mask that stands for a mask of PyTorch. A mask that all heads, or all
+    batches too, have in common has one list of blocks for them."""
+    shape, own = (*query.shape[:-1], key.shape[-2]), tuple(attn_mask.shape)
+    pairs = zip(own[::-1], shape[::-1], strict=False)
+    if len(own) > len(shape) or any(size not in (1, whole) for size, whole in pairs):
+        raise SpecError(
+            f"scaled_dot_product_attention: attn_mask {own} cannot be broadcast to {shape}; fix: "
+            "give it the shape (…, heads, queries, keys), or 1 where it is the same for all"
+        )
+    adds = attn_mask.is_floating_point()
+    x = (attn_mask if adds else attn_mask.byte()).expand(shape)
+    x = x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+    if adds:
+        return {"score": (added, x)}
+    if x.stride(1) != 0 and x.shape[1] > 1:
+        return {"mask": (shown, x)}
+    if x.stride(0) != 0 and x.shape[0] > 1:
+        return {"mask": (shown_in_heads, x[:, 0])}
+    return {"mask": (shown_in_all, x[0, 0])}
+
+
 @attention.torch_front
 def scaled_dot_product_attention(
     attention: Any,
@@ -727,16 +788,18 @@ def scaled_dot_product_attention(
     query       (…, Hq, L, E) of float16 or bfloat16, E up to 256; three dimensions (N, L, E) mean a
                 single head
     key, value  (…, H, S, E) of the query's type; Hq must be H, or with enable_gqa a multiple of H
-    attn_mask   must be None
-    dropout_p   must be 0
+    attn_mask   of a shape that can be broadcast to (…, Hq, L, S): bool, whether a query sees a
+                key, or floating point, added to the scores
+    dropout_p   probability of dropping a weight; PyTorch's generator of the device gives the seed
     is_causal   row i of the query sees keys 0 to i
     scale       by default 1 / sqrt(E)
     enable_gqa  allow each head of key and value to serve Hq / H heads of the query
 
     The call is a single node in graphs of `torch.compile` and `torch.export` and runs on the
-    current stream. There are gradients of query, key and value. Raises SpecError for masks and
-    dropout, which are not supported, and if shapes, types or devices do not match. Source:
-    PyTorch's documentation of the function, `numpipe.ops.attention`.
+    current stream. There are gradients of query, key and value, but not of attn_mask. A query that
+    sees no key gives 0. Raises SpecError for an attn_mask that requires a gradient, and if shapes,
+    types or devices do not match. Source: PyTorch's documentation of the function,
+    `numpipe.ops.attention`.
 
     >>> q = torch.randn(2, 8, 100, 64).bfloat16()
     >>> scaled_dot_product_attention(
@@ -745,31 +808,18 @@ def scaled_dot_product_attention(
     torch.Size([2, 8, 100, 64])
     """
     name = "scaled_dot_product_attention"
-    if attn_mask is not None:
-        raise SpecError(
-            f"{name}: attn_mask is not supported; fix: pass is_causal=True for a causal mask, or "
-            f"call torch.nn.functional.{name}"
-        )
-    if dropout_p != 0:
-        raise SpecError(
-            f"{name}: dropout is not supported, got dropout_p = {dropout_p}; fix: pass "
-            f"dropout_p=0.0, as in evaluation, or call torch.nn.functional.{name}"
-        )
     shapes = f"query is {tuple(query.shape)}, key {tuple(key.shape)}, value {tuple(value.shape)}"
-    if not query.ndim == key.ndim == value.ndim >= 3:
-        raise SpecError(
-            f"{name}: {shapes}: all must have the same number of dimensions, three or more, (…, "
-            "heads, length, depth)"
-        )
     batch = -3 if query.ndim > 3 else -2
     if (
-        query.shape[:batch] != key.shape[:batch]
+        not query.ndim == key.ndim >= 3
+        or query.shape[:batch] != key.shape[:batch]
         or key.shape != value.shape
         or query.shape[-1] != key.shape[-1]
     ):
         raise SpecError(
-            f"{name}: {shapes}: batches and depths must be equal, and key and value must have one "
-            "shape; fix: expand(), transpose() or pad the arrays before the call"
+            f"{name}: {shapes}: all must have the same number of dimensions, three or more, (…, "
+            "heads, length, depth), batches and depths must be equal, and key and value must have "
+            "one shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     heads, shared = query.shape[-3], key.shape[-3]
     if query.ndim > 3 and heads != shared and not enable_gqa:
@@ -777,11 +827,14 @@ def scaled_dot_product_attention(
             f"{name}: query has {heads} heads, key {shared}; fix: pass "
             "enable_gqa=True if each key head serves several query heads"
         )
-    q, k, v = (
-        x.unsqueeze(1) if x.ndim == 3 else x if x.ndim == 4 else x.flatten(0, -4)
-        for x in (query, key, value)
-    )
-    made = attention(q, k, v, causal=is_causal, scale=scale)
+    q, k, v = (x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4) for x in (query, key, value))
+    given = {} if attn_mask is None else _functions_of(attn_mask, query, key)
+    if dropout_p:
+        import torch
+
+        seed = torch.randint(1 << 31, (1,), dtype=torch.int32, device=query.device)
+        given |= {"dropout": dropout_p, "seed": seed}
+    made = attention(q, k, v, causal=is_causal, scale=scale, **given)
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 

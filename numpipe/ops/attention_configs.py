@@ -146,6 +146,7 @@ class Form:
     slope   derivative of `score`, which gradients need: a function of the same arguments, or None
     mask    function of (batch, head, query, key) and of arrays, or None
     arrays  how many arrays each of them takes
+    dropout probability with which weights are dropped after the softmax
     """
 
     depth: int
@@ -157,6 +158,7 @@ class Form:
     slope: Function | None = None
     mask: Function | None = None
     arrays: tuple[int, int] = (0, 0)
+    dropout: float = 0.0
 
     @classmethod
     def of(
@@ -166,18 +168,31 @@ class Form:
         depths: tuple = WIDTHS,
         score: Any = None,
         mask: Any = None,
+        seed: Any = None,
         **more: Any,
     ) -> tuple[Form, list[ArrayInfo]]:
-        """Return the form of a call with heads of this depth, and the arrays of its functions."""
+        """Return the form of a call with heads of this depth, and the arrays of its functions and
+        of dropout."""
         (of_score, *for_score), (of_mask, *for_mask) = score or (None,), mask or (None,)
         more |= {"score": of_score, "mask": of_mask, "arrays": (len(for_score), len(for_mask))}
         width = next(each for each in depths if each >= depth)
-        return cls(width, *given, **more), [*for_score, *for_mask]
+        of_dropout = [seed] if more.get("dropout") else []
+        return cls(width, *given, **more), [*for_score, *for_mask, *of_dropout]
 
     @property
     def functions(self) -> bool:
-        """Whether there is a score or a mask function."""
-        return self.score is not None or self.mask is not None
+        """Whether there is a score or a mask function, or dropout."""
+        return self.score is not None or self.mask is not None or self.dropout > 0
+
+    @property
+    def dropped(self) -> int:
+        """How many of 2**16 draws of dropout drop a weight."""
+        return round(self.dropout * 2**16)
+
+    @property
+    def share(self) -> float:
+        """What weights that are kept are multiplied by."""
+        return 1 / (1 - self.dropout) if self.dropout < 1 else 0.0
 
     @property
     def even(self) -> bool:
@@ -194,7 +209,7 @@ class Form:
         """Parameters of the kernel that it does without."""
         pairs = zip(("score", "mask"), self.arrays, strict=True)
         names = [each for name, count in pairs for each in of_function(name)[count:]]
-        return names + ["blocks"] * (self.mask is None)
+        return names + ["blocks"] * (self.mask is None) + ["seeds"] * (not self.dropout)
 
     @property
     def unlisted(self) -> list[str]:

@@ -32,7 +32,7 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec
 from .attention_configs import Form
-from .attention_functions import caller, nth, visible_blocks
+from .attention_functions import caller, kept, nth, visible_blocks
 from .op_outputs import Place
 
 ROWS = 64
@@ -42,9 +42,10 @@ BLOCK = 128
 
 
 @functools.cache
-def scores(form: Form) -> Function:
-    """Return the kernel function of (P, slope) for the products of a block of queries and keys:
-    the weights, and the derivatives of the scores."""
+def scores(form: Form) -> tuple[Function, Function]:
+    """Return two kernel functions: of (P, slope) for the products of a block of queries and keys,
+    the weights and the derivatives of the scores, and of dS for P, dP and slope. With dropout,
+    weights that are dropped are negative."""
     of, slope_of = (
         each and caller("score", each, form.arrays[0]) for each in (form.score, form.slope)
     )
@@ -52,8 +53,8 @@ def scores(form: Form) -> Function:
 
     @function
     def weights(s, stats, masked, b, h, query, key, sizes, arrays):
-        queries, keys, diagonal, scale = sizes
-        score_0, score_1, score_2, mask_0, mask_1, mask_2 = arrays
+        queries, keys, heads, diagonal, scale = sizes
+        score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
         i, j, factor, slope = query, key, scale * math.log2(math.e), 1.0
         if masked:
             i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
@@ -68,16 +69,25 @@ def scores(form: Form) -> Function:
             if form.causal:
                 s = np.where(query + diagonal >= key, s, -np.inf)
             s = np.where(key < keys, s, -np.inf)
-        return np.exp2(fma(s, factor, -stats)), slope
+        p = np.exp2(fma(s, factor, -stats))
+        if form.dropout:
+            p = np.where(kept(seeds, form.dropped, b * heads + h, query, key), p, -p)
+        return p, slope
 
-    return weights
+    @function
+    def slopes(p, dp, total, slope):
+        if form.dropout:
+            dp, p = np.where(p > 0.0, dp * form.share, 0.0), np.abs(p)
+        return p * (dp - total) * slope.astype(np.float32)
+
+    return weights, slopes
 
 
 @functools.cache
 def of_keys(form: Form, *absent: str) -> Kernel:
     """Return the kernel of dk and dv, or of one of them. A CTA owns 128 keys and loops over blocks
     of queries, in all heads that share the keys."""
-    depth, place, weights = form.depth, form.place, scores(form)
+    depth, place, (weights, slopes) = form.depth, form.place, scores(form)
     rows_of_q, keys_of_k = form.block(ROWS), form.block(BLOCK)
 
     @numpipe_kernel(
@@ -102,6 +112,7 @@ def of_keys(form: Form, *absent: str) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
+        seeds,
         dk,
         dv,
         *,
@@ -151,14 +162,15 @@ def of_keys(form: Form, *absent: str) -> Kernel:
                     hk * sharing + h,
                     (iota(ROWS) + row)[None, :],
                     (iota(64) + (first + axis_index("wg") * 64))[:, None],
-                    (queries, keys, diagonal, scale),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                    (queries, keys, q.shape[form.heads], diagonal, scale),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 if dv is not None:
-                    dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
+                    weighed = np.maximum(p, 0.0) * form.share if form.dropout else p
+                    dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
                 if dk is not None:  # only now: the functions need registers
                     dp = wgmma_wait(wgmma(None, v_tile.at[own, :], do_tile.T))
-                    grad_s = p * (dp - delta_tile[...][None, :]) * slope.astype(np.float32)
+                    grad_s = slopes(p, dp, delta_tile[...][None, :], slope)
                     dk_acc = wgmma(dk_acc, grad_s.astype(q.dtype), q_tile)
         mine = place(b, hk, ds(first + axis_index("wg") * 64, 64), ds(0, depth))
         if dk is not None:
@@ -181,26 +193,11 @@ def launch_function_gradients(
 ) -> None:
     """Compute dk and dv from q, k, v, grad, stats and delta (`attention_gradients.prepare`).
     `arrays` are those of the form's functions."""
-    listed = with_lists(read, form, arrays, ROWS, BLOCK, place, by_keys=True)
+    q, k, *_ = read
+    listed = *visible_blocks(q, k, form, arrays, ROWS, BLOCK, place, by_keys=True), *arrays
     numbers = {"scale": scale, "diagonal": diagonal, **place}
     if form.depth <= 128:
         of_keys(form)(*read, *listed, dk, dv, **numbers)
     else:  # registers do not have room for both
         of_keys(form, "dv")(*read, *listed, dk, **numbers)
         of_keys(form, "dk")(*read, *listed, dv, **numbers)
-
-
-def with_lists(
-    read: tuple[ArrayInfo, ...],
-    form: Form,
-    arrays: Sequence[ArrayInfo],
-    rows: int,
-    columns: int,
-    place: Place,
-    by_keys: bool = False,
-) -> Sequence[ArrayInfo]:
-    """Return the arrays of the form's functions, after the lists of visible blocks of its mask."""
-    if form.mask is None:
-        return arrays
-    q, k, *_ = read
-    return [visible_blocks(q, k, form, arrays, rows, columns, place, by_keys), *arrays]

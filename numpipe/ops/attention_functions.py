@@ -35,6 +35,8 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
+from ..language.tiles.mathematics import mullo
+from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.reduce import partial_sum
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
@@ -64,6 +66,29 @@ def caller(name: str, of: Function, count: int) -> Function:
     return of({", ".join([*LEAD[name], *arrays[:count]])})
 """
     return generated(text, f"call of {name} with {count} arrays", {"of": of})
+
+
+HEADS = 0x5EBCA6B1
+"""how far the keys of two heads are apart in the generator of dropout: seeds that follow each other
+share no head"""
+
+
+@function
+def kept(seeds, dropped, head, query, key):
+    """Return which weights dropout keeps, for int32 tiles of queries and keys, and the number of
+    the head among those of all batches.
+
+    The seed and the head give the key of a generator. A number of it has the draws of four weights,
+    of two queries and two keys that are 8 apart: a lane has all four of them, whether queries or
+    keys are the rows of an accumulator.
+    """
+    down, across = query & 8, key & 8
+    # the compiler knows `down` and `across` of each register, and then that the draws are the same
+    number, seed = (query * 0 + head).astype(np.uint32), (query * 0 + seeds[0]).astype(np.uint32)
+    i, j = (query - down).astype(np.uint32), (key - across).astype(np.uint32)
+    even, odd = philox_2x32(mullo(number, HEADS) + seed, (i, j))
+    word = np.where(down == 0, even, odd) >> (across * 2).astype(np.uint32)
+    return (word & 0xFFFF).astype(np.int32) >= dropped
 
 
 @function
@@ -184,16 +209,18 @@ def visible_blocks(
     place: Place,
     by_keys: bool = False,
     lists: ArrayInfo | None = None,
-) -> ArrayInfo:
+) -> list[ArrayInfo]:
     """Return the lists of visible blocks of `columns` keys for each block of `rows` queries, or
-    with `by_keys` of blocks of queries for each block of keys. `arrays` are those of the form's
-    functions."""
+    with `by_keys` of blocks of queries for each block of keys; nothing if the form has no mask.
+    `arrays` are those of the form's functions."""
+    if form.mask is None:
+        return []
     queries, keys = (x.shape[form.positions] for x in (q, k))
-    mask: Any = form.mask
+    mask = form.mask
     shape, sharing = shape_of(q, k, mask, rows, columns, form.layout, by_keys)
     flags = allocated(q, shape, place, np.int32)
     made = classify(mask, form.arrays[1], rows, columns, by_keys)
-    own = arrays[form.arrays[0] :]
+    own = arrays[form.arrays[0] : sum(form.arrays)]
     made(*own, flags, queries=queries, keys=keys, sharing=sharing, **place)
     lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
     attention_mask_lists(flags, lists, **place)
@@ -204,7 +231,7 @@ def visible_blocks(
             f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "
             "a query sees a key"
         )
-    return lists
+    return [lists]
 
 
 def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:

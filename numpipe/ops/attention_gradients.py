@@ -48,9 +48,9 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form
-from .attention_function_gradients import launch_function_gradients, scores, with_lists
-from .attention_functions import nth
-from .op_outputs import Place, allocated
+from .attention_function_gradients import launch_function_gradients, scores
+from .attention_functions import nth, visible_blocks
+from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
 
 LINES = 64 * 64 // 32
@@ -258,17 +258,6 @@ def interleaved(blocks, heads, group, number):
     return above * group + rest % size, rest // size
 
 
-@function
-def following(cta, i, base, of_head):
-    """Return the number of the block of queries after block i, and where dQ of its head begins.
-
-    Blocks are counted, because the division of a step's number by the number of blocks takes some
-    300 cycles.
-    """
-    last = i + 1 == cta.end
-    return cta.start if last else i + 1, base + of_head if last else base
-
-
 def grid_of(form: Form, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
     size = keys_of(form)
@@ -324,7 +313,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
     depth, place, n, size = form.depth, form.place, 64, keys_of(form)
-    wgs, turns = size // 64, depth == 64
+    wgs, lines, turns = size // 64, LINES * depth // 64, depth == 64
     late, slots = turns and with_dq, 4 if turns else 2
     seen, work_of, store = visible(form, n), work(form, n), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
@@ -361,12 +350,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         if not cta.there:
             return
 
-        def vector(h, i):
-            return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * n
+        def vector(i, h):
+            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - i) * n - n
 
         matrix = BlockSpec(
             rows_of_q,
-            lambda h, i: place(cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * n, 0),
+            lambda i, h: place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - i) * n - n, 0),
             buffer_count=slots,
         )
         kv = pipeline(
@@ -379,7 +368,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
-            grid=(sharing, cta.end - cta.start),
+            grid=(cta.end - cta.start, sharing),
             in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -390,19 +379,20 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
-            i, base, of_head, begun = cta.start, 0, 0, False
+            base, of_head = 0, 0
             if dq is not None:
                 k_part = k_tile if turns else k_tile.at[:, own]
-                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                of_head = stats.shape[2] * depth // 32
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + (0 if turns else wg * LINES)
+                base = base + cta.place * depth // 32 + (cta.end - 1) * lines
+                base = base if turns else base + wg * LINES
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
             if wg > 0 and cta.start < cta.end:
                 barrier_wait(started)
             for (
-                _,
+                (i, h),
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
@@ -411,12 +401,13 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 s = wgmma(None, k_own, q_tile.T)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                if i < cta.whole:
-                    least = cta.first - cta.diagonal - i * n
+                step = cta.end - 1 - i
+                if step < cta.whole:
+                    least = cta.first - cta.diagonal - step * n
                     s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
-                if not begun and wg == 0:
+                if i + h == 0 and wg == 0:
                     barrier_arrive(started)
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
@@ -449,9 +440,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                         add(dq, part, at_before)
                     elif now == wg:
                         add_product(dq, exchanged.at[before].T, k_part, at_before)
-                    at_before = base + i * depth // 64 * LINES
+                    at_before = base + h * of_head - i * lines
                     now, before, last = last, now, before
-                (i, base), begun = following(cta, i, base, of_head), True
             if dq is not None:
                 barrier_wait(written.at[before])
                 if not turns or now == wg:
@@ -519,11 +509,11 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             return
         first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
 
-        def vector(h, i):
-            return cta.b, cta.hk * sharing + h, cta.place + (cta.start + i) * WIDE
+        def vector(i, h):
+            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - 1 - i) * WIDE
 
-        def matrix(h, i):
-            return place(cta.b, cta.hk * sharing + h, cta.query + (cta.start + i) * WIDE, 0)
+        def matrix(i, h):
+            return place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - 1 - i) * WIDE, 0)
 
         # the second CTA may have no keys
         mine, others = (
@@ -537,7 +527,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(sharing, cta.end - cta.start),
+            grid=(cta.end - cta.start, sharing),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2, collective_axes="pair"),
                 numbers,
@@ -564,19 +554,20 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
 
         acc = zeros((WIDE, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
-            at_before, i, base, of_head = OUTSIDE, cta.start, 0, 0
+            at_before, base, of_head = OUTSIDE, 0, 0
             if dq is not None:
                 k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
-                of_head = dq.shape[0] // (q.shape[0] * q.shape[form.heads])
+                of_head = stats.shape[2] * depth // 32
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
-                base = base + cta.place * depth // 32 + (rank * 2 + wg) * LINES
+                base = base + cta.place * depth // 32 + (cta.end - 1) * 4 * LINES
+                base = base + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
-                if wg == 1:
+                if wg != 0:
                     share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
                 barrier_wait(written)
             for (
-                _,
+                (i, h),
                 (q_tile, stats_tile, delta_tile, do_tile),
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
@@ -600,8 +591,9 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    if i < cta.whole:
-                        least = first - cta.diagonal - i * WIDE
+                    step = cta.end - 1 - i
+                    if step < cta.whole:
+                        least = first - cta.diagonal - step * WIDE
                         x = seen(x, iota(WIDE), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     barrier_arrive(stats_free)
@@ -624,7 +616,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                         barrier_wait(free)
                     share(left)
                 barrier_wait(do_ready)
-                if wg == 1:
+                if wg != 0:
                     barrier_arrive(do_free)
                 if wg == 0:  # noqa: SIM108
                     acc = wgmma(acc, left, do_tile)
@@ -639,8 +631,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = base + i * 4 * LINES
-                i, base = following(cta, i, base, of_head)
+                    at_before = base + h * of_head - i * 4 * LINES
             if dq is not None:
                 barrier_wait(landed)
                 rest = received.T[...]
@@ -667,7 +658,7 @@ def queries_and_keys(form: Form) -> tuple[int, int, tuple[int, int]]:
 @functools.cache
 def of_queries(form: Form) -> Kernel:
     """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
-    depth, place, weights = form.depth, form.place, scores(form)
+    depth, place, (weights, slopes) = form.depth, form.place, scores(form)
     wgs, n, (slots, slots_of_v) = queries_and_keys(form)
     rows = 64 * wgs
     rows_of_q, keys_of_k = form.block(rows), form.block(n)
@@ -694,6 +685,7 @@ def of_queries(form: Form) -> Kernel:
         mask_0,
         mask_1,
         mask_2,
+        seeds,
         dq,
         *,
         scale,
@@ -718,6 +710,8 @@ def of_queries(form: Form) -> Kernel:
         def block(j):
             return j if blocks is None else nth(blocks, bm, hm, i, j)
 
+        # a score function would read its arrays outside
+        beyond = form.score is not None and first + 64 > queries
         own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
         offset = layout_cast(stats[b, h, mine], "column")[:, None]
         total = layout_cast(delta[b, h, mine], "column")[:, None]
@@ -744,16 +738,16 @@ def of_queries(form: Form) -> Kernel:
                 p, slope = weights(
                     s,
                     offset,
-                    j < parts or column + n > whole,
+                    j < parts or column + n > whole or beyond,
                     b,
                     h,
                     (iota(64) + first)[:, None],
                     (iota(n) + column)[None, :],
-                    (queries, keys, diagonal, scale),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2),
+                    (queries, keys, heads, diagonal, scale),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 dp = wgmma_wait(dp)
-                grad_s = p * (dp - total) * slope.astype(np.float32)
+                grad_s = slopes(p, dp, total, slope)
                 acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
         dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
 
@@ -761,16 +755,7 @@ def of_queries(form: Form) -> Kernel:
 
 
 def launch_gradients(
-    q: ArrayInfo,
-    k: ArrayInfo,
-    v: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo,
-    grad: ArrayInfo,
-    grad_lse: ArrayInfo | None,
-    dq: ArrayInfo,
-    dk: ArrayInfo,
-    dv: ArrayInfo,
+    arrays: Arrays,
     form: Form,
     diagonal: int,
     scale: float | None,
@@ -780,9 +765,12 @@ def launch_gradients(
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
 ) -> None:
-    """Compute dq, dk and dv. `of_k` and `of_q` are the lists of the tiles of keys and queries, and
-    their numbers, if there is a list; `of_functions` are the arrays of the form's functions."""
-    q, k, v, grad = loaded("attention", {"q": q, "k": k, "v": v, "grad_o": grad}, place)
+    """Compute dq, dk and dv from the operands and results of `attention_backward`. `of_k` and
+    `of_q` are the lists of the tiles of keys and queries, and their numbers, if there is a list;
+    `of_functions` are the arrays of the form's functions."""
+    operands = {name: arrays[name] for name in ("q", "k", "v", "grad_o")}
+    q, k, v, grad = loaded(operands, place)
+    o, lse, grad_lse, dq, dk, dv = map(arrays.get, ("o", "lse", "grad_lse", "dq", "dk", "dv"))
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
@@ -809,7 +797,7 @@ def launch_gradients(
         run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
-        listed = with_lists(read, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *listed, dq, **scalars)
+        lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
+        of_queries(form)(*read, *lists, *of_functions, dq, **scalars)
     else:
         convert(form)(*dq_total, *of_q, dq, scale=scale, **place)

@@ -42,7 +42,7 @@ from .attention import (
 from .attention_configs import DEPTHS, Form
 from .attention_gradients import BLOCK, keys_of, launch_gradients
 from .declaration import Operand, op
-from .op_outputs import Place, allocated, same
+from .op_outputs import Arrays, Place, allocated, same
 from .operands import loaded
 
 __all__ = ["attention_varlen"]
@@ -150,10 +150,19 @@ def _result(
     cu_seqlens_q: Any,
     exact: bool = True,
     batch_invariant: bool = False,
+    score: Any = None,
+    mask: Any = None,
+    deterministic: bool = False,
 ) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
     for options that contradict each other."""
     check_invariant("attention_varlen", exact, batch_invariant)
+    if score or mask or deterministic:
+        raise SpecError(
+            "attention_varlen: score, mask and deterministic=True are not supported; fix: call "
+            "numpipe.ops.attention, with a mask function that compares the documents of query and "
+            "key"
+        )
     check_heads(q, k, "shd")
     if not cu_seqlens_q.shape[0]:
         raise SpecError("attention_varlen: 'cu_seqlens_q' must have sequences + 1 elements, got 0")
@@ -208,7 +217,7 @@ def _launch(
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
-    q, k, v = loaded("attention", {"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
+    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
     k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
@@ -248,18 +257,11 @@ OPERANDS: dict[str, str | Operand] = {
 
 
 def _launch_backward(
+    arrays: Arrays,
     q: ArrayInfo,
     k: ArrayInfo,
-    v: ArrayInfo,
     cu_seqlens_q: ArrayInfo,
     cu_seqlens_k: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo,
-    grad_o: ArrayInfo,
-    grad_lse: ArrayInfo | None,
-    dq: ArrayInfo,
-    dk: ArrayInfo,
-    dv: ArrayInfo,
     causal: bool,
     diagonal: int,
     align: str,
@@ -274,9 +276,8 @@ def _launch_backward(
         keys_of(form), 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place
     )
     of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
-    given = q, k, v, o, lse, grad_o, grad_lse, dq, dk, dv
-    arrays = [info and _batch(info) for info in given]
-    launch_gradients(*arrays, form, 0, scale, False, place, lists, of_q)  # type: ignore[call-arg]
+    arrays = {name: info and _batch(info) for name, info in arrays.items()}
+    launch_gradients(arrays, form, 0, scale, False, place, lists, of_q)
 
 
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:
@@ -342,6 +343,9 @@ def attention_varlen(
     exact: bool = True,
     return_lse: bool = False,
     batch_invariant: bool = False,
+    score: Any = None,
+    mask: Any = None,
+    deterministic: bool = False,
     debug: bool = False,
     out: Any = None,
     target: str | None = None,
@@ -369,6 +373,8 @@ def attention_varlen(
     batch_invariant
                 let the bits of a row depend on nothing but its query, keys and values, as for
                 `attention`, whose rows then have the same bits
+    score, mask, deterministic
+                must be left out: use `attention` with a mask function of documents
     debug       let lengths that decrease, or exceed the arrays, fail the launch on the GPU; without
                 it, such a sequence has no position, or ends with the array. The simulator reports
                 them always

@@ -49,7 +49,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
     options = {"compiler_params": params} if debug else {}
 
-    @rows(held="dx" not in lacking, without=lacking, once="dx" in lacking, **options)
+    @rows(held=smooth or "dx" not in lacking, without=lacking, once="dx" in lacking, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         for k in row.blocks(x):
             logits, block = row.load(k, x)
@@ -90,7 +90,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
 def backward() -> RowKernel:
     """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
 
-    @rows(once=True)
+    @rows(held=1, once=True)
     def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
         for k in row.blocks(x):
             logits, block = row.load(k, x)

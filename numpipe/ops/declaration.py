@@ -112,7 +112,8 @@ def op(
     types       names of the operands' element types; empty allows every type that arrays may have
     launch      a kernel whose parameters are the operands and results, in any order, and whose
                 scalars and Statics are options; or a function of operands, results, options,
-                ``target`` and ``stream`` that calls kernels; ``place`` is a dict of the last two
+                ``target`` and ``stream`` that calls kernels; ``arrays`` is a dict of all operands
+                and results, ``place`` of the last two
     checks      rules for options (`diagnostics.argument_checks`)
     gradients   for an operand, or for several ("q k v"), a function that returns its gradient, or
                 an op, which is called with the arguments and options that have the names of its
@@ -515,8 +516,8 @@ class Op(Generic[P]):
             named = {name: values[name] for name in self.options if name not in given}
             self.launch(*[values[name] for name in given], **named, **place)
         else:
-            absent = dict.fromkeys([*self.operands, *self.results])
-            by_name(self.launch, {**absent, **values, **place, "place": place})
+            arrays = {name: values.get(name) for name in (*self.operands, *self.results)}
+            by_name(self.launch, {**arrays, **values, **place, "place": place, "arrays": arrays})
 
     def _check_written(
         self,
@@ -563,6 +564,12 @@ class Op(Generic[P]):
         names = {name for function in self.gradients.values() for name in asked_by(function)}
         names |= {each for name, of in self.functions.items() if name in names for each in of}
         return [name for name in (*self.operands, *self.results) if name in names]
+
+    @functools.cached_property
+    def underived(self) -> set[str]:
+        """Operands without a gradient, of an op whose others have gradients."""
+        names = {name for names in self.gradients for name in names}
+        return {*self.operands} - names if names and not callable(self.composite) else set()
 
     def gradients_of(
         self,
@@ -638,7 +645,8 @@ class Op(Generic[P]):
         options = {name: values[name] for name in self.options if name in values}
         if leading:
             return xp(self, **arrays, **options)
-        if self.batching != "merge" or any(options[name] for name in self.functions):
+        shared = [name for name in arrays if not self.operands[name].dims]
+        if self.batching != "merge" or shared or any(options[name] for name in self.functions):
             calls = [
                 self._packed_call(xp, {name: x[number] for name, x in arrays.items()}, options)
                 for number in range(size)

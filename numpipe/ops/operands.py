@@ -235,12 +235,12 @@ def move(source: ArrayInfo, result: ArrayInfo, place: Place, padded: bool = Fals
         copy_into(source, result, place, padded=padded)
 
 
-def loaded(op: str, arrays: Arrays, place: Place) -> list[ArrayInfo]:
-    """Return arrays of four dimensions that pipelines can load: the arrays themselves or copies."""
-    return [_loaded(op, name, info, place) for name, info in arrays.items()]
+def loaded(arrays: Arrays, place: Place) -> list[ArrayInfo]:
+    """Return operands of attention that pipelines can load: the arrays themselves or copies."""
+    return [_loaded(name, info, place) for name, info in arrays.items()]
 
 
-def _loaded(op: str, name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
+def _loaded(name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
     if info.kind == "host" or 0 in info.shape:
         return info
     reason = (
@@ -250,6 +250,6 @@ def _loaded(op: str, name: str, info: ArrayInfo, place: Place) -> ArrayInfo:
     )
     if reason is None:
         return info
-    tell_copied(op, name, info, reason)
+    tell_copied("attention", name, info, reason)
     made = copied(info, place)  # the copy merges the first two dimensions
     return strided(made, info.shape, (info.shape[1] * made.strides[0], *made.strides))

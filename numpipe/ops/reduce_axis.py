@@ -22,8 +22,8 @@ therefore read as one, which gives the kernel an x of (batch, n / fold, fold col
 Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
 up the rows that are read as one, and results are (batch, parts, columns).
 
-Most rows of large matrices have a kernel of their own, `row_reducer`, which loads them wherever
-they begin.
+Most matrices of many rows have a kernel of their own, `row_reducer`, which loads rows wherever they
+begin.
 """
 
 # tiles in kernels have no types
@@ -45,7 +45,6 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, loadable
 from ..kernels.row_kernels import rows as numpipe_rows
-from ..kernels.row_schedules import SHORT_ROW, short_tile
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -66,9 +65,9 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns up to which columns are not loaded by TMA, and below which rows have `row_reducer`"""
+"""columns up to which columns are not loaded by TMA, and below which rows share no weights"""
 ROWS = 64
-"""rows from which on rows of large matrices may be reduced by `row_reducer`"""
+"""rows from which on a matrix may be reduced by `row_reducer`"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SMS = 132
@@ -76,7 +75,7 @@ SMS = 132
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 FOLDED = 1 << 20
-"""bytes of a matrix from which on rows are folded, or reduced by `row_reducer`"""
+"""bytes of a matrix from which on rows are folded"""
 
 
 @functools.cache
@@ -117,9 +116,8 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     unused = {"rest": fold == 1, "weights": kind != "dot", "places": not again}
     unused["found"] = last or not index
-    # without spills; as many as possible, because a CTA loads nothing while it compares
-    room = 5 if exact or (index and down) else 10 if index and across <= 16 else 6
-    ctas = 4 // wgs if wgs else room
+    # without spills
+    ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 6
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
@@ -263,7 +261,7 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
     """Return the kernel of a reduction (`reducer`) of the rows of a matrix, wherever they begin."""
     final = combiner(kind, 1, False, finish)[2]
 
-    @numpipe_rows(once=True, without=() if kind == "dot" else ("weights",))
+    @numpipe_rows(once=True, held=int(kind == "dot"), without=() if kind == "dot" else ("weights",))
     def reduce_rows(x, weights, y, *, scale, row: Static):
         for k in row.blocks(x):
             value, _ = row.load(k, x)
@@ -324,8 +322,8 @@ def schedule(
     """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
-    >>> schedule((1, 65536, 4096), False, 2), schedule((1, 8192, 65536), False, 2)
-    ((64, 16, 512, 1), (512, 1, 8192, 1))
+    >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
+    ((64, 16, 512, 1), (512, 1, 8192, 8))
     >>> schedule((1, 16384, 16384), True, 2, wgs=4), schedule((1, 9000, 72), True, 2)
     ((8, 256, 16, 2), (16, 128, 48, 187))
     """
@@ -345,23 +343,16 @@ def schedule(
             length = max(TILE // itemsize // across // step, 1) * step
             ctas = SMS * WGS // wgs
     else:
-        # a warp has its own rows, unless they are few, or long; several rows share weights
-        rows = shape[0] * others
-        least = {16: ENOUGH if n > 4096 else ENOUGH // 2, 8: ENOUGH // 10 if n <= 8192 else rows}
-        across = next((h for h in least if rows >= h * least[h]), 1)
-        across = max(across, 8 if n <= 512 or (kind == "dot" and others > 4) else 1)
-        across = 32 if n < 128 and not sums else across
-        step, count = 512 if across == 1 else 64, 1
-        if n <= SHORT_ROW:
-            # few lanes share a short row
-            across, step = short_tile(n)
-        else:
-            # as many steps at once as leave few for the end of the axis
-            most = cdiv(n, step) if sums else max(n // step, 1)
-            large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
-            at_once = range(large, small - 1, -1)
-            count = min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
-        length = step * count
+        # a warp has short rows of its own; several rows share weights
+        across = 8 if n <= 512 or (kind == "dot" and others > 4) else 1
+        if kind == "dot" and shape[0] * others >= 8 * ENOUGH:
+            across = 16
+        step = 512 if across == 1 else 64
+        # as many steps at once as leave few for the end of the axis
+        most = cdiv(n, step) if sums else max(n // step, 1)
+        large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
+        at_once = range(large, small - 1, -1)
+        length = step * min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
     tiles = max(shape[0] * cdiv(others, across), 1)
     parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (8 if wgs else 1)))
     return step, across, length, max(parts, 1)
@@ -406,9 +397,9 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    large = batch == 1 and rows >= ROWS and rows * near >= FOLDED and not (down or again)
-    # aligned rows that are wide have fewer steps in `reducer`
-    if large and (kind not in ("argmax", "dot") or columns < NARROW or columns * size % 4):
+    many = batch == 1 and rows >= ROWS and columns > 0 and not (down or again)
+    # several aligned rows share weights in `reducer`
+    if many and (kind != "dot" or columns < NARROW or columns * size % 4):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return

@@ -403,7 +403,7 @@ from numpipe.ops.attention import Config, Form, kernel
 kernel(Config(), Form(128))
 kernel(Config(64, 1, alone=True), Form(64))
 from tests.kernels.attention_function_cases import documents, soft_cap
-of_functions = Form(64, score=soft_cap, mask=documents, arrays=(0, 1))
+of_functions = Form(64, score=soft_cap, mask=documents, arrays=(0, 1), dropout=0.125)
 kernel(Config(), of_functions)
 from numpipe.ops import attention_function_gradients
 attention_function_gradients.of_keys(of_functions)

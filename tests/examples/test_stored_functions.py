@@ -81,7 +81,7 @@ ATTENTION = [
     (attention(Config(), Form(64, layout="bshd", ranges=True)), {}),
     (tiles(128, 128, True, True), {}),
 ]
-OF_FUNCTIONS = Form(64, score=alibi, slope=alibi, mask=documents, arrays=(1, 1))
+OF_FUNCTIONS = Form(64, score=alibi, slope=alibi, mask=documents, arrays=(1, 1), dropout=0.125)
 ATTENTION += [
     (kernel, {})
     for kernel in (

@@ -532,6 +532,26 @@ def test_vmap_of_attention_is_more_batches() -> None:
     )
 
 
+@numpipe.function
+def biased(score: Any, batch: Any, head: Any, query: Any, key: Any, bias: Any) -> Any:
+    return score + bias[head]
+
+
+def test_a_gradient_of_a_functions_array_is_refused_and_a_seed_can_be_traced() -> None:
+    q, bias, seeds = heads(1, 2, 16, 64), jnp.ones(2), jnp.arange(2, dtype=np.int32)[:, None]
+
+    def loss(q: Any, bias: Any, seed: Any) -> Any:
+        named = {"score": (biased, bias), "dropout": 0.5, "seed": seed}
+        return wide(numpipe.jax.attention(q, q, q, **named)).sum()
+
+    first, second = (jax.jit(jax.grad(loss))(q, bias, seed) for seed in seeds)
+    assert (first == jax.grad(jax.checkpoint(loss))(q, bias, seeds[0])).all()
+    assert (first != second).any()
+    for call in (jax.grad(loss, 1), jax.grad(jax.jit(loss), (0, 1))):
+        with pytest.raises(SpecError, match="attention: 'score_0' is differentiated, .*; fix:"):
+            call(q, bias, seeds[0])
+
+
 def test_attentions_that_do_not_fit_are_refused_when_they_are_traced() -> None:
     q = heads(1, 2, 16, 64)
     gradient = jax.grad(lambda q: wide(numpipe.jax.attention(q, q, q)).sum())

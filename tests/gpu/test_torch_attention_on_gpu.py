@@ -6,4 +6,8 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.frameworks.test_torch_attention import test_a_layer_trains  # noqa: F401
+from tests.frameworks.test_torch_attention import (  # noqa: F401
+    test_a_layer_trains,
+    test_dropout_follows_the_generator,
+    test_masks_match_pytorch,
+)

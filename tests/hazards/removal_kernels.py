@@ -260,7 +260,7 @@ run(
     diagonal=0,
     group=1,
 )
-FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1))
+FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1), dropout=0.125)
 for name, made, rows, outputs in (
     ("keys", function_keys(FORM), (256, 128), (128, 128)),
     ("queries", of_queries(FORM), (128, 256), (128,)),
@@ -271,7 +271,7 @@ for name, made, rows, outputs in (
         made,
         *(ints(1, 1, rows[n], 64) for n in (0, 1, 1, 0)),
         *(ints(1, 1, rows[0], dtype=F32), ints(1, 1, rows[0], dtype=F32)),
-        *(blocks, np.arange(256, dtype=np.int32)[None] // 90),
+        *(blocks, np.arange(256, dtype=np.int32)[None] // 90, np.array([5], np.int32)),
         *(out(1, 1, size, 64) for size in outputs),
         scale=np.float32(0.1),
         diagonal=0,

@@ -13,6 +13,7 @@ from numpipe.ops import attention
 from numpipe.ops.attention import attention_backward
 from tests.kernels.attention_cases import BOUND
 from tests.kernels.attention_cases import Case as Shapes
+from tests.kernels.random_words import words
 
 
 @numpipe.function
@@ -56,10 +57,25 @@ def relative(score, batch, head, query, key, bias, table):
     return score * (1.0 + table[key - query + 300])
 
 
+@numpipe.function
+def hiding(score, batch, head, query, key):
+    return np.where(query >= key + 40, score, -np.inf)
+
+
 @dataclass(frozen=True)
 class Case(Shapes):
     score: Any = None
     mask: Any = None
+    dropout: float = 0.0
+    seed: int = -7
+
+    def weights(self) -> np.ndarray:
+        """Return what dropout multiplies the weights by."""
+        i, j = np.ogrid[: self.queries, : self.keys]
+        heads = np.arange(self.batches * self.heads).reshape(self.batches, self.heads, 1, 1)
+        word = np.where(i & 8, *words(self.seed + heads * 0x5EBCA6B1, i & ~8, j & ~8)[::-1])
+        draw = np.where(j & 8, word >> np.uint64(16), word & np.uint64(0xFFFF))
+        return np.where(draw >= round(self.dropout * 2**16), 1 / (1 - self.dropout), 0.0)
 
     def arrays_of(self, function: Any) -> list[Any]:
         """Return the arrays that a function takes."""
@@ -79,11 +95,13 @@ class Case(Shapes):
     def functions(self, of: Any = np.asarray) -> dict[str, Any]:
         """Return the options of a call; `of` makes its arrays."""
         given = {"score": self.score, "mask": self.mask}
-        return {
+        made = {
             name: (function, *map(of, self.arrays_of(function)))
             for name, function in given.items()
             if function is not None
         }
+        seed = of(np.array([self.seed], np.int32))
+        return made | ({"dropout": self.dropout, "seed": seed} if self.dropout else {})
 
     def expected(self) -> tuple[np.ndarray, np.ndarray]:
         """Return (result, logarithms of the sums) in float64."""
@@ -96,13 +114,14 @@ class Case(Shapes):
             s = self.score(s, *places, *self.arrays_of(self.score))
         if self.mask is not None:
             seen = self.mask(*places, *self.arrays_of(self.mask)) & seen
+        seen = seen & (s > -np.inf)
         with np.errstate(all="ignore"):
             s = np.where(seen, s, -np.inf)
             top = s.max(axis=3, keepdims=True)
             p = np.where(seen, np.exp(s - top), 0.0)
             total = p.sum(axis=3, keepdims=True)
             return (
-                np.where(total > 0, p / total, 0.0) @ v,
+                np.where(total > 0, p / total, 0.0) * self.weights() @ v,
                 (np.log(total) + top)[..., 0],
             )
 
@@ -135,16 +154,18 @@ class Case(Shapes):
         if self.score is not None:
             arrays = [x.astype(np.float64) for x in self.arrays_of(self.score)]
             ahead, behind = (self.score(s + step, *places, *arrays) for step in (1e-4, -1e-4))
-            s, slope = (ahead + behind) / 2, (ahead - behind) / 2e-4
-        seen = np.ones(s.shape, bool)
+            with np.errstate(invalid="ignore"):
+                s, slope = (ahead + behind) / 2, np.nan_to_num((ahead - behind) / 2e-4)
+        seen = s > -np.inf
         if self.mask is not None:
             seen &= self.mask(*places, *self.arrays_of(self.mask))
         s = np.where(seen, s, -np.inf)
         p = np.exp(s - np.maximum(s.max(axis=3, keepdims=True), -1e3))
         p /= np.maximum(p.sum(axis=3, keepdims=True), 1e-300)
-        grad_p = grad @ v.swapaxes(2, 3)
+        grad_p = grad @ v.swapaxes(2, 3) * self.weights()
         grad_s = p * (grad_p - (p * grad_p).sum(axis=3, keepdims=True)) * slope * scale
-        expected = grad_s @ k, grad_s.swapaxes(2, 3) @ q, p.swapaxes(2, 3) @ grad
+        dropped = p * self.weights()
+        expected = grad_s @ k, grad_s.swapaxes(2, 3) @ q, dropped.swapaxes(2, 3) @ grad
         for name, mine, exact in zip("qkv", found, expected, strict=True):
             if name != "q":
                 exact = exact.reshape(self.batches, self.shared, shared, *exact.shape[2:]).sum(2)
@@ -165,5 +186,8 @@ CASES = {
     "rows that see nothing": Case(1, 3, 1, 136, 130, mask=far),
     "soft cap": Case(1, 1, 1, 72, 136, scale=0.5, score=soft_cap),
     "alibi": Case(1, 2, 2, 136, 72, score=alibi, layout="bshd"),
+    "scores of -inf": Case(1, 1, 1, 200, 200, score=hiding),
     "both, with arrays": Case(2, 4, 2, 72, 200, score=relative, mask=documents),
+    "dropout": Case(2, 4, 2, 200, 264, dtype="bfloat16", dropout=0.25),
+    "dropout, with both": Case(1, 2, 1, 136, 200, score=relative, mask=documents, dropout=0.5),
 }

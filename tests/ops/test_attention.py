@@ -237,7 +237,7 @@ def test_an_operand_that_the_kernel_cannot_load_is_copied_once_and_reported(
     copy = on_gpu((8, 100, 64), (6400, 64, 1))
     monkeypatch.setattr(operands, "copied", lambda *_: copy)
     monkeypatch.setenv("NUMPIPE_LOG", "launch")
-    found = operands._loaded("attention", "k", info, {})
+    found = operands._loaded("k", info, {})
     told = capsys.readouterr().err
     assert (found is info, told == "") == (not reason, not reason) and reason in told
     if reason:
@@ -255,9 +255,7 @@ def test_heads_that_are_repeated_are_one_head_that_all_share(
     case = Case(1, 4, 1, 40, 72)
     q, k, v = case.arrays()
     shown: list[ArrayInfo] = []
-    monkeypatch.setattr(
-        operands, "_loaded", lambda _op, _name, info, *_: shown.append(info) or info
-    )
+    monkeypatch.setattr(operands, "_loaded", lambda _name, info, *_: shown.append(info) or info)
     repeated = [np.broadcast_to(x, (1, 4, 72, 64)) for x in (k, v)]
     np.testing.assert_array_equal(
         attention(q, *repeated, target="sim"), attention(q, k, v, target="sim")

@@ -68,6 +68,14 @@ def test_gradients_match_float64(name: str, depth: int) -> None:
         assert case.wrong_gradients("sim", deterministic) == ""
 
 
+def test_dropout_drops_the_same_weights_forward_and_backward() -> None:
+    case = CASES["dropout, with both"]
+    found = run(case)
+    assert case.wrong(*found) == "" == case.wrong_gradients("sim")
+    assert replace(case, seed=-6).wrong(*found)
+    assert not run(replace(case, dropout=1.0))[0].any()
+
+
 def test_each_function_matters() -> None:
     case = CASES["both, with arrays"]
     found = run(case)
@@ -139,9 +147,10 @@ def test_no_schedule_finds_a_race() -> None:
 @pytest.mark.parametrize("depth", [64, 128, 256])
 @pytest.mark.parametrize("what", ["forward", "keys", "queries"])
 def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
-    form = Form(depth, score=alibi, mask=documents, arrays=(1, 1))
+    form = Form(depth, score=alibi, mask=documents, arrays=(1, 1), dropout=0.1)
     x, numbers = np.zeros((1, 2, 256, depth), np.float16), np.zeros((1, 2, 256), np.float32)
     of = np.zeros((1, 1, 2, 7), np.int32), numbers[0, :, 0], np.zeros((1, 256), np.int32)
+    of += (np.zeros(1, np.int32),)
     read = x, x, x, x, numbers, numbers, *of
     made, *given = {
         "forward": (kernel(with_functions(depth), form), *(x, x, x), *of, x),
@@ -217,6 +226,11 @@ def never(batch, head, query, key):
         ({"mask": functions.causal, "causal": True}, "causal=True and a mask; fix: leave causal"),
         ({"score": (functions.alibi, 3.0)}, "'score_0' .*: a float is not an array"),
         ({"score": (functions.alibi, *[np.ones(2)] * 4)}, "score: a function takes up to 3 arrays"),
+        (
+            {"dropout": 0.1},
+            "dropout=0.1 needs a seed, an int32 array of one element .*; fix: seed=",
+        ),
+        ({"dropout": 1.1}, r"dropout must be a number of 0…1, got 1.1"),
     ],
 )
 def test_what_does_not_fit_is_refused(named: Any, words: str) -> None:

@@ -14,6 +14,7 @@ import numpipe
 from numpipe import SpecError, ops
 from numpipe.ops import norm_gradients
 from numpipe.ops.norms import norm_backward, norm_rows
+from tests.kernels.random_words import words
 
 NAMES = ["layer_norm", "rms_norm"]
 EPS = 1e-5
@@ -138,15 +139,9 @@ def test_the_gradients_of_vectors_have_the_same_bits_each_time() -> None:
 
 def draw(seed: int, rows: int, columns: int) -> Any:
     """Return the words of philox 2x32 for seed and (column // 2, row) as numbers in [0, 1)."""
-    low, key = np.uint64(2**32 - 1), seed % 2**32
-    pairs, down = np.arange((columns + 1) // 2, dtype=np.uint64), np.arange(rows, dtype=np.uint64)
-    first, second = np.broadcast_arrays(pairs, down[:, None])
-    for _ in range(7):
-        product = first * np.uint64(0xD256D193)
-        first, second = product >> np.uint64(32) ^ np.uint64(key) ^ second, product & low
-        key = (key + 0x9E3779B9) % 2**32
-    words = np.stack((first, second), 2).reshape(rows, -1)[:, :columns]
-    return (words >> np.uint64(8)).astype(np.float64) * 2.0**-24
+    made = words(seed, np.arange((columns + 1) // 2), np.arange(rows)[:, None])
+    found = np.stack(made, 2).reshape(rows, -1)[:, :columns]
+    return (found >> np.uint64(8)).astype(np.float64) * 2.0**-24
 
 
 @pytest.mark.variants(3, thorough=6)

@@ -54,6 +54,8 @@ def front(op: Op) -> Callable:
             for name, array in zip(op.operands, arrays, strict=True)
             if array is not None or name not in op.optional
         }
+        for name in op.underived.intersection(given):
+            given[name] = _underived(f"{op.name}: '{name}'", given[name])
         swapped = tuple(isinstance(array, _Swapped) for array in given.values())
         values = Statics(zip(op.options, options, strict=True))
         form = _Form(op, values, target, tuple(given), swapped)
@@ -164,6 +166,22 @@ class _Form:
 
 
 # ---- derivatives
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
+def _underived(what: str, array: Any) -> Any:
+    """Return an operand, and raise SpecError where it is differentiated."""
+    return array
+
+
+def _refuse(what: str, _: Any) -> Any:
+    raise SpecError(
+        f"numpipe.jax.{what} is differentiated, which this op does not compute; fix: pass "
+        "jax.lax.stop_gradient(array)"
+    )
+
+
+_underived.defvjp(_refuse, _refuse)
+
+
 @functools.cache
 def _differentiable(form: _Form) -> Callable[..., tuple]:
     """Return a differentiable call as a function of its arrays."""

@@ -139,8 +139,6 @@ class TorchOp:
         arrays = [*declared.operands, *declared.results]
         self.saved = [name in declared.saved for name in arrays]
         self.known = arrays + [f"grad_{name}" for name in declared.results]
-        derived = {name for names in declared.gradients for name in names}
-        self.underived = [i for i, name in enumerate(declared.operands) if name not in derived]
         self.front = self._front()
         namespace, _, name = full.partition("::")
         self.library = library = torch.library.Library(namespace, "FRAGMENT")
@@ -400,10 +398,10 @@ class TorchOp:
                 "fix: call it under torch.no_grad() or torch.inference_mode(), or use the function "
                 "of torch.nn.functional"
             )
-        for number in self.underived if arrays else ():
-            if differentiated(arrays[number]):
+        for name, array in zip(self.declared.operands, arrays, strict=False):
+            if name in self.declared.underived and differentiated(array):
                 raise SpecError(
-                    f"{self.name}: '{self.known[number]}' requires a gradient, which this op does "
+                    f"{self.name}: '{name}' requires a gradient, which this op does "
                     "not compute; fix: pass the array's .detach()"
                 )
 

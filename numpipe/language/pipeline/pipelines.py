@@ -536,7 +536,7 @@ def _iterate(loop: Loop, nested: int, apart: bool) -> Iterator[tuple]:
                 return
             for k in map(np.int32, machine.steps(int(loop.total), site)):
                 if k < loop.total:
-                    fill_step(loop, k)
+                    fill_step(loop, unravel(k, loop.grid), k)
             finish_loads(loop)
             return
         if loop.single and loop.np.computes:
@@ -561,7 +561,7 @@ def _comes(loop: Loop, k: Any) -> bool:
     more = bool(k < loop.steps)
     if not loop.single:
         if more:
-            follow_step(loop, k)
+            follow_step(loop, unravel(k, loop.grid), k)
         else:
             finish_following(loop, k)
     return more

@@ -26,7 +26,7 @@ from . import pipelines as source
 from .chains import Allocations
 from .operand_barriers import MANUAL, barriers_of, by_kind, check_groups
 from .operand_barriers_cuda import barrier_types
-from .ring import unravel
+from .ring import first_indices, next_indices
 from .ring_cuda import RingType, counter_of
 from .steps import (
     advance,
@@ -157,7 +157,14 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
         )
 
 
-nb.struct_model(StepsType, lambda ty: [("loop", ty.loop), ("k", nb.types.EphemeralPointer(I32))])
+nb.struct_model(
+    StepsType,
+    lambda ty: [
+        ("loop", ty.loop),
+        ("k", nb.types.EphemeralPointer(I32)),
+        ("indices", nb.types.EphemeralPointer(ty.loop.grid)),
+    ],
+)
 
 
 def steps_type(
@@ -257,7 +264,9 @@ def steps_value(
         _load_once(builder, kind, loop)
     k = nb.cgutils.alloca_once_value(builder, nb.const(0), name="numpipe.k")
     builder.store(0, builder.gep(k, [0], name="numpipe.k"))
-    return builder.struct(steps, loop=loop, k=k)
+    first = builder.apply(first_indices, (kind.grid,), (pipeline.grid,))
+    indices = nb.cgutils.alloca_once_value(builder, first)
+    return builder.struct(steps, loop=loop, k=k, indices=indices)
 
 
 def _own_steps(builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> Any:
@@ -324,7 +333,10 @@ def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
     plain = kind.once or (kind.apart and len(kind.loop.manual) == len(MANUAL))
     following = builder.add(k, 1) if plain else builder.issue(successor, k)
     builder.store(following, builder.gep(it.k, [0], name="numpipe.k"))
-    indices = builder.apply(unravel, (I32, kind.loop.grid), (k, loop.grid))
+    grid = kind.loop.grid
+    indices = builder.load(it.indices)
+    at_next = builder.apply(next_indices, (I32, grid, grid), (following, indices, loop.grid))
+    builder.store(at_next, it.indices)
     groups = [builder.apply(tiles, (kind.loop, I32), (it.loop, k))]
     if kind.barriers:
         barriers = builder.unpack_tuple(builder.apply(barriers_of, (kind.loop, I32), (it.loop, k)))
@@ -337,17 +349,18 @@ def _iternext(builder: Any, sig: Any, args: Any, result: Any) -> None:
                     [part for group in groups for part in builder.unpack_tuple(group)],
                 )
             ]
-    result.set_valid(_comes(builder, kind, it, loop, k))
+    result.set_valid(_comes(builder, kind, it, loop, indices, k))
     result.yield_(builder.make_tuple(kind.yield_type, [indices, *groups]))
 
 
 def _load_once(builder: Any, loop: LoopType, value: Any) -> None:
     """Call `steps.produce` for a loop that is known to have one step."""
-    builder.apply(fill_step, (loop, I32), (value, nb.const(0)))
+    first = builder.apply(first_indices, (loop.grid,), (builder.fields(loop, value).grid,))
+    builder.apply(fill_step, (loop, loop.grid, I32), (value, first, nb.const(0)))
     builder.apply(finish_loads, (loop,), (value,))
 
 
-def _comes(builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
+def _comes(builder: Any, kind: StepsType, it: Any, loop: Any, indices: Any, k: Any) -> Any:
     """Implement `pipelines._comes`."""
     if kind.role.computes:
         return builder.apply(advance, (kind.loop, I32, I32), (it.loop, k, loop.steps))
@@ -355,7 +368,8 @@ def _comes(builder: Any, kind: StepsType, it: Any, loop: Any, k: Any) -> Any:
     if not kind.loop.single and not kind.loaded_before:
         with builder.if_else(valid) as (more, done):
             with more:
-                builder.apply(follow_step, (kind.loop, I32), (it.loop, k))
+                given = it.loop, indices, k
+                builder.apply(follow_step, (kind.loop, kind.loop.grid, I32), given)
             with done:
                 builder.apply(finish_following, (kind.loop, I32), (it.loop, k))
     return valid

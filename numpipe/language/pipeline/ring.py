@@ -420,6 +420,31 @@ def unraveled(step: Any, grid: Sequence) -> tuple:
     return (step, *reversed(indices))
 
 
+@op
+def first_indices(grid: tuple) -> tuple:
+    """Return the grid indices of step 0."""
+    return (np.int32(0),) * len(grid)
+
+
+@op
+def next_indices(k: Any, indices: tuple, grid: tuple) -> tuple:
+    """Return the grid indices of step k, from those of the step before. A division of k would take
+    some hundred cycles."""
+    return tuple(map(np.int32, counted(k, indices, grid)))
+
+
+def counted(k: Any, indices: Sequence, grid: Sequence) -> tuple:
+    """Implement `next_indices` for ints, or for values in compiled code."""
+    if len(grid) == 1:
+        return (k,)
+    carry, found = 1, []
+    for before, size in zip(reversed(indices[1:]), reversed(grid[1:]), strict=True):
+        at = before + carry
+        carry = at == size
+        found.append(at - size * carry)
+    return (indices[0] + carry, *reversed(found))
+
+
 # ---- load ring, memory role ----------------------------------------------------------------------
 @helper
 def fill(ring, part, indices, step):  # type: ignore[no-untyped-def]

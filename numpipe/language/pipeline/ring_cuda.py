@@ -324,3 +324,19 @@ def _unravel(step: Any, grid: Any) -> Any:
     sizes = [Value(builder, size) for size in builder.unpack_tuple(args[1])]
     found = source.unraveled(Value(builder, args[0]), sizes)
     return builder.make_tuple(indices, [index.value for index in found])
+
+
+@cuda_meaning(source.first_indices)
+def _first_indices(grid: Any) -> Any:
+    builder, _ = yield grid
+    return builder.make_tuple(grid, [nb.const(0)] * len(grid))
+
+
+@cuda_meaning(source.next_indices)
+def _next_indices(k: Any, indices: Any, grid: Any) -> Any:
+    builder, args = yield indices(I32, indices, indices)
+    before, sizes = (
+        [Value(builder, part) for part in builder.unpack_tuple(values)] for values in args[1:]
+    )
+    found = source.counted(Value(builder, args[0]), before, sizes)
+    return builder.make_tuple(indices, [index.value for index in found])

@@ -54,6 +54,8 @@ from .ring import (
     each,
     ends,
     fill,
+    first_indices,
+    next_indices,
     own_step,
     release,
     release_used,
@@ -291,19 +293,20 @@ def fill_begun(ring, indices, k):  # type: ignore[no-untyped-def]
 
 
 @helper
-def fill_step(loop, k):  # type: ignore[no-untyped-def]
-    over(loop.rings, fill_begun, unravel(k, loop.grid), k)
-    over(loop.outs, check_start, unravel(k, loop.grid))
+def fill_step(loop, indices, k):  # type: ignore[no-untyped-def]
+    over(loop.rings, fill_begun, indices, k)
+    over(loop.outs, check_start, indices)
 
 
 @helper
 def produce(loop):  # type: ignore[no-untyped-def]
-    k = np.int32(0)
+    k, indices = np.int32(0), first_indices(loop.grid)
     while k < loop.total:
-        fill_step(loop, k)
+        fill_step(loop, indices, k)
         # not unrolled: the unrolled loop, which only waits for slots, was a third of the code that
         # ptxas compiles
         k = successor(k)
+        indices = next_indices(k, indices, loop.grid)
     finish_loads(loop)
 
 
@@ -333,9 +336,9 @@ def await_released(ring):  # type: ignore[no-untyped-def]
 
 # ---- roles that do not compute, step by step -----------------------------------------------------
 @helper
-def follow_step(loop, k):  # type: ignore[no-untyped-def]
+def follow_step(loop, indices, k):  # type: ignore[no-untyped-def]
     """Do the work before step k of a role that does not compute but runs the loop's body."""
-    only_if(loop, "loads", fill_step, k)
+    only_if(loop, "loads", fill_step, indices, k)
     only_if(loop, "takes_over", store_ended, k)
 
 

@@ -37,6 +37,7 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from .exchange import ROOM, each_to_all, exchange, rows
+from .layout_names import name_of
 from .layouts import (
     ACCUMULATOR,
     BLOCK,
@@ -48,10 +49,8 @@ from .layouts import (
     coalesced_form,
     fits,
     panel_width,
-    vector_of,
     ways,
 )
-from .row_layouts import ROWS, lanes_of
 from .tile import Tile, form_of
 
 __all__ = ["layout_cast"]
@@ -104,7 +103,7 @@ def _cast_form(tile: Any, layout: Any) -> Form:
     form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
     if form is None:
         raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
-    if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)):
+    if isinstance(layout, str) and name_of(layout).by_row:
         return by_rows(form, layout, CAST)
     line = len(form.shape) == 1 or 1 in form.shape
     known = (ROW, COLUMN) if line else (ACCUMULATOR, COALESCED)
@@ -115,7 +114,7 @@ def _cast_form(tile: Any, layout: Any) -> Form:
         )
     if layout == COALESCED:
         plain = Form(form.shape, form.dtype)
-        return form if vector_of(form.layout) else coalesced_form(plain, CAST)
+        return form if form.name.vector else coalesced_form(plain, CAST)
     if layout == ACCUMULATOR and not fits(form.shape):
         raise SpecError(
             f"{CAST}: an accumulator has a multiple of 64 rows, and a multiple of 8 columns up to "
@@ -148,7 +147,7 @@ def moved(tile: Tile, form: Form) -> Tile:
                 exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
         else:
             # of one panel, because all panels are alike
-            panel = rows(panel_width(have if vector_of(have.layout) else form))
+            panel = rows(panel_width(have if have.name.vector else form))
             exchange(machine, panel, panel, what, apart=True)
     return Tile(tile.value, form)
 
@@ -156,9 +155,9 @@ def moved(tile: Tile, form: Form) -> Tile:
 def in_chunks(have: Form, form: Form) -> bool:
     """Return whether a tile moves between an accumulator's layout and a coalesced one: without
     addresses of elements."""
-    kinds = (have, form) if vector_of(have.layout) else (form, have)
+    kinds = (have, form) if have.name.vector else (form, have)
     return (
-        bool(vector_of(kinds[0].layout))
+        bool(kinds[0].name.vector)
         and kinds[1].layout == ACCUMULATOR
         and have.dtype.itemsize in (2, 4)
         and panel_width(kinds[0]) <= 128
@@ -171,7 +170,7 @@ def moved_bytes(have: Form, form: Form) -> int:
     if have.single or have.holds(form.layout):
         return 0
     if in_chunks(have, form):
-        return BLOCK * panel_width(have if vector_of(have.layout) else form)
+        return BLOCK * panel_width(have if have.name.vector else form)
     if len(form.shape) == 2 and 1 not in form.shape:
         return BLOCK * BLOCK * form.dtype.itemsize
     nbytes = math.prod(form.shape) * form.dtype.itemsize

@@ -18,7 +18,7 @@ from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
 from .elementwise_cuda import each_way
-from .layouts import ACCUMULATOR, BLOCK, panel_width, places, run_offset, vector_of
+from .layouts import ACCUMULATOR, BLOCK, panel_width, places, run_offset
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_tiles_cuda import converge, read_registers
 from .store_ring import panel_layout
@@ -112,7 +112,7 @@ def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
 def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
     """Yield (first register, words, offset in the panel) for each run, of at most 16 bytes, that a
     lane has of a coalesced tile."""
-    width, vector = panel_width(tile.form), vector_of(tile.layout)
+    width, vector = panel_width(tile.form), tile.form.name.vector
     thread = Value(builder, builder.lane_index())
     where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):

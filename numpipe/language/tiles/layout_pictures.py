@@ -12,6 +12,7 @@ from ...arch.dimensions import Ints
 from ...arch.dtypes import packing
 from ...diagnostics.argument_checks import STRING, element_type, require, told, whole, word
 from ...diagnostics.errors import SpecError
+from .layout_names import name_of
 from .layouts import (
     COALESCED,
     COLUMN,
@@ -20,7 +21,6 @@ from .layouts import (
     by_rows,
     coalesced_form,
 )
-from .row_layouts import ROWS, lanes_of
 from .tile import check_form
 
 __all__ = ["show_layout"]
@@ -125,7 +125,7 @@ def show_layout(
     require("show_layout", locals(), along=word(ROW, COLUMN), layout=STRING, warp=whole(0, 3))
     form = check_form(shape, element_type("show_layout", dtype), "show_layout")
     form = form.settled(along)
-    if layout == ROWS or lanes_of(layout):
+    if name_of(layout).by_row:
         form = by_rows(form, layout, "show_layout")
     elif layout == COALESCED:
         form = coalesced_form(form, "show_layout")

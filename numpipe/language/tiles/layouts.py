@@ -68,12 +68,12 @@ from ...arch.register_layouts import (
 )
 from ...diagnostics.errors import SpecError
 from . import row_layouts
-from .row_layouts import ROWS, covered_rows, lanes_for, lanes_of, word_of
+from .layout_names import COALESCED, COLUMN, EITHER, ROW, ROWS, LayoutName, name_of
+from .row_layouts import covered_rows, lanes_for
 
 FRAGMENTS = WGMMA.accumulator
 """layout record of two-dimensional tiles, unless they are cast or small"""
-ACCUMULATOR, ROW, COLUMN, EITHER = FRAGMENTS.name, "row", "column", "either"
-COALESCED = "coalesced"
+ACCUMULATOR = FRAGMENTS.name
 BLOCK, GROUP = FRAGMENTS.units
 """the numbers of rows and columns after which an accumulator's layout repeats"""
 WIDEST = WGMMA.widest
@@ -85,12 +85,6 @@ MOST = 32768
 def coalesced(vector: int) -> str:
     """Return the name of the coalesced layout whose lanes have `vector` adjacent elements."""
     return f"{COALESCED} {vector}"
-
-
-def vector_of(layout: str) -> int:
-    """Return the number of adjacent elements of a lane in a coalesced layout; 0 for other
-    layouts."""
-    return int(layout.removeprefix(COALESCED)) if layout.startswith(COALESCED) else 0
 
 
 def lanes_across(columns: int, vector: int) -> int:
@@ -130,7 +124,7 @@ def has_coalesced(form: Form) -> bool:
 
 def only_accumulator(form: Form, what: str) -> None:
     """Raise SpecError for a coalesced tile, for operations that require an accumulator's layout."""
-    if vector_of(form.layout) or lanes_of(form.layout):
+    if form.name.vector or form.name.lanes:
         fix = (
             f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
             if fits(form.shape)
@@ -159,10 +153,11 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
 
     Raises SpecError for unknown layouts, and for shapes that the layout does not support.
     """
-    word, shape = word_of(layout), form.shape
+    shape = form.shape
     if layout == ROWS:
         layout = f"{ROWS} {lanes_for(shape[-1])}"
-    lanes = lanes_of(layout)
+    name = name_of(layout)
+    word, lanes = name.word, name.lanes
     if word == ROWS and 1 in shape and len(shape) == 2:
         word = layout_of(shape)
     elif (lanes not in row_layouts.LANES and (word, lanes) != (ROW, row_layouts.WHOLE)) or (
@@ -174,7 +169,7 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
             + f", where L lanes (4, 8, 16 or 32) share a row, got {layout!r}"
         )
-    return Form(shape, form.dtype, layout.replace(word_of(layout), word))
+    return Form(shape, form.dtype, layout.replace(name.word, word))
 
 
 @dataclass(frozen=True)
@@ -184,6 +179,11 @@ class Form:
     shape: Ints
     dtype: np.dtype
     layout: str = ACCUMULATOR
+
+    @property
+    def name(self) -> LayoutName:
+        """What the layout's name says."""
+        return name_of(self.layout)
 
     @property
     def record(self) -> RegisterLayout:
@@ -208,6 +208,11 @@ class Form:
         own = ways(self.shape)
         return replace(self, layout=next((of for of in preferred if of in own), own[0]))
 
+    def uncoalesced(self) -> Form:
+        """Return the settled form; of a coalesced tile, in its natural layout."""
+        form = self.settled()
+        return replace(form, layout=natural(form.shape)) if form.name.vector else form
+
     def holds(self, layout: str) -> bool:
         """Return whether the lanes have the elements as `layout` needs them: nothing is moved."""
         return layout == self.layout or (self.layout == EITHER and layout in ways(self.shape))
@@ -216,7 +221,7 @@ class Form:
     def covered(self) -> Ints:
         """The shape that the registers of the lanes have room for: the tile's, rounded up."""
         sizes = list(self.shape)
-        if 0 in self.record.axes and lanes_of(self.layout):
+        if 0 in self.record.axes and self.name.lanes:
             sizes[0] = covered_rows(sizes[0])
         if 1 in self.record.axes:
             unit = self.record.units[-1]
@@ -255,9 +260,8 @@ def cast_for(one: str, other: str) -> str:
     >>> cast_for(ROW, COLUMN), cast_for(coalesced(8), ACCUMULATOR)
     ('column', 'accumulator')
     """
-    return (
-        other if lanes_of(other) else ACCUMULATOR if vector_of(one) or vector_of(other) else other
-    )
+    first, second = name_of(one), name_of(other)
+    return ACCUMULATOR if second.vector or (first.vector and not second.lanes) else other
 
 
 def joined(one: Form, other: Form) -> Form | None:
@@ -344,9 +348,10 @@ def record(shape: Ints, layout: str) -> RegisterLayout:
     ((64, 64), (0,))
     """
     layout = ways(shape)[0] if layout == EITHER else layout
-    if lanes_of(layout):
+    name = name_of(layout)
+    if name.lanes:
         return row_layouts.record(shape, layout)
-    if vector := vector_of(layout):
+    if vector := name.vector:
         across = lanes_across(shape[1], vector)
         return RegisterLayout(
             layout,
@@ -363,7 +368,7 @@ def record(shape: Ints, layout: str) -> RegisterLayout:
 
 def panel_width(form: Form) -> int:
     """Return the number of adjacent bytes that the lanes of a coalesced tile hold of a row."""
-    vector = vector_of(form.layout)
+    vector = form.name.vector
     return lanes_across(form.shape[1], vector) * vector * form.dtype.itemsize
 
 
@@ -385,8 +390,8 @@ def places(shape: Ints, layout: str) -> tuple[Place, ...]:
     """
     if layout == EITHER:
         return tuple(place for of in ways(shape) for place in places(shape, of))
-    of = record(shape, layout)
-    if lanes_of(layout) and word_of(layout) != ROW:
+    of, name = record(shape, layout), name_of(layout)
+    if name.lanes and name.word != ROW:
         shape = (covered_rows(shape[0]), *shape[1:])
     return of.places(shape)
 
@@ -420,7 +425,7 @@ def sources(shape: Ints, layout: str, have: Ints, of: str) -> Ints:
     if layout == of:
         return tuple(range(len(places(shape, layout))))
     number = {place: i for i, place in enumerate(places(have, of))}
-    along = word_of(of) == ROW
+    along = name_of(of).word == ROW
     return tuple(
         number[(None, column) if along else (row, None)] for row, column in places(shape, layout)
     )
@@ -434,7 +439,7 @@ def needed(have: Ints, shape: Ints, layout: str) -> str:
     """
     if have == shape or len(shape) == 1 or 1 in shape:
         return layout
-    return row_layouts.vector_layout(COLUMN if have[-1] == 1 else ROW, layout)
+    return name_of(layout).along(COLUMN if have[-1] == 1 else ROW)
 
 
 def laid(form: Form, shape: Ints, layout: str) -> Form:
@@ -466,17 +471,17 @@ def combined(symbol: str, forms: list[Form]) -> tuple[Ints, str]:
             form.layout
             for form in forms
             if math.prod(form.shape) == math.prod(shape)
-            and (len(shape) == 1 or word_of(form.layout) == layout_of(shape))
+            and (len(shape) == 1 or form.name.word == layout_of(shape))
         )
         words.pop(EITHER, None)
         return shape, next(iter(words), deferred(shape))
     whole = {form.layout for form in forms if form.shape == shape}
-    if len(whole) == 1 and not (vector_of(*whole) and set(shapes) != {shape}):
+    if len(whole) == 1 and not (name_of(*whole).vector and set(shapes) != {shape}):
         return shape, whole.pop()
     if whole and fits(shape):
         return shape, ACCUMULATOR
-    lanes = {lanes_of(of) for of in whole} or {
-        lanes_of(form.layout) for form in forms if form.layout != EITHER and not form.single
+    lanes = {name_of(of).lanes for of in whole} or {
+        form.name.lanes for form in forms if form.layout != EITHER and not form.single
     }
     if lanes & set(row_layouts.LANES) and (whole or len(lanes) == 1):
         return shape, f"{ROWS} {max(lanes & set(row_layouts.LANES))}"
@@ -511,5 +516,5 @@ def expanded_form(form: Form, parts: tuple) -> Form:
         )
     word = COLUMN if index == ":, None" else ROW
     shape = (form.shape[0], 1) if word == COLUMN else (1, form.shape[0])
-    keeps = word_of(form.layout) == word or form.single
+    keeps = form.name.word == word or form.single
     return Form(shape, form.dtype, form.layout if keeps else deferred(shape))

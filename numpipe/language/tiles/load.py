@@ -62,6 +62,7 @@ from .array_views import (
 from .conversions import moved
 from .fence_order import before_access
 from .indices import check_gathered, plain, settled
+from .layout_names import ROWS, name_of
 from .layouts import (
     ACCUMULATOR,
     COALESCED,
@@ -75,7 +76,7 @@ from .layouts import (
     layout_of,
 )
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
-from .row_layouts import ROWS, lanes_of, shared_lanes, word_of
+from .row_layouts import shared_lanes
 from .scattered_shared import load as load_anywhere
 from .shared_tiles import layout_of_rows
 from .tile import Tile, check_dtype, check_form, form_of
@@ -113,7 +114,7 @@ def block_form(name: str, dtype: np.dtype, sizes: Sequence[int | Form]) -> Form 
             f"{name}[…]: only one part of the index may be a vector of int32, with ds(start, "
             f"size) and integers for the others, got {' and '.join(map(str, indices))}"
         )
-    word = word_of(vector.layout)
+    word = vector.name.word
     if len(sizes) == 1 or (word == layout_of(form.shape) and word in (ROW, COLUMN)):
         return replace(form, layout=vector.layout)
     return form
@@ -211,7 +212,7 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
             layout = f"{ROWS} {shared_lanes(*shape, dtype.itemsize)}"
     if layout == RUNS:
         layout = f"{ROWS} 32 {16 // dtype.itemsize}"
-    if isinstance(layout, str) and (layout == ROWS or lanes_of(layout)) and shape:
+    if isinstance(layout, str) and name_of(layout).by_row and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
     if layout not in (AUTO, ACCUMULATOR, COALESCED):

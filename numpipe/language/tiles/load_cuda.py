@@ -28,10 +28,9 @@ from .elementwise_cuda import each_way, elements, place_of
 from .fence_order import before_access
 from .indices import plain
 from .indices_cuda import settled
-from .layouts import Form, laid, vector_of
+from .layouts import Form, laid
 from .refs import whole_slices
 from .refs_cuda import GmemType, SmemType
-from .row_layouts import lanes_of
 from .scattered_shared_cuda import load as load_anywhere
 from .shared_tiles import layout_of_rows
 from .shared_tiles_cuda import converge
@@ -66,10 +65,8 @@ def _packed(block: Block, two: list) -> list:
 def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
     """Load a tile; a deferred one in each of its layouts, of which LLVM drops what is not used."""
     forms = each_way(tile.form)
-    fragments = [form for form in forms if not lanes_of(form.layout)]
-    groups = ([fragments] if fragments else []) + [
-        [form] for form in forms if lanes_of(form.layout)
-    ]
+    fragments = [form for form in forms if not form.name.lanes]
+    groups = ([fragments] if fragments else []) + [[form] for form in forms if form.name.lanes]
     return assembled(
         builder, tile, [part for group in groups for part in _registers(builder, block, group)]
     )
@@ -81,8 +78,8 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
     the array, and starts at an even column if pairs may be loaded at once."""
     first_form = forms[0]
     row, column = place_of(builder, TileType(first_form))
-    flat, run = len(first_form.shape) == 1, vector_of(first_form.layout) or 2
-    width, lanes = first_form.shape[-1], lanes_of(first_form.layout)
+    flat, run = len(first_form.shape) == 1, first_form.name.vector or 2
+    width, lanes = first_form.shape[-1], first_form.name.lanes
     where = [place for form in forms for place in form.places]
     beyond = [form.outside(place)[1] for form in forms for place in form.places]
     gathered = {

@@ -60,8 +60,8 @@ from ...plan.context import Context, ContextFacts
 from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
-from .layouts import COLUMN, GROUP, ROW, Form, deferred, natural, vector_of
-from .row_layouts import lanes_for, vector_layout
+from .layouts import COLUMN, GROUP, ROW, Form, deferred
+from .row_layouts import lanes_for
 from .tile import Tile, form_of
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
@@ -121,9 +121,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
             f"{operation} expects a float32, int32 or uint32 tile, got {form.dtype}; fix: use "
             f".astype(np.{wide}) first"
         )
-    form = form.settled()
-    if vector_of(form.layout):
-        form = replace(form, layout=natural(form.shape))
+    form = form.uncoalesced()
     along = None if axis is None else check_axis(form, axis, operation, "None or an int")
     line = form.record.axes if len(form.shape) == 2 else (0,)
     whole = along is None or line == (along,)
@@ -149,7 +147,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         size, elements = form.shape[1 - along], form.shape[along]
         shape = ((1, size) if along == 0 else (size, 1)) if keepdims else (size,)
         alone = along == 1 or form.record.warps == 1
-        layout = deferred(shape) if size == 1 else vector_layout((ROW, COLUMN)[along], form.layout)
+        layout = deferred(shape) if size == 1 else form.name.along((ROW, COLUMN)[along])
         result = Form(shape, dtype, layout)
         own = form.covered[1 - along]
         nbytes = 0 if alone or along not in form.record.axes else 4 * own * each
@@ -255,9 +253,9 @@ def partial_form(tile: Any, name: str) -> tuple[Form, Form]:
         raise SpecError(
             f"{name}(tile) expects a float32 or int32 tile (M, N), got {form or called(tile)}"
         )
-    if vector_of(form.layout) or 1 in form.shape:
-        lanes = f"{ROW} {lanes_for(form.shape[1])}"
-        form = replace(form, layout=lanes if 1 in form.shape else natural(form.shape))
+    form = form.uncoalesced()
+    if 1 in form.shape:
+        form = replace(form, layout=f"{ROW} {lanes_for(form.shape[1])}")
     return form, replace(form, shape=(form.shape[0], GROUP))
 
 

@@ -25,7 +25,6 @@ from .exchange import ROOM
 from .fence_order_cuda import own_barrier
 from .layouts import COLUMN, GROUP, places
 from .mathematics_cuda import extreme
-from .row_layouts import word_of
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 from .words_cuda import load_words, store_words
 
@@ -289,7 +288,7 @@ def _neutral(name: str, dtype: np.dtype) -> float:
 def _of_lines(tile: TileType, found: list, result: TileType) -> list:
     """Return, for each element of a lane, the result of its row, or of its column."""
     by_place = dict(zip(result.form.places, found, strict=True))
-    rows = word_of(result.layout) == COLUMN
+    rows = result.form.name.word == COLUMN
     return [by_place[(row, None) if rows else (None, column)] for row, column in tile.form.places]
 
 
@@ -310,7 +309,7 @@ def _along(
 ) -> list:
     """Return the registers of a reduction along an axis: each combines all elements of a row, or of
     a column."""
-    rows, record = word_of(result.layout) == COLUMN, tile.form.record
+    rows, record = result.form.name.word == COLUMN, tile.form.record
     if int(rows) not in record.axes:  # a line, along the axis of which it has one element
         return values
     distances, where = record.distances(int(rows)), tile.form.places

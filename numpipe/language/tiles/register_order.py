@@ -28,7 +28,7 @@ from ...arch.dimensions import Ints
 from ...arch.register_layouts import LANES
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
-from .layouts import ACCUMULATOR, BLOCK, Form, coalesced_form, fits, vector_of
+from .layouts import ACCUMULATOR, BLOCK, Form, coalesced_form, fits
 from .tile import Tile, form_of
 
 __all__ = ["from_register_order", "to_register_order"]
@@ -64,7 +64,7 @@ def to_form(tile: Any) -> Form:
 def from_form(tile: Any, shape: Any) -> Form:
     """Return the form of `from_register_order`."""
     form, shape = form_of(tile, f"'{FROM}'"), constant(FROM, "shape", shape)
-    if form is None or not vector_of(form.layout):
+    if form is None or not form.name.vector:
         got = called(tile) if form is None else f"{form}"
         raise SpecError(
             f"{FROM}(tile, shape): tile must be a coalesced register tile, got {got}; fix: "

@@ -35,8 +35,8 @@ from __future__ import annotations
 
 from ...arch.dimensions import Ints
 from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Registers
+from .layout_names import ROW, ROWS, name_of
 
-ROWS = "rows"
 LANES = 32, 16, 8, 4
 WHOLE = 128
 """lanes that share a row that is spread over the warpgroup"""
@@ -51,31 +51,6 @@ def power_of_two(n: int, most: int) -> int:
     return min(n & -n, most)
 
 
-def word_of(layout: str) -> str:
-    """Return a layout's name without its number: "rows", "row", "column" and so on."""
-    return layout.partition(" ")[0]
-
-
-def lanes_of(layout: str) -> int:
-    """Return how many lanes share a row; 0 in layouts that are not by row.
-
-    >>> lanes_of("rows 32"), lanes_of("column 8"), lanes_of("column"), lanes_of("coalesced 8")
-    (32, 8, 0, 0)
-    """
-    word, *numbers = layout.split()
-    return int(numbers[0]) if numbers and word in (ROWS, "row", "column") else 0
-
-
-def run_of(layout: str) -> int:
-    """Return how many adjacent columns a lane has, in layouts by row.
-
-    >>> run_of("rows 32 8"), run_of("rows 32")
-    (8, 2)
-    """
-    numbers = layout.split()[1:]
-    return int(numbers[1]) if len(numbers) > 1 else 2
-
-
 def lanes_for(columns: int) -> int:
     """Return how many lanes share a row of this many columns by default: as many as there are pairs
     for, and at most 16 of up to 128 columns: fewer rows to check for bounds, shorter reductions.
@@ -88,19 +63,6 @@ def lanes_for(columns: int) -> int:
     if own and columns <= (128 if own < 16 else 256):
         return own
     return next((n for n in reversed(LANES) if 2 * n >= columns), LANES[0])
-
-
-def vector_layout(word: str, layout: str) -> str:
-    """Return the layout of a vector along the columns ("row") or the rows ("column") of tiles in a
-    layout.
-
-    >>> vector_layout("row", "rows 32 8"), vector_layout("column", "rows 32 8")
-    ('row 32 8', 'column 32')
-    >>> vector_layout("row", "accumulator")
-    'row'
-    """
-    numbers = layout.split()[1:] if lanes_of(layout) else []
-    return " ".join([word, *(numbers if word == "row" else numbers[:1])])
 
 
 def covered_rows(rows: int) -> int:
@@ -132,8 +94,9 @@ def record(shape: Ints, layout: str) -> RegisterLayout:
     >>> record((8, 1024), "rows 32").warps, record((64, 16), "rows 8").distances(0)
     (4, (8, 16))
     """
-    lanes, run, word = lanes_of(layout), run_of(layout), word_of(layout)
-    single = word == "row" or shape[0] == 1
+    name = name_of(layout)
+    lanes, run, along = name.lanes, name.run, name.word == ROW
+    single = along or shape[0] == 1
     rows = 1 if single else rows_apart(shape[0], lanes)
     spread = lanes == WHOLE and shape[-1] % 512 == 0
     columns = (Bits(WARP, 2), Bits(WARPS, 128)) if spread else (Bits(lanes - 1, run),)
@@ -143,4 +106,4 @@ def record(shape: Ints, layout: str) -> RegisterLayout:
         ((Bits(lanes * (rows - 1), 1, shifted=rows > 1),), columns),
         (Registers(0, rows, 2 * single), *steps, Registers(1, 1, run)),
     )
-    return whole if word == ROWS else whole.along(int(word == "row"))
+    return whole if name.word == ROWS else whole.along(int(along))

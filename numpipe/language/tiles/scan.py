@@ -45,8 +45,8 @@ from ...plan.nested_tuples import leaves, made, tree_of
 from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
-from .layouts import COLUMN, ROW, Form, natural, vector_of
-from .row_layouts import WHOLE, lanes_for, lanes_of, vector_layout
+from .layouts import COLUMN, ROW, Form
+from .row_layouts import WHOLE, lanes_for
 from .tile import Tile, form_of
 
 __all__ = ["scan"]
@@ -74,10 +74,8 @@ def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int,
             "the flattened array, which is not supported"
         )
     along = check_axis(form, 0 if axis is None else axis, name)
-    form = form.settled()
-    if vector_of(form.layout):
-        form = replace(form, layout=natural(form.shape))
-    if lanes_of(form.layout) == WHOLE:  # a row that each warp has all of
+    form = form.uncoalesced()
+    if form.name.lanes == WHOLE:  # a row that each warp has all of
         form = replace(form, layout=f"{ROW} {lanes_for(form.shape[-1])}")
     along = along if len(form.shape) == 2 else form.record.axes[0]
     lines = None if along or alone(form, along) else lines_of(form, along)
@@ -227,7 +225,7 @@ def line_form(form: Form, along: int) -> Form:
     if len(form.record.axes) == 1:
         return Form((8,), form.dtype, ROW)
     size, word = (form.shape[0], COLUMN) if along else (form.shape[1], ROW)
-    return Form((size,), form.dtype, vector_layout(word, form.layout))
+    return Form((size,), form.dtype, form.name.along(word))
 
 
 def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:

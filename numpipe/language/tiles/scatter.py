@@ -24,7 +24,7 @@ from ...core.machine import current, failure
 from ...diagnostics.errors import SimulationError, SpecError
 from .array_views import check_inside, ends, index_form
 from .conversions import moved
-from .layouts import ACCUMULATOR, Form, vector_of
+from .layouts import ACCUMULATOR, Form
 from .refs import All, Ds, GmemRef
 from .tile import Tile, TileLike, form_of
 
@@ -83,7 +83,7 @@ def check_scatter(name: str, parts: Sequence) -> None:
 def stored_form(form: Form, parts: Sequence) -> Form:
     """Return the form in which a tile is stored: a coalesced one whose places are scattered is
     moved."""
-    scatters = scattered(parts) is not None and vector_of(form.layout)
+    scatters = scattered(parts) is not None and form.name.vector
     return replace(form, layout=ACCUMULATOR) if scatters else form
 
 

@@ -16,7 +16,6 @@ from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
 from .elementwise_cuda import each_way, inside_of
 from .layouts import EITHER, places
-from .row_layouts import lanes_of, run_of
 from .tile_cuda import TileType, from_words, part_of_either, to_words
 from .words_cuda import store_words
 
@@ -117,7 +116,7 @@ def load(
 
     pairs = layout.inner == 1 and 1 in tile.form.record.axes
     if pairs and even and tile.shape[-1] % 2 == 0:
-        run = min(run_of(tile.layout), 16 // dtype.itemsize)
+        run = min(tile.form.name.run, 16 // dtype.itemsize)
         found = [
             part
             for number in range(0, tile.elements, run)
@@ -125,7 +124,7 @@ def load(
         ]
         return found if dtype.itemsize < 4 else from_words(builder, tile, found)
     words = []
-    if pairs and dtype.itemsize == 4 and lanes_of(tile.layout):
+    if pairs and dtype.itemsize == 4 and tile.form.name.lanes:
         late = builder.icmp_unsigned("!=", builder.and_(builder.thread_index(), 16), 0)
         for number in range(0, tile.elements, 2):
             one, two = (

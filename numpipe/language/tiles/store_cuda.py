@@ -19,10 +19,10 @@ from .elements_cuda import write_element
 from .elementwise_cuda import inside_of, place_of
 from .indices import plain
 from .indices_cuda import settled
-from .layouts import ACCUMULATOR, COLUMN, EITHER, ROW, before, places, vector_of
+from .layout_names import COLUMN, EITHER, ROW, ROWS
+from .layouts import ACCUMULATOR, before, places
 from .refs import whole_slices
 from .refs_cuda import GmemType, LimitedType
-from .row_layouts import ROWS, lanes_of, run_of, word_of
 from .scatter import all_of_tile, stored_form
 from .scattered_shared_cuda import owner
 from .store_ring import batches, put
@@ -168,25 +168,25 @@ class _Lanes:
         self.value = value
         self.to = to
         self.statement = statement
-        self.run = vector_of(tile.layout) or run_of(tile.layout)
+        self.run = tile.form.name.vector or tile.form.name.run
         self.indices = {
             axis: indices_of(builder, tile.form, axis, *vector)
             for axis, *vector in to.indices
-            if word_of(tile.layout) in (ACCUMULATOR, ROWS)
+            if tile.form.name.word in (ACCUMULATOR, ROWS)
         }
         """for a scatter: the index of each element of a lane, by dimension"""
 
     def store(self, array: ArrayArg, axes: Ints) -> None:
         # adjacent elements are contiguous, and rows are aligned
         side_by_side = array.order == "row" and axes[-1] == array.ndim - 1
-        by_row = lanes_of(self.tile.form.settled(COLUMN).layout)
+        by_row = self.tile.form.settled(COLUMN).name.lanes
         side_by_side &= array.tma or bool(array.adjacent and by_row and self.run == 2)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         # red.global has vectors of float32 for `add`
         side_by_side &= self.statement[0].startswith("st.") or (
-            bool(vector_of(self.tile.layout)) and "add.f32" in self.statement[0]
+            bool(self.tile.form.name.vector) and "add.f32" in self.statement[0]
         )
-        if vector_of(self.tile.layout) or word_of(self.tile.layout) == ROWS:
+        if self.tile.form.name.vector or self.tile.form.name.word == ROWS:
             self._runs(side_by_side)
         elif self.tile.layout != ACCUMULATOR:
             self._line(side_by_side)
@@ -277,7 +277,7 @@ class _Lanes:
         if to.indices:
             form = form.settled(to.indices[0][1].layout)
         form = form.settled(COLUMN)  # a column has fewer elements a lane than a row
-        lanes, dim = lanes_of(form.layout), int(word_of(form.layout) == ROW)
+        lanes, dim = form.name.lanes, int(form.name.word == ROW)
         first = before(tile.shape, form.layout) if tile.layout == EITHER else 0
         indices = indices_of(builder, form, *to.indices[0]) if to.indices else None
         own = place_of(builder, TileType(form))[dim]
@@ -332,7 +332,7 @@ class _Lanes:
         chosen = owner(builder, tile.form.record)
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
         where = places(tile.shape, tile.layout)
-        masks, lanes = inside_of(builder, tile.form), lanes_of(tile.layout)
+        masks, lanes = inside_of(builder, tile.form), tile.form.name.lanes
 
         def place(number: int, stride: Any) -> tuple[Any, list]:
             """Return (address, whether the array has the row and the column) of an element, at a

@@ -23,7 +23,7 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import GROUP, Form
-from .row_layouts import lanes_for, lanes_of, word_of
+from .row_layouts import lanes_for
 from .tile import Tile, form_of
 from .top_k import by_row
 
@@ -55,8 +55,8 @@ def strip_form(tile: Any, width: Any) -> tuple[Form, Form]:
         )
     shape = (form.shape[0], int(width))
     form = by_row(form)
-    if lanes_of(form.layout) and width % form.record.units[-1]:
-        form = replace(form, layout=f"{word_of(form.layout)} {lanes_for(int(width))}")
+    if form.name.lanes and width % form.record.units[-1]:
+        form = replace(form, layout=f"{form.name.word} {lanes_for(int(width))}")
     return form, replace(form, shape=shape)
 
 

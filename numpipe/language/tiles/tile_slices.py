@@ -36,7 +36,7 @@ from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import COLUMN, EITHER, ROW, Form, deferred, expanded_form, layout_of
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
-from .row_layouts import lanes_of, rows_apart, word_of
+from .row_layouts import rows_apart
 from .tile import Tile, form_of
 
 
@@ -78,7 +78,7 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
     slices = []
     for axis, (part, size, step) in enumerate(zip(parts, form.shape, _steps(form), strict=True)):
         start, count = _bounds(part, size)
-        lanes = lanes_of(form.layout)
+        lanes = form.name.lanes
         if axis == 0 and lanes and rows_apart(count, lanes) != rows_apart(size, lanes):
             step = size  # the part has a layout of its own
         along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
@@ -169,7 +169,7 @@ def reshaped_form(tile: Any, shape: Sequence) -> Form:
         ) from None
     if found == form.shape:
         return form
-    if word_of(form.layout) not in (ROW, COLUMN, EITHER) or found not in (
+    if form.name.word not in (ROW, COLUMN, EITHER) or found not in (
         (size,),
         (1, size),
         (size, 1),

@@ -20,8 +20,8 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from .conversions import moved
-from .layouts import COLUMN, ROW, Form, natural, vector_of
-from .row_layouts import lanes_for, word_of
+from .layouts import COLUMN, ROW, Form
+from .row_layouts import lanes_for
 from .tile import Tile, form_of
 
 __all__ = ["top_k"]
@@ -54,10 +54,10 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, Form, int]:
 
 def by_row(form: Form) -> Form:
     """Return the form that a tile is moved to so that the lanes of one warp have all of a row."""
-    form = form.settled()
-    if (1 in form.shape and form.record.mask(1) & WARPS) or word_of(form.layout) == COLUMN:
+    form = form.uncoalesced()
+    if (1 in form.shape and form.record.mask(1) & WARPS) or form.name.word == COLUMN:
         return replace(form, layout=f"{ROW} {lanes_for(form.shape[1])}")
-    return replace(form, layout=natural(form.shape)) if vector_of(form.layout) else form
+    return form
 
 
 def nothing(dtype: np.dtype) -> Any:

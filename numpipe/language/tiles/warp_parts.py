@@ -16,9 +16,10 @@ from ...core.functions import function
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
+from .layout_names import ROWS
 from .layouts import ROW, Form
 from .load import RUNS, load_tile
-from .row_layouts import ROWS, WHOLE
+from .row_layouts import WHOLE
 from .tile import Tile, form_of
 
 PARTS, GROUP = 8, 128

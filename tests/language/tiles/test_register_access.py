@@ -21,7 +21,6 @@ from numpipe.language.tiles.layouts import (
     panel_width,
     places,
     run_offset,
-    vector_of,
 )
 from numpipe.plan.layout import Layout
 from tests.kernels.access_kernels import (
@@ -142,7 +141,7 @@ def test_the_lanes_of_a_coalesced_tile_have_lines_of_it_and_each_element_once() 
         form = coalesced_form(Form((128, columns), np.dtype(dtype)), "test")
         found = {place: lanes for warp in range(4) for place, lanes in holders(form, warp).items()}
         assert len(found) == 128 * columns and all(len(lanes) == 1 for lanes in found.values())
-        vector = vector_of(form.layout)
+        vector = form.name.vector
         # per instruction: 16 bytes per lane, whole sectors per row
         for first in range(0, len(places(form.shape, form.layout)), vector):
             rows: dict[int, list[int]] = {}

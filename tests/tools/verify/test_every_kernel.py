@@ -107,6 +107,7 @@ def attention() -> None:
     ):
         CASES[name].run("sim", config)
     attention_function_cases.CASES["documents"].wrong_gradients("sim")
+    attention_function_cases.CASES["dropout"].wrong_gradients("sim")
 
 
 def attention_gradients() -> None:
