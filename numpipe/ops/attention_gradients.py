@@ -385,7 +385,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 of_head = stats.shape[2] * depth // 32
                 base = (cta.b * q.shape[form.heads] + cta.hk * sharing) * of_head
                 base = base + cta.place * depth // 32 + (cta.end - 1) * lines
-                base = base if turns else base + wg * LINES
+                base = base + (0 if turns else wg * LINES)
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
@@ -415,10 +415,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if not late:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
-                pb = p.astype(q.dtype)
                 grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
                 if late:  # only now: registers do not suffice for both products
-                    dv_acc = wgmma(dv_acc, pb, do_tile)
+                    dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 if dq is not None:
                     barrier_wait(written.at[before])
                     exchanged.at[now, own, :][...] = grad_s
@@ -436,8 +435,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_arrive(q_free)
                 if dq is not None:
                     if not turns:
-                        part = wgmma_wait(part)
-                        add(dq, part, at_before)
+                        add(dq, wgmma_wait(part), at_before)
                     elif now == wg:
                         add_product(dq, exchanged.at[before].T, k_part, at_before)
                     at_before = base + h * of_head - i * lines
