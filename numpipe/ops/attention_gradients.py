@@ -165,6 +165,8 @@ def convert(form: Form) -> Kernel:
 
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
+STEP = 64
+"""queries of a step of the kernels of keys"""
 
 
 def keys_of(form: Form) -> int:
@@ -173,15 +175,15 @@ def keys_of(form: Form) -> int:
 
 
 @functools.cache
-def visible(form: Form, n: int) -> Function:
+def visible(form: Form) -> Function:
     """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
     sees: keys from `left` on, and if causal, those of queries before ``key + least``."""
 
     @function
     def seen(s, key, left, least):
         # a first query for each key: a last key for each query takes more registers
-        begin = np.where(key < left, key + least if form.causal else 0, n)
-        return np.where(iota(n) >= begin[:, None], s, -np.inf)
+        begin = np.where(key < left, key + least if form.causal else 0, STEP)
+        return np.where(iota(STEP) >= begin[:, None], s, -np.inf)
 
     return seen
 
@@ -216,8 +218,8 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, n: int) -> Function:
-    """Return the kernel function of the `Work` of a CTA's keys, in steps of `n` queries."""
+def work(form: Form) -> Function:
+    """Return the kernel function of the `Work` of a CTA's keys."""
     size = keys_of(form)
 
     @function
@@ -237,9 +239,9 @@ def work(form: Form, n: int) -> Function:
                 place = place_of(table, j, 2)
                 # the first query that sees the first key
                 diagonal = first - table[j, 4]
-        end = cdiv(queries, n)
-        start = max(0, min(end - 1, (first - diagonal) // n)) if form.causal else 0
-        whole = cdiv(max(0, first + size - 1 - diagonal), n) if form.causal else 0
+        end = cdiv(queries, STEP)
+        start = max(0, min(end - 1, (first - diagonal) // STEP)) if form.causal else 0
+        whole = cdiv(max(0, first + size - 1 - diagonal), STEP) if form.causal else 0
         whole = whole if first + size <= keys else end
         b, hk = head // heads, head % heads
         return Work(
@@ -312,10 +314,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     """
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
-    depth, place, n, size = form.depth, form.place, 64, keys_of(form)
+    depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, lines, turns = size // 64, LINES * depth // 64, depth == 64
     late, slots = turns and with_dq, 4 if turns else 2
-    seen, work_of, store = visible(form, n), work(form, n), stored(form)
+    seen, work_of, store = visible(form), work(form), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
@@ -466,7 +468,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     step late, so that what is sent has arrived. They load Q and dO for each other.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
+    seen, work_of, store = visible(form), work(form), stored(form)
     side = Element(WIDE)
     block = form.block(side)
     block_of_half = (*block[:3], half)
