@@ -305,8 +305,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     A warpgroup owns 64 keys and loops over blocks of 64 queries. The products S^T = K Q^T and
     dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
     passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
-    register order. The other warpgroups begin after the first exponentials of the first one: from
-    then on, some compute while others have products.
+    register order. A warpgroup begins after the first exponentials of the previous one: from then
+    on, some compute while others have products.
 
     At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
     is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
@@ -316,7 +316,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         return of_keys_wide(form, with_dq)
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, lines, turns = size // 64, LINES * depth // 64, depth == 64
-    late, slots = turns and with_dq, 4 if turns else 2
+    slots = 4 if turns else 2
     seen, work_of, store = visible(form), work(form), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
@@ -327,7 +327,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
         static_dims={"dq": (-1,)},
-        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=not late),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def attention_gradients(
         q,
@@ -366,7 +366,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         )
         exchanged = scratch(SMEM((3, size, n), q.dtype))
         written = scratch(Barrier(num_arrivals=wgs, num_barriers=3))
-        started = scratch(Barrier(num_arrivals=1))
+        started = scratch(Barrier(num_arrivals=1, num_barriers=wgs - 1))
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
@@ -392,7 +392,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
             if wg > 0 and cta.start < cta.end:
-                barrier_wait(started)
+                barrier_wait(started.at[wg - 1])
             for (
                 (i, h),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -409,16 +409,16 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     s = seen(s, iota(64) + wg * 64, cta.keys - cta.first, least)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
-                if i + h == 0 and wg == 0:
-                    barrier_arrive(started)
+                if i + h == 0 and wg < wgs - 1:
+                    barrier_arrive(started.at[wg])
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
                 barrier_wait(delta_ready)
-                if not late:
+                if not turns:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
                 grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
-                if late:  # only now: registers do not suffice for both products
+                if turns:  # only now: registers do not suffice for both products
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 if dq is not None:
                     barrier_wait(written.at[before])
