@@ -40,7 +40,8 @@ from ...core.op import does
 from ...diagnostics.errors import Position
 from ...language.pipeline.pipelines_cuda import StepsType
 from ...language.tiles import elementwise, tile
-from ...language.tiles.layouts import COLUMN, EITHER, ROW, places
+from ...language.tiles.layout_names import COLUMN, EITHER, ROW
+from ...language.tiles.layouts import places
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ...plan.roles import COMPUTE
 from ..lift.positions import Positions

@@ -29,7 +29,8 @@ from ...core.machine import current
 from ...core.op import helper, op
 from ...plan.context import num_programs, program_id
 from ...plan.specs import FLAGS, Workspace
-from ..tiles.layouts import ROW, Form
+from ..tiles.layout_names import ROW
+from ..tiles.layouts import Form
 from ..tiles.refs import GmemRef
 from ..tiles.row_layouts import WHOLE
 from ..tiles.tile import Tile

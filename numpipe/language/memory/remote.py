@@ -34,7 +34,8 @@ from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.cluster_ranks import place_of, rank_of
 from ...plan.context import Context
 from ..tiles.conversions import moved
-from ..tiles.layouts import ACCUMULATOR, COLUMN, Form, fits
+from ..tiles.layout_names import COLUMN
+from ..tiles.layouts import ACCUMULATOR, Form, fits
 from ..tiles.shared_tiles import send
 from ..tiles.tile import cast_to_store, form_of
 from .copies import check_landing, check_operands

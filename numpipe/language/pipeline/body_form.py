@@ -76,7 +76,8 @@ from ..memory.per_lane import (
     mapped,
     strong,
 )
-from ..tiles.layouts import EITHER, cast_for, joined, said
+from ..tiles.layout_names import EITHER
+from ..tiles.layouts import cast_for, joined, said
 from ..tiles.products_in_flight import drained
 from ..tiles.tile import Tile
 from .chains import Allocations, check_shared, check_state, is_none

@@ -11,7 +11,8 @@ from ...core.inert import NoValue
 from ...core.numba import I32
 from . import array_views as source
 from .indices import plain
-from .layouts import EITHER, Form, before, farthest, needed, sources
+from .layout_names import EITHER
+from .layouts import Form, before, farthest, needed, sources
 from .refs import All, Index, method_of, unlimited, whole_slices
 from .refs_cuda import AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers

@@ -15,7 +15,8 @@ from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from .conversions import moved
 from .elementwise import check_axis
-from .layouts import COLUMN, ROW, Form
+from .layout_names import COLUMN, ROW
+from .layouts import Form
 from .refs import ALL, Span
 from .row_layouts import WHOLE
 from .tile import Tile, TileLike, check_form, form_of

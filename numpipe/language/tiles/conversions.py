@@ -37,20 +37,8 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from .exchange import ROOM, each_to_all, exchange, rows
-from .layout_names import name_of
-from .layouts import (
-    ACCUMULATOR,
-    BLOCK,
-    COALESCED,
-    COLUMN,
-    ROW,
-    Form,
-    by_rows,
-    coalesced_form,
-    fits,
-    panel_width,
-    ways,
-)
+from .layout_names import COALESCED, COLUMN, ROW, name_of
+from .layouts import ACCUMULATOR, BLOCK, Form, by_rows, coalesced_form, fits, panel_width, ways
 from .tile import Tile, form_of
 
 __all__ = ["layout_cast"]

@@ -22,7 +22,8 @@ from ...core.inert_cuda import InertType
 from ...core.numba import BOOLEAN, F32
 from ...core.op import cuda_meaning
 from . import elementwise as source
-from .layouts import EITHER, Form, laid, places, sources, ways
+from .layout_names import EITHER
+from .layouts import Form, laid, places, sources, ways
 from .tile import TileLike
 from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
 

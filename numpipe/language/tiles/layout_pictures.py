@@ -12,15 +12,8 @@ from ...arch.dimensions import Ints
 from ...arch.dtypes import packing
 from ...diagnostics.argument_checks import STRING, element_type, require, told, whole, word
 from ...diagnostics.errors import SpecError
-from .layout_names import name_of
-from .layouts import (
-    COALESCED,
-    COLUMN,
-    ROW,
-    Form,
-    by_rows,
-    coalesced_form,
-)
+from .layout_names import COALESCED, COLUMN, ROW, name_of
+from .layouts import Form, by_rows, coalesced_form
 from .tile import check_form
 
 __all__ = ["show_layout"]

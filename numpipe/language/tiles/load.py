@@ -62,19 +62,8 @@ from .array_views import (
 from .conversions import moved
 from .fence_order import before_access
 from .indices import check_gathered, plain, settled
-from .layout_names import ROWS, name_of
-from .layouts import (
-    ACCUMULATOR,
-    COALESCED,
-    COLUMN,
-    ROW,
-    Form,
-    by_rows,
-    coalesced_form,
-    combined,
-    has_coalesced,
-    layout_of,
-)
+from .layout_names import COALESCED, COLUMN, ROW, ROWS, name_of
+from .layouts import ACCUMULATOR, Form, by_rows, coalesced_form, combined, has_coalesced, layout_of
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
 from .row_layouts import shared_lanes
 from .scattered_shared import load as load_anywhere

@@ -18,7 +18,8 @@ from ...plan.layout import Layout, Operand, operand
 from ...plan.nested_tuples import made, tree_of
 from ...plan.unit import Unit
 from .fence_order import before_access, before_async
-from .layouts import ACCUMULATOR, COLUMN, Form, only_accumulator
+from .layout_names import COLUMN
+from .layouts import ACCUMULATOR, Form, only_accumulator
 from .refs import SmemLike, SmemTile
 from .shared_tiles import read, read_shared
 from .tile import Tile, TileLike, form_of

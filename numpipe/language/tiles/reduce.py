@@ -60,7 +60,8 @@ from ...plan.context import Context, ContextFacts
 from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
-from .layouts import COLUMN, GROUP, ROW, Form, deferred
+from .layout_names import COLUMN, ROW
+from .layouts import GROUP, Form, deferred
 from .row_layouts import lanes_for
 from .tile import Tile, form_of
 

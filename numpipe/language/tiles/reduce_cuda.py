@@ -23,7 +23,8 @@ from . import reduce as source
 from .elementwise_cuda import inside_of, place_of
 from .exchange import ROOM
 from .fence_order_cuda import own_barrier
-from .layouts import COLUMN, GROUP, places
+from .layout_names import COLUMN
+from .layouts import GROUP, places
 from .mathematics_cuda import extreme
 from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
 from .words_cuda import load_words, store_words

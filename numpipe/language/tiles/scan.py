@@ -45,7 +45,8 @@ from ...plan.nested_tuples import leaves, made, tree_of
 from .conversions import moved
 from .elementwise import check_axis, integers
 from .exchange import ROOM, each_to_all, exchange
-from .layouts import COLUMN, ROW, Form
+from .layout_names import COLUMN, ROW
+from .layouts import Form
 from .row_layouts import WHOLE, lanes_for
 from .tile import Tile, form_of
 

@@ -13,7 +13,8 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from ...plan import nested_tuples_cuda as trees
 from . import scan as source
-from .layouts import ROW, Form
+from .layout_names import ROW
+from .layouts import Form
 from .reduce_cuda import combination, of_warps
 from .scan import Lines, alone, lines_of, plan
 from .tile_cuda import TileType, assembled, registers, undefined

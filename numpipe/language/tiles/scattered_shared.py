@@ -17,7 +17,8 @@ import numpy.typing as npt
 from ...arch.register_layouts import LANES
 from ...core.machine import current
 from ...plan.layout import Layout, swizzled
-from .layouts import EITHER, Form
+from .layout_names import EITHER
+from .layouts import Form
 
 _Numbers = npt.NDArray[np.int64]
 

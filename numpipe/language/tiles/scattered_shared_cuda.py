@@ -15,7 +15,8 @@ from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
 from .elementwise_cuda import each_way, inside_of
-from .layouts import EITHER, places
+from .layout_names import EITHER
+from .layouts import places
 from .tile_cuda import TileType, from_words, part_of_either, to_words
 from .words_cuda import store_words
 

@@ -32,7 +32,8 @@ from ...diagnostics.errors import SimulationError, SpecError
 from .conversions import moved
 from .elements import as_element, check_number, is_number
 from .fence_order import before_access
-from .layouts import COLUMN, EITHER, Form
+from .layout_names import COLUMN, EITHER
+from .layouts import Form
 from .refs import READ_ONLY, SharedTile, SmemLike, SmemTile, method_of
 from .scattered_shared import addresses, by_first, held
 from .tile import Tile, form_of

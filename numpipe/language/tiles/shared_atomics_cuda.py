@@ -13,7 +13,8 @@ from . import shared_atomics as source
 from .elements_cuda import in_type
 from .elementwise_cuda import inside_of
 from .fence_order import before_access
-from .layouts import COLUMN, Form
+from .layout_names import COLUMN
+from .layouts import Form
 from .refs import method_of
 from .refs_cuda import SharedType, SmemType
 from .scattered_shared_cuda import addresses, owner

@@ -16,7 +16,8 @@ from ...core.op import cuda_meaning
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.roles import Role
 from . import tile as source
-from .layouts import ACCUMULATOR, EITHER, Form, before, joined, places, ways
+from .layout_names import EITHER
+from .layouts import ACCUMULATOR, Form, before, joined, places, ways
 from .tile import TileLike
 
 

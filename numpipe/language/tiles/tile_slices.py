@@ -34,7 +34,8 @@ from ...arch.dimensions import Ints
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
-from .layouts import COLUMN, EITHER, ROW, Form, deferred, expanded_form, layout_of
+from .layout_names import COLUMN, EITHER, ROW
+from .layouts import Form, deferred, expanded_form, layout_of
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
 from .row_layouts import rows_apart
 from .tile import Tile, form_of

@@ -20,7 +20,8 @@ from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from .conversions import moved
-from .layouts import COLUMN, ROW, Form
+from .layout_names import COLUMN, ROW
+from .layouts import Form
 from .row_layouts import lanes_for
 from .tile import Tile, form_of
 

@@ -16,8 +16,8 @@ from ...core.functions import function
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
-from .layout_names import ROWS
-from .layouts import ROW, Form
+from .layout_names import ROW, ROWS
+from .layouts import Form
 from .load import RUNS, load_tile
 from .row_layouts import WHOLE
 from .tile import Tile, form_of

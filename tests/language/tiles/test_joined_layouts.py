@@ -10,7 +10,8 @@ import pytest
 
 import numpipe
 from numpipe import CompileError, ds
-from numpipe.language.tiles.layouts import COLUMN, EITHER, ROW, Form
+from numpipe.language.tiles.layout_names import COLUMN, EITHER, ROW
+from numpipe.language.tiles.layouts import Form
 from numpipe.language.tiles.layouts import joined as joined_form
 from tests.kernels.compilers import compiles
 from tests.kernels.layout_kernels import (

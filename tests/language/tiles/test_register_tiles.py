@@ -13,8 +13,9 @@ import pytest
 import numpipe
 from numpipe import ds
 from numpipe.language.tiles import layouts
+from numpipe.language.tiles.layout_names import COLUMN, EITHER, ROW
 from numpipe.language.tiles.layout_pictures import holders
-from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form
+from numpipe.language.tiles.layouts import ACCUMULATOR, Form
 from tests.kernels.compilers import compiles
 from tests.kernels.launch_fakes import CudaArray
 from tests.kernels.register_kernels import (

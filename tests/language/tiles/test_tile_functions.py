@@ -13,7 +13,8 @@ import numpipe
 from numpipe import ds
 from numpipe.core.op import BY_METHOD, BY_NUMPY, op
 from numpipe.language.tiles import reduce
-from numpipe.language.tiles.layouts import ACCUMULATOR, COLUMN, EITHER, ROW, Form, places
+from numpipe.language.tiles.layout_names import COLUMN, EITHER, ROW
+from numpipe.language.tiles.layouts import ACCUMULATOR, Form, places
 from tests.kernels.compilers import compiles
 from tests.kernels.covering import Rule, pairwise
 from tests.kernels.tile_function_kernels import (
