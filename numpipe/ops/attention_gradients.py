@@ -316,7 +316,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         return of_keys_wide(form, with_dq)
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, lines, turns = size // 64, LINES * depth // 64, depth == 64
-    slots = 4 if turns else 2
+    slots = 256 // depth
     seen, work_of, store = visible(form), work(form), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
