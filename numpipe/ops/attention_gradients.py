@@ -446,9 +446,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_wait(written.at[before])
                 if not turns or now == wg:
                     add_product(dq, exchanged.at[before].T, k_part, at_before)
-        # after the loop, in which the compiler would compute all addresses before it
-        store(dk, cta, cta.row + wg * 64, dk_acc * scale)
-        store(dv, cta, cta.row + wg * 64, dv_acc)
+        # computed again, after the loop: values and addresses kept from before it would be spilled
+        done = work_of(q, k, table, count, diagonal, group, program_id(0))
+        store(dk, done, done.row + wg * 64, dk_acc * scale)
+        store(dv, done, done.row + wg * 64, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
 
