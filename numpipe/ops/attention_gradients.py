@@ -166,7 +166,7 @@ def convert(form: Form) -> Kernel:
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
 STEP = 64
-"""queries of a step of the kernels of keys"""
+"""queries of a step of the kernels of keys, and keys of a CTA of `of_keys_wide`"""
 
 
 def keys_of(form: Form) -> int:
@@ -272,12 +272,6 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
 def add(dq, part, at):
     """Add 64 x 64 elements to dq, from row `at` in register order."""
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
-
-
-@function
-def add_product(dq, left, right, at):
-    """Add the product of 64 rows of dS and 64 columns of K to dq."""
-    add(dq, wgmma_wait(wgmma(None, left, right)), at)
 
 
 @functools.cache
@@ -439,23 +433,21 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     if not turns:
                         add(dq, wgmma_wait(part), at_before)
                     elif now == wg:
-                        add_product(dq, exchanged.at[before].T, k_part, at_before)
+                        late = wgmma(None, exchanged.at[before].T, k_part)
+                        add(dq, wgmma_wait(late), at_before)
                     at_before = base + h * of_head - i * lines
                     now, before, last = last, now, before
             if dq is not None:
                 barrier_wait(written.at[before])
                 if not turns or now == wg:
-                    add_product(dq, exchanged.at[before].T, k_part, at_before)
+                    rest = wgmma(None, exchanged.at[before].T, k_part)
+                    add(dq, wgmma_wait(rest), at_before)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, diagonal, group, program_id(0))
         store(dk, done, done.row + wg * 64, dk_acc * scale)
         store(dv, done, done.row + wg * 64, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
-
-
-WIDE = 64
-"""keys of a CTA, and queries of a step, of `of_keys_wide`"""
 
 
 def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
@@ -470,7 +462,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     """
     depth, place, half = form.depth, form.place, form.depth // 2
     seen, work_of, store = visible(form), work(form), stored(form)
-    side = Element(WIDE)
+    side = Element(STEP)
     block = form.block(side)
     block_of_half = (*block[:3], half)
 
@@ -508,20 +500,20 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
-        first, row = cta.first + rank * WIDE, cta.row + rank * WIDE
+        first, row = cta.first + rank * STEP, cta.row + rank * STEP
 
         def vector(i, h):
-            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - 1 - i) * WIDE
+            return cta.b, cta.hk * sharing + h, cta.place + (cta.end - 1 - i) * STEP
 
         def matrix(i, h):
-            return place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - 1 - i) * WIDE, 0)
+            return place(cta.b, cta.hk * sharing + h, cta.query + (cta.end - 1 - i) * STEP, 0)
 
         # the second CTA may have no keys
         mine, others = (
             BlockSpec(block, lambda _: place(cta.b, cta.hk, row, 0), mode="zero"),
             BlockSpec(
                 block_of_half,
-                lambda _: place(cta.b, cta.hk, cta.row + (1 - rank) * WIDE, rank),
+                lambda _: place(cta.b, cta.hk, cta.row + (1 - rank) * STEP, rank),
                 mode="zero",
             ),
         )
@@ -538,8 +530,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
-        weights = scratch(SMEM((WIDE, WIDE), np.float32))
-        slopes, received = scratch((SMEM((WIDE, WIDE), q.dtype), SMEM((WIDE, WIDE), q.dtype)))
+        weights = scratch(SMEM((STEP, STEP), np.float32))
+        slopes, received = scratch((SMEM((STEP, STEP), q.dtype), SMEM((STEP, STEP), q.dtype)))
         weighed, written = scratch((Barrier(num_arrivals=2), Barrier(num_arrivals=1)))
         landed, free = scratch((Barrier(num_arrivals=1), ClusterBarrier("pair", num_arrivals=2)))
 
@@ -553,7 +545,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             if dq is not None:
                 async_store_smem(left, received, landed, cluster_idx=1 - rank, cluster_dim="pair")
 
-        acc = zeros((WIDE, depth), np.float32)
+        acc = zeros((STEP, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
             at_before, base, of_head = OUTSIDE, 0, 0
             if dq is not None:
@@ -565,7 +557,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 base = base + (rank * 2 + wg) * LINES
                 # the first step adds zeros outside of dq
                 if wg != 0:
-                    share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
+                    share(full((STEP, STEP), 0.0, np.float32).astype(q.dtype))
                 barrier_wait(written)
             for (
                 (i, h),
@@ -594,8 +586,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(delta_free)
                     step = cta.end - 1 - i
                     if step < cta.whole:
-                        least = first - cta.diagonal - step * WIDE
-                        x = seen(x, iota(WIDE), cta.keys - first, least)
+                        least = first - cta.diagonal - step * STEP
+                        x = seen(x, iota(STEP), cta.keys - first, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     barrier_arrive(stats_free)
                     weights[...] = x
