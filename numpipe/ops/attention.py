@@ -442,8 +442,10 @@ def _launch(
 ) -> None:
     """Launch attention for operands with any layout."""
     depth = q.shape[3]
-    functions: Any = {"score": score, "mask": mask, "dropout": dropout, "seed": seed}
-    form, of_functions = Form.of(depth, causal, layout, lse is not None, **functions)
+    sums = lse is not None
+    form, of_functions = Form.of(
+        depth, causal, layout, sums, score=score, mask=mask, dropout=dropout, seed=seed
+    )
     k, v = _shared_heads(k, v, form)
     heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if config is None or batch_invariant:
@@ -525,14 +527,17 @@ def _launch_backward(
     place: Place,
 ) -> None:
     slope = score_gradient or (score and derivative(score[0]))
-    functions: Any = {
-        "score": score,
-        "mask": mask,
-        "slope": slope,
-        "dropout": dropout,
-        "seed": seed,
-    }
-    form, of_functions = Form.of(arrays["q"].shape[3], causal, layout, depths=DEPTHS, **functions)
+    form, of_functions = Form.of(
+        arrays["q"].shape[3],
+        causal,
+        layout,
+        depths=DEPTHS,
+        score=score,
+        mask=mask,
+        slope=slope,
+        dropout=dropout,
+        seed=seed,
+    )
     options = form, diagonal, scale, deterministic, place
     launch_gradients(arrays, *options, of_functions=of_functions)
 
@@ -834,7 +839,12 @@ def scaled_dot_product_attention(
 
         seed = torch.randint(1 << 31, (1,), dtype=torch.int32, device=query.device)
         given |= {"dropout": dropout_p, "seed": seed}
+    # the result and the gradients are laid out in memory as the query, so that nobody copies them
+    turned = q.stride(1) < q.stride(2)
+    if turned:
+        (q, k, v), given["layout"] = (x.transpose(1, 2) for x in (q, k, v)), "bshd"
     made = attention(q, k, v, causal=is_causal, scale=scale, **given)
+    made = made.transpose(1, 2) if turned else made
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 
