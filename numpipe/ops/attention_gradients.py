@@ -166,20 +166,25 @@ def convert(form: Form) -> Kernel:
 
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
-KEYS = 128
-"""keys of a CTA of `of_keys`"""
+STEP = 64
+"""queries of a step of the kernels of keys, and keys of a CTA of `of_keys_wide`"""
+
+
+def keys_of(form: Form) -> int:
+    """Return the number of keys of a CTA of `of_keys`, or of a cluster of two."""
+    return 192 if form.depth == 64 else 128
 
 
 @functools.cache
-def visible(form: Form, n: int) -> Function:
+def visible(form: Form) -> Function:
     """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
     sees: keys from `left` on, and if causal, those of queries before ``key + least``."""
 
     @function
     def seen(s, key, left, least):
         # a first query for each key: a last key for each query takes more registers
-        begin = np.where(key < left, key + least if form.causal else 0, n)
-        return np.where(iota(n) >= begin[:, None], s, -np.inf)
+        begin = np.where(key < left, key + least if form.causal else 0, STEP)
+        return np.where(iota(STEP) >= begin[:, None], s, -np.inf)
 
     return seen
 
@@ -213,8 +218,9 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, n: int, size: int = KEYS) -> Function:
-    """Return the kernel function of the `Work` of `size` keys, in steps of `n` queries."""
+def work(form: Form) -> Function:
+    """Return the kernel function of the `Work` of a CTA's keys."""
+    size = keys_of(form)
 
     @function
     def of_cta(q, k, table, count, diagonal, group, number):
@@ -231,9 +237,9 @@ def work(form: Form, n: int, size: int = KEYS) -> Function:
             if there:
                 row, end_row, query, queries = table[j, 0], table[j, 1], table[j, 2], table[j, 3]
                 least, place = table[j, 4], place_of(table, j, 2)
-        end = cdiv(queries, n)
-        start = max(0, min(end - 1, least // n)) if form.causal else 0
-        whole = cdiv(max(0, least + size - 1), n) if form.causal else 0
+        end = cdiv(queries, STEP)
+        start = max(0, min(end - 1, least // STEP)) if form.causal else 0
+        whole = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
         whole = whole if size <= end_row - row else end
         b, hk = head // heads, head % heads
         # CTAs that begin together go down from the end. The others begin one after another, each
@@ -281,8 +287,9 @@ def block_of(cta, i):
     return cta.entry + i * cta.direction
 
 
-def grid_of(form: Form, ctas: int = 1, size: int = KEYS) -> Any:
-    """Return the number of CTAs for tiles of `size` keys, or for as many as a list may have."""
+def grid_of(form: Form, ctas: int = 1) -> Any:
+    """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
+    size = keys_of(form)
     if form.ranges:
         return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
     return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
@@ -316,34 +323,34 @@ def stored(form: Form) -> Function:
 def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
-    A CTA owns 128 keys and loops over blocks of queries, and in each over the heads that share its
-    keys, so that CTAs at the same block read the same data and add to the same part of dQ while
-    these are in L2 (`work`). The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T
-    and dS^T are A operands in registers for dV and dK. dS^T passes through shared memory for
-    dQ = dS K alone, which is issued a step later, and which lanes add in register order. The other
-    warpgroups begin after the first exponentials of the first one: from then on, some compute while
-    others have products. Without dQ, registers suffice for three warpgroups at depth 64, and a CTA
-    owns 192 keys.
+    A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
+    share its keys, so that CTAs at the same block read the same data and add to the same part of dQ
+    while these are in L2 (`work`). The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so
+    P^T and dS^T are A operands in registers for dV and dK. dS^T passes through shared memory for
+    dQ = dS K alone, which is a step late, and which lanes add in register order. A warpgroup begins
+    after the first exponentials of the previous one: from then on, some compute while others have
+    products.
+
+    At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
+    is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
+    half of the columns of dQ.
     """
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
-    depth, place = form.depth, form.place
-    narrow = depth == 64 and with_dq
-    n = 128 if narrow else 64  # queries of a step
-    wgs = 3 if depth == 64 and not with_dq else 2
-    size = 64 * wgs
-    seen, work_of, store = visible(form, n), work(form, n, size), stored(form)
+    depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
+    wgs, turns = size // 64, depth == 64
+    slots = 256 // depth
+    seen, work_of, store = visible(form), work(form), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
-        grid=grid_of(form, size=size),
+        grid=grid_of(form),
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         without=[*form.unlisted, *([] if with_dq else ["dq"])],
         static_dims={"dq": (-1,)},
-        # numpipe's own barriers of shared memory gain 6 % if narrow
-        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=not narrow),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def attention_gradients(
         q,
@@ -374,19 +381,17 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         matrix = BlockSpec(
             rows_of_q,
             lambda i, h: place(cta.b, cta.head + h, cta.query + block_of(cta, i) * n, 0),
-            buffer_count=2,
+            buffer_count=slots,
         )
         kv = pipeline(
             grid=(1,),
             in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.b, cta.hk, cta.row, 0)),) * 2,
         )
         exchanged = scratch(SMEM((3, size, n), q.dtype))
-        written = scratch(Barrier(num_arrivals=2, num_barriers=3))
-        started = scratch(Barrier(num_arrivals=1))
-        own, every = ds(wg * 64, 64), ds(0, 64)
-        # queries and columns of this warpgroup's part of dQ
-        s_part, d_part = (own, every) if narrow else (every, own)
-        numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=2)
+        written = scratch(Barrier(num_arrivals=wgs, num_barriers=3))
+        started = scratch(Barrier(num_arrivals=1, num_barriers=wgs - 1))
+        own = ds(wg * 64, 64)
+        numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
             grid=(cta.steps, sharing),
             in_specs=(matrix, numbers, numbers, matrix),
@@ -400,12 +405,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
             if dq is not None:
-                k_part = k_tile.at[:, d_part]
+                k_part = k_tile if turns else k_tile.at[:, own]
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
             if wg > 0 and cta.steps > 0:
-                barrier_wait(started)
+                barrier_wait(started.at[wg - 1])
             for (
                 (i, h),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -421,18 +426,17 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     s = seen(s, iota(64) + wg * 64, cta.end_row - cta.row, cta.least - block * n)
                 p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
                 schedule_fence(after=p)
-                if i + h == 0 and wg == 0:
-                    barrier_arrive(started)
+                if i + h == 0 and wg < wgs - 1:
+                    barrier_arrive(started.at[wg])
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
                 barrier_wait(delta_ready)
-                if not narrow:
+                if not turns:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
-                pb = p.astype(q.dtype)
                 grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
-                if narrow:  # only now: registers do not suffice for both products
-                    dv_acc = wgmma(dv_acc, pb, do_tile)
+                if turns:  # only now: registers do not suffice for both products
+                    dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 if dq is not None:
                     barrier_wait(written.at[before])
                     exchanged.at[now, own, :][...] = grad_s
@@ -440,7 +444,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     commit_smem(meet=False)
                     barrier_arrive(written.at[now])
-                    part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
+                    if not turns:
+                        part = wgmma(None, exchanged.at[before].T, k_part)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 dv_acc = wgmma_wait(dv_acc)
@@ -448,23 +453,25 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma_wait(dk_acc)
                 barrier_arrive(q_free)
                 if dq is not None:
-                    part = wgmma_wait(part)
-                    add(dq, part, at_before)
-                    at_before = line_of(cta, stats, h, block * n, depth) + wg * LINES
+                    if not turns:
+                        add(dq, wgmma_wait(part), at_before)
+                    elif now == wg:
+                        late = wgmma(None, exchanged.at[before].T, k_part)
+                        add(dq, wgmma_wait(late), at_before)
+                    at_before = line_of(cta, stats, h, block * n, depth)
+                    at_before = at_before + (0 if turns else wg * LINES)
                     now, before, last = last, now, before
             if dq is not None:
                 barrier_wait(written.at[before])
-                part = wgmma(None, exchanged.at[before].T.at[s_part, :], k_part)
-                add(dq, wgmma_wait(part), at_before)
-        # after the loop, in which the compiler would compute all addresses before it
-        store(dk, cta, cta.row + wg * 64, dk_acc * scale)
-        store(dv, cta, cta.row + wg * 64, dv_acc)
+                if not turns or now == wg:
+                    rest = wgmma(None, exchanged.at[before].T, k_part)
+                    add(dq, wgmma_wait(rest), at_before)
+        # computed again, after the loop: values and addresses kept from before it would be spilled
+        done = work_of(q, k, table, count, diagonal, group, program_id(0))
+        store(dk, done, done.row + wg * 64, dk_acc * scale)
+        store(dv, done, done.row + wg * 64, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
-
-
-WIDE = 64
-"""keys of a CTA, and queries of a step, of `of_keys_wide`"""
 
 
 def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
@@ -478,8 +485,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    seen, work_of, store = visible(form, WIDE), work(form, WIDE), stored(form)
-    side = Element(WIDE)
+    seen, work_of, store = visible(form), work(form), stored(form)
+    side = Element(STEP)
     block = form.block(side)
     block_of_half = (*block[:3], half)
 
@@ -517,20 +524,20 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
-        row = cta.row + rank * WIDE
+        row = cta.row + rank * STEP
 
         def vector(i, h):
-            return cta.b, cta.head + h, cta.place + block_of(cta, i) * WIDE
+            return cta.b, cta.head + h, cta.place + block_of(cta, i) * STEP
 
         def matrix(i, h):
-            return place(cta.b, cta.head + h, cta.query + block_of(cta, i) * WIDE, 0)
+            return place(cta.b, cta.head + h, cta.query + block_of(cta, i) * STEP, 0)
 
         # the second CTA may have no keys
         mine, others = (
             BlockSpec(block, lambda _: place(cta.b, cta.hk, row, 0), mode="zero"),
             BlockSpec(
                 block_of_half,
-                lambda _: place(cta.b, cta.hk, cta.row + (1 - rank) * WIDE, rank),
+                lambda _: place(cta.b, cta.hk, cta.row + (1 - rank) * STEP, rank),
                 mode="zero",
             ),
         )
@@ -547,8 +554,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
-        weights = scratch(SMEM((WIDE, WIDE), np.float32))
-        slopes, received = scratch((SMEM((WIDE, WIDE), q.dtype), SMEM((WIDE, WIDE), q.dtype)))
+        weights = scratch(SMEM((STEP, STEP), np.float32))
+        slopes, received = scratch((SMEM((STEP, STEP), q.dtype), SMEM((STEP, STEP), q.dtype)))
         weighed, written = scratch((Barrier(num_arrivals=2), Barrier(num_arrivals=1)))
         landed, free = scratch((Barrier(num_arrivals=1), ClusterBarrier("pair", num_arrivals=2)))
 
@@ -562,7 +569,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
             if dq is not None:
                 async_store_smem(left, received, landed, cluster_idx=1 - rank, cluster_dim="pair")
 
-        acc = zeros((WIDE, depth), np.float32)
+        acc = zeros((STEP, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
             at_before = OUTSIDE
             if dq is not None:
@@ -570,7 +577,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 k_rest = k_other.at[:, ds(wg * 64, 64)]
                 # the first step adds zeros outside of dq
                 if wg != 0:
-                    share(full((WIDE, WIDE), 0.0, np.float32).astype(q.dtype))
+                    share(full((STEP, STEP), 0.0, np.float32).astype(q.dtype))
                 barrier_wait(written)
             for (
                 (i, h),
@@ -599,8 +606,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
                     if step < cta.whole:
-                        least = cta.least + (rank - step) * WIDE
-                        x = seen(x, iota(WIDE), cta.end_row - row, least)
+                        least = cta.least + (rank - step) * STEP
+                        x = seen(x, iota(STEP), cta.end_row - row, least)
                     x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
                     barrier_arrive(stats_free)
                     weights[...] = x
@@ -637,7 +644,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 else:
                     barrier_arrive(q_free)
                 if dq is not None:
-                    at_before = line_of(cta, stats, h, step * WIDE, depth)
+                    at_before = line_of(cta, stats, h, step * STEP, depth)
                     at_before = at_before + (rank * 2 + wg) * LINES
             if dq is not None:
                 barrier_wait(landed)

@@ -40,7 +40,7 @@ from .attention import (
     kernel,
 )
 from .attention_configs import DEPTHS, Form
-from .attention_gradients import BLOCK, KEYS, launch_gradients
+from .attention_gradients import BLOCK, keys_of, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Arrays, Place, allocated, same
 from .operands import loaded
@@ -271,7 +271,9 @@ def _launch_backward(
     form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
-    lists = _tiles(KEYS, 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place)
+    lists = _tiles(
+        keys_of(form), 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place
+    )
     of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
     arrays = {name: info and _batch(info) for name, info in arrays.items()}
     launch_gradients(arrays, form, 0, scale, False, place, lists, of_q)
