@@ -41,7 +41,7 @@ from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
-from ..language.pipeline.body_form import emit_pipeline
+from ..language.pipeline.body_form import emit_pipeline, emit_pipeline_warp_specialized
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
@@ -78,6 +78,8 @@ PART = 512
 """elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
+NARROW_WARPGROUPS = 7
+"""compute warpgroups in a CTA of `narrow`, which has all registers of an SM"""
 
 
 @dataclass(frozen=True)
@@ -328,39 +330,38 @@ def turned(height: int, width: int) -> Kernel:
 
 @functools.cache
 def narrow(columns: int, height: int) -> Kernel:
-    """Return the kernel that transposes contiguous rows of so many columns, `height` at a time."""
-    batch = cdiv(columns, cdiv(columns, 16))  # loads that a lane issues before it waits for one
+    """Return the kernel that transposes contiguous rows of so many columns, `height` at a time.
+    Each lane has some of the rows, and each warpgroup some of the columns."""
+    own, rest = divmod(columns, NARROW_WARPGROUPS)
 
     @numpipe_kernel(
         grid=persistent(),
         grid_names="cta",
-        warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
+        num_compute_wgs=NARROW_WARPGROUPS,
+        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
     )
     def copy_narrow(a, o):  # type: ignore[no-untyped-def]
         """Copy a, which has all rows one after the other, to the columns of o."""
-        cta, ctas = axis_index("cta"), axis_size("cta")
-
-        def place(k):  # type: ignore[no-untyped-def]
-            return (k * ctas + cta,)
+        cta, ctas, wg, wgs = axis_index("cta"), axis_size("cta"), axis_index("wg"), axis_size("wg")
 
         def body(indices, tile):  # type: ignore[no-untyped-def]
             for row in range(lane_index(), height, 128):
-                to = place(indices[0])[0] * height + row
+                to = (indices[0] * ctas + cta) * height + row
                 if to < o.shape[1]:
-                    for begin in range(0, columns, batch):
-                        first = min(begin, columns - batch)
-                        values: Any = ()
-                        for k in static_range(batch):
-                            values += (tile[row * columns + first + k],)
-                        for k in static_range(batch):
-                            o[first + k, to] = values[k]
+                    values: Any = ()  # all are loaded before the first is stored
+                    for k in static_range(own):
+                        values += (tile[row * columns + k * wgs + wg],)
+                    for k in static_range(own):
+                        o[k * wgs + wg, to] = values[k]
+                    if wg < rest:
+                        o[own * wgs + wg, to] = tile[row * columns + own * wgs + wg]
 
-        emit_pipeline(
+        emit_pipeline_warp_specialized(
             body,
             grid=(cdiv(cdiv(o.shape[1], height) - cta, ctas),),
-            in_specs=(BlockSpec((height * columns,), place),),
-            max_concurrent_steps=2,
+            in_specs=(BlockSpec((height * columns,), lambda k: (k * ctas + cta,)),),
+            max_concurrent_steps=4,
+            wg_axis="wg",
         )(a)
 
     return copy_narrow  # type: ignore[no-any-return]
