@@ -242,7 +242,7 @@ def _floating(x: Any) -> bool:
 def _same(one: Any, other: Any) -> bool:
     import torch
 
-    return torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+    return torch.equal(one.reshape(-1).view(torch.uint8), other.reshape(-1).view(torch.uint8))
 
 
 def call_once(case: harness.Case) -> None:

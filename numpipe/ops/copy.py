@@ -454,9 +454,10 @@ def copy_into(
         elif way == "turned" or (way == "transposed" and small):
             # rows of 2-byte elements at odd addresses are loaded one element at a time
             rows, columns = read.shape[2:]
-            # the widest block of those with the fewest columns outside the matrix
+            # Blocks are as wide as possible, unless many columns would be outside the matrix. Width
+            # 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
             widths = (256, 128, 64) if size == 2 else (128, 64)
-            width = min(widths, key=lambda width: round_up(columns, width))
+            width = min(widths, key=lambda width: max(round_up(columns, width), 17 / 16 * columns))
             block = (64 // size, 64) if small else (64, width)
             if small and min(rows, columns) <= 8:  # few of a larger block would be used
                 block = (8, 256 // size)
