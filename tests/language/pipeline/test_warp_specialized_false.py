@@ -124,8 +124,12 @@ def test_barriers_of_numba_are_not_checked() -> None:
             r"num_compute_wgs must be 1…8 \(a CTA has at most 1024 threads\), got 9",
         ),
         ({"warp_specialized": None}, "warp_specialized must be True or False, got None"),
+        (
+            {"warp_specialized": True, "compiler_params": numpipe.CompilerParams(ctas_per_sm=2)},
+            "ctas_per_sm=2, but the roles of a CTA divide all registers of an SM; fix: pass warp",
+        ),
     ],
-    ids=["memory_registers", "nine", "none"],
+    ids=["memory_registers", "nine", "none", "ctas_per_sm"],
 )
 def test_options_that_no_call_could_have(options: dict[str, Any], text: str) -> None:
     with pytest.raises(SpecError, match=text):
