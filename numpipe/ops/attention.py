@@ -840,11 +840,11 @@ def scaled_dot_product_attention(
         seed = torch.randint(1 << 31, (1,), dtype=torch.int32, device=query.device)
         given |= {"dropout": dropout_p, "seed": seed}
     # the result and the gradients are laid out in memory as the query, so that nobody copies them
-    turned = q.stride(1) < q.stride(2)
-    if turned:
+    heads_inside = q.stride(1) < q.stride(2)
+    if heads_inside:
         (q, k, v), given["layout"] = (x.transpose(1, 2) for x in (q, k, v)), "bshd"
     made = attention(q, k, v, causal=is_causal, scale=scale, **given)
-    made = made.transpose(1, 2) if turned else made
+    made = made.transpose(1, 2) if heads_inside else made
     return made if query.ndim == 4 else made.reshape(query.shape)
 
 
