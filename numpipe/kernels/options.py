@@ -189,8 +189,8 @@ class Options:
             )
         if self.warp_specialized and self.compiler_params.ctas_per_sm > 1:
             raise SpecError(
-                f"kernel {kernel}: ctas_per_sm={self.compiler_params.ctas_per_sm}, but the roles of a "
-                "CTA divide all registers of an SM; fix: pass warp_specialized=False, or leave "
+                f"kernel {kernel}: ctas_per_sm={self.compiler_params.ctas_per_sm}, but the roles of "
+                "a CTA divide all registers of an SM; fix: pass warp_specialized=False, or leave "
                 "ctas_per_sm out"
             )
         self._check_semaphores(kernel)
