@@ -188,10 +188,10 @@ class Options:
                 "memory_registers out too"
             )
         if self.warp_specialized and self.compiler_params.ctas_per_sm > 1:
+            ctas = self.compiler_params.ctas_per_sm
             raise SpecError(
-                f"kernel {kernel}: ctas_per_sm={self.compiler_params.ctas_per_sm}, but the roles of "
-                "a CTA divide all registers of an SM; fix: pass warp_specialized=False, or leave "
-                "ctas_per_sm out"
+                f"kernel {kernel}: ctas_per_sm={ctas}, but the roles of a CTA divide all registers "
+                "of an SM; fix: pass warp_specialized=False, or leave ctas_per_sm out"
             )
         self._check_semaphores(kernel)
         self._check_schedule(kernel)
