@@ -507,7 +507,7 @@ CHECKS = {
     "deterministic": FLAG,
     "dropout": FRACTION,
 }
-SEED = Operand("", ("int32",))
+INTEGERS = Operand("", ("int32",))
 TYPES, SUMS = ("float16", "bfloat16"), Operand("batch m n", ("float32",))
 QUERIES, KEYS = "batch i j depth", "batch k l depth"
 
@@ -545,7 +545,7 @@ def _launch_backward(
 @op(
     operands={
         **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
-        **{"grad_o": QUERIES, "grad_lse": SUMS, "seed": SEED},
+        **{"grad_o": QUERIES, "grad_lse": SUMS, "seed": INTEGERS},
     },
     results={"dq": _result, "dk": lambda k: same(k), "dv": lambda v: same(v)},
     types=TYPES,
@@ -583,7 +583,7 @@ def attention_backward(
 
 
 @op(
-    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": SEED, "seed": SEED},
+    operands={"q": QUERIES, "k": KEYS, "v": KEYS, "blocks": INTEGERS, "seed": INTEGERS},
     results={"o": _result, "lse": _sums},
     types=TYPES,
     launch=_launch,
@@ -754,8 +754,8 @@ def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-d
 
 
 def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
-    """Return the score or mask that stands for a mask of PyTorch. A mask that all heads, or all
-    batches too, have in common has one list of blocks for them."""
+    """Return the `score` or `mask` option for a mask of PyTorch. Heads that share a mask share its
+    list of blocks, and so do batches."""
     shape, own = (*query.shape[:-1], key.shape[-2]), tuple(attn_mask.shape)
     pairs = zip(own[::-1], shape[::-1], strict=False)
     if len(own) > len(shape) or any(size not in (1, whole) for size, whole in pairs):
@@ -839,7 +839,7 @@ def scaled_dot_product_attention(
 
         seed = torch.randint(1 << 31, (1,), dtype=torch.int32, device=query.device)
         given |= {"dropout": dropout_p, "seed": seed}
-    # the result and the gradients are laid out in memory as the query, so that nobody copies them
+    # give the result and the gradients the query's memory layout, so that callers need no copies
     heads_inside = q.stride(1) < q.stride(2)
     if heads_inside:
         (q, k, v), given["layout"] = (x.transpose(1, 2) for x in (q, k, v)), "bshd"

@@ -69,8 +69,8 @@ def caller(name: str, of: Function, count: int) -> Function:
 
 
 HEADS = 0x5EBCA6B1
-"""how far the keys of two heads are apart in the generator of dropout: seeds that follow each other
-share no head"""
+"""multiplied by the head's number and added to the seed: heads of consecutive seeds have different
+keys of the generator"""
 
 
 @function

@@ -422,8 +422,8 @@ def unraveled(step: Any, grid: Sequence) -> tuple:
 
 @op
 def next_indices(k: Any, indices: tuple, grid: tuple) -> tuple:
-    """Return the grid indices of step k. The GPU counts, from the indices of the step before: a
-    division takes some hundred cycles."""
+    """Return the grid indices of step k. The GPU counts on from the previous step's `indices`: a
+    division takes about a hundred cycles."""
     return unravel.function(k, grid)
 
 

@@ -336,6 +336,6 @@ def _next_indices(k: Any, indices: Any, grid: Any) -> Any:
         inside = builder.icmp_signed("<", at, sizes[n])
         found[n] = builder.select(inside, at, 0)
         carry = builder.select(inside, nb.const(0), 1)
-    # of one dimension it is k, which LLVM cannot count
+    # in a grid of one dimension, the index is k itself, which LLVM knows more about
     found[0] = builder.add(found[0], carry) if sizes[1:] else args[0]
     return builder.make_tuple(grid, found)
