@@ -28,4 +28,4 @@ ARRAYS = (X, np.zeros_like(X), np.zeros_like(X))
 
 if __name__ == "__main__":
     print(numpipe.verify(early_read, *ARRAYS, schedules=21))
-    print(numpipe.verify(early_read, *ARRAYS, schedules=21, fixed=True))
+    print(numpipe.verify(early_read, *ARRAYS, schedules="all", fixed=True))

@@ -41,4 +41,4 @@ ARRAYS = (X, np.zeros((128, 64), np.float32))
 
 if __name__ == "__main__":
     print(numpipe.verify(missed_phase, *ARRAYS, schedules=21))
-    print(numpipe.verify(missed_phase, *ARRAYS, schedules=21, fixed=True))
+    print(numpipe.verify(missed_phase, *ARRAYS, schedules="all", fixed=True))

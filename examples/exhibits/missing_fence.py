@@ -31,6 +31,5 @@ X = np.ones((128, 64), np.float32)
 ARRAYS = (X, 0, np.zeros((64, 64), np.float32))
 
 if __name__ == "__main__":
-    print(numpipe.verify(missing_fence, X, 128, ARRAYS[-1], schedules=21))
     print(numpipe.verify(missing_fence, *ARRAYS, schedules=21))
-    print(numpipe.verify(missing_fence, *ARRAYS, schedules=21, fixed=True))
+    print(numpipe.verify(missing_fence, *ARRAYS, schedules="all", fixed=True))

@@ -39,4 +39,4 @@ ARRAYS = (A, A, np.zeros((64, 64), np.float32))
 
 if __name__ == "__main__":
     print(numpipe.verify(missing_wait, *ARRAYS, schedules=21))
-    print(numpipe.verify(missing_wait, *ARRAYS, schedules=21, fixed=True))
+    print(numpipe.verify(missing_wait, *ARRAYS, schedules="all", fixed=True))

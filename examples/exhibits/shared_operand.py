@@ -34,4 +34,4 @@ ARRAYS = (A, B, np.zeros((64, 128), np.float32))
 
 if __name__ == "__main__":
     print(numpipe.verify(shared_operand, *ARRAYS, schedules=21))
-    print(numpipe.verify(shared_operand, *ARRAYS, schedules=21, fixed=True))
+    print(numpipe.verify(shared_operand, *ARRAYS, schedules="all", fixed=True))

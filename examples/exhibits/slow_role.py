@@ -47,4 +47,4 @@ ARRAYS = (X, np.zeros((128, 64), np.float32))
 
 if __name__ == "__main__":
     print(numpipe.verify(slow_role, *ARRAYS, schedules=21))
-    print(numpipe.verify(slow_role, *ARRAYS, schedules=21, fixed=True))
+    print(numpipe.verify(slow_role, *ARRAYS, schedules="all", fixed=True))
