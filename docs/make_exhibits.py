@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import importlib
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -37,8 +38,8 @@ def page(name: str) -> Path:
 def written(name: str) -> str:
     """Return the page with today's report: the table of hazards, and the first of them in full."""
     result = verified(name, fixed=False)
-    table = str(result).split("\n\n")[0]
-    report = f"{table}\n\n{result.failures[0].text}\n".replace(f"{SOURCES}/", "")
+    begin = "\n\n".join(str(result).split("\n\n")[:2])
+    report = f"{begin}\n".replace(f"{SOURCES}/", "")
     return _REPORT.sub(lambda _: report, page(name).read_text(encoding="utf8"), count=1)
 
 
@@ -53,5 +54,8 @@ def stale() -> list[str]:
 
 
 if __name__ == "__main__":
-    for name in NAMES:
+    for name in sys.argv[1:]:
         page(name).write_text(written(name), encoding="utf8")
+    if len(sys.argv) == 1:  # a process for each, as a reader has
+        for name in NAMES:
+            subprocess.run([sys.executable, __file__, name], check=True)
