@@ -6,6 +6,7 @@
 ``export``    compiles a kernel and writes it to a file
 ``inspect``   prints the contents of such a file
 ``mutate``    reports which synchronization operations can be removed without being noticed
+``puzzles``   checks kernels to complete, and gives hints
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from .kernels.kernel import Kernel
 from .kernels.run_target import MAX_SIMULATED_ELEMENTS
 from .launch import current_gpu
 from .plan.specs import ArrayType
+from .tools import puzzles
 from .tools.verify.mutation import mutate
 from .traces.timeline_pictures import ROWS, timeline
 from .traces.trace import Trace
@@ -155,6 +157,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         "--schedules", type=int, default=3, help="at most, per mutant (default: %(default)s)"
     )
     changes.set_defaults(run=mutate_kernel)
+    plays = commands.add_parser("puzzles", help="check kernels to complete, and give hints")
+    plays.add_argument(
+        "number",
+        nargs="?",
+        type=int,
+        metavar="N",
+        help="show this puzzle (default: check all, and show the first that is not solved)",
+    )
+    plays.add_argument(
+        "--folder",
+        type=Path,
+        default=puzzles.FOLDER,
+        help="the folder of your kernels, to which puzzles are copied that it does not have "
+        "(default: %(default)s)",
+    )
+    plays.set_defaults(run=lambda options: puzzles.play(options.folder, options.number))
     options = parser.parse_args(arguments)
     if isinstance(
         sys.stdout, io.TextIOWrapper

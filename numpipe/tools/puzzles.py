@@ -1,0 +1,255 @@
+"""Check the kernels of puzzles, and give hints: ``python -m numpipe puzzles``.
+
+>>> import numpy as np, numpipe
+>>> @numpipe.kernel
+... def ones(y):
+...     y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = ...
+>>> y = np.zeros((64, 64), np.float32)
+>>> Puzzle(ones, (y,), y + 1).check().state
+'not filled in'
+"""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import importlib.util
+import inspect
+import os
+import shutil
+import textwrap
+import threading
+import traceback
+from _thread import interrupt_main
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from ..diagnostics.errors import (
+    NumpipeError,
+    PipelineDeadlock,
+    SimulationError,
+    SpecError,
+    printable,
+)
+from ..kernels.kernel import Kernel
+from ..launch.mesh import Mesh
+from ..traces.trace import Trace
+from .verify.verification import verify
+
+FOLDER = Path(__file__).parents[2] / "examples" / "puzzles"
+"""the puzzles of a checkout; they are not installed"""
+PATTERN = "p[0-9][0-9]_*.py"
+SECONDS = 20.0
+"""after which a check is stopped"""
+
+
+@dataclass(frozen=True)
+class Result:
+    """What is wrong with a kernel, or that it solves its puzzle; it prints as text.
+
+    state     "solved", "not filled in", "error", "too long", "deadlock", "hazard", "wrong result"
+              or "too slow"
+    text      what happened: a report, an error, or numbers
+    hint      what to try
+    timeline  of the kernel's first CTA; up to the hazard, if there is one
+    hazard    the name of the hazard, or ""
+    """
+
+    state: str
+    text: str = ""
+    hint: str = ""
+    timeline: str = ""
+    hazard: str = ""
+
+    @printable
+    def __str__(self) -> str:
+        hint = f"Hint: {self.hint}" if self.hint else ""
+        parts = (f"{self.state}{': ' if self.text else ''}{self.text}", self.timeline, hint)
+        return "\n\n".join(part.rstrip() for part in parts if part)
+
+
+@dataclass(frozen=True)
+class Puzzle:
+    """A kernel to complete, and how to check it.
+
+    kernel     the kernel
+    arguments  the arguments of a call, the output last; lists of arrays if there is a mesh
+    expected   what the output has to be
+    cycles     how long a simulated run may take at most; None: as long as it wants
+    mesh       the simulated GPUs of a kernel with semaphores
+    hints      a hint for each state or hazard that a mistake is likely to lead to
+    """
+
+    kernel: Kernel
+    arguments: tuple[Any, ...]
+    expected: Any
+    cycles: float | None = None
+    mesh: Mesh | None = None
+    hints: Mapping[str, str] = field(default_factory=dict)
+
+    def check(self, seconds: float = SECONDS) -> Result:
+        """Simulate the kernel, compare its output with NumPy's, verify it under some schedules, and
+        compare its time with the limit. The first thing that is wrong is the result."""
+        if _unfilled(inspect.getsource(self.kernel.function)):
+            return self._result("not filled in", "replace each ... of the kernel")
+        trace = Trace()
+        try:
+            with time_limit(seconds):
+                output = self._simulate(trace)
+                found = verify(self.kernel, *self.arguments, mesh=self.mesh, schedules=7)
+        except SimulationError as error:
+            hazard = error.report.hazard if error.report else ""
+            state = "deadlock" if isinstance(error, PipelineDeadlock) else "hazard"
+            return self._result(state, str(error), hazard, trace.timeline(72))
+        except Exception as error:
+            return self._result(*_failed(error))
+        timeline = trace.timeline(72)
+        for got, expected in zip(_arrays(output), _arrays(self.expected), strict=True):
+            if len(wrong := np.argwhere(~np.isclose(got, expected, 1e-3, 1e-3))):
+                at = tuple(map(int, wrong[0]))
+                text = (
+                    f"{len(wrong)} of {expected.size} elements; element {at} is {got[at]:g} "
+                    f"instead of {expected[at]:g}"
+                )
+                return self._result("wrong result", text, timeline=timeline)
+        if not found:
+            return self._result("hazard", str(found), found.failures[0].hazard)
+        cycles = trace.summary().total
+        if self.cycles is not None and cycles > self.cycles:
+            text = f"{cycles:.0f} cycles; the limit is {self.cycles:.0f}"
+            return self._result("too slow", text, timeline=timeline)
+        return self._result("solved", f"{cycles:.0f} cycles", timeline=timeline)
+
+    def _simulate(self, trace: Trace) -> Any:
+        """Return the output of one run, whose elements are NaN before it."""
+        *operands, output = self.arguments
+        copies = [np.full_like(each, np.nan) for each in _arrays(output)]
+        output = copies if isinstance(output, list) else copies[0]
+        self.kernel.simulate(*operands, output, trace=trace, mesh=self.mesh)
+        return output
+
+    def _result(self, state: str, text: str, hazard: str = "", timeline: str = "") -> Result:
+        hint = self.hints.get(hazard) or self.hints.get(state, "")
+        text = text.replace(f"{Path(inspect.getfile(self.kernel.function)).parent}{os.sep}", "")
+        return Result(state, text, hint, timeline, hazard)
+
+
+def find(folder: Path) -> list[Path]:
+    """Return the files of the puzzles in `folder`, in order. Those that it does not have are copied
+    there from the checkout first. Raises SpecError if there are none.
+    """
+    if folder != FOLDER:
+        folder.mkdir(parents=True, exist_ok=True)
+        for file in FOLDER.glob(PATTERN):
+            if not (folder / file.name).exists():
+                shutil.copy(file, folder)
+    if not (files := sorted(folder.glob(PATTERN))):
+        raise SpecError(
+            f"{folder} has no puzzles, which are not installed with numpipe; fix: clone numpipe's "
+            "repository, and pass --folder examples/puzzles"
+        )
+    return files
+
+
+def load(file: Path) -> Puzzle:
+    """Return the `PUZZLE` of a file, which is executed."""
+    spec = importlib.util.spec_from_file_location(f"puzzle_{file.stem}", file)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    puzzle: Puzzle = module.PUZZLE
+    return puzzle
+
+
+def check_file(file: Path, seconds: float = SECONDS) -> Result:
+    """Check the puzzle in a file, which may be wrong in any way."""
+    try:
+        with time_limit(seconds):
+            puzzle = load(file)
+    except Exception as error:
+        return Result(*_failed(error))
+    return puzzle.check(seconds)
+
+
+def task(file: Path) -> str:
+    """Return the text of a puzzle, which begins with its title: the first string of its file."""
+    return file.read_text(encoding="utf8").split('"""')[1].strip()
+
+
+def play(folder: Path, number: int | None) -> int:
+    """Check a puzzle, or all of them, and print what is solved, and the first one that is not.
+    Return the exit status: 1 if one is not solved.
+    """
+    files = find(folder)
+    if number is not None and not 1 <= number <= len(files):
+        raise SpecError(f"puzzle {number}: there are puzzles 1 to {len(files)}")
+    shown = None if number is None else (files[number - 1], check_file(files[number - 1]))
+    if shown is None:
+        results = []
+        for i, file in enumerate(files, 1):
+            results.append(check_file(file))
+            print(f"{i:2}  {task(file).splitlines()[0]:<24}  {results[-1].state}", flush=True)
+        solved = [result.state == "solved" for result in results]
+        print(f"\n{sum(solved)} of {len(files)} solved")
+        if all(solved):
+            return 0
+        shown = files[solved.index(False)], results[solved.index(False)]
+    file, result = shown
+    print(f"\n{file}\n\n{task(file)}\n\n{result}")
+    return int(result.state != "solved")
+
+
+@contextlib.contextmanager
+def time_limit(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in the main thread after some seconds, in whatever Python code it is."""
+    expired = threading.Event()
+
+    def stop() -> None:
+        expired.set()
+        interrupt_main()
+
+    timer = threading.Timer(seconds, stop)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    except KeyboardInterrupt as interrupt:
+        if not expired.is_set():  # the user's own Ctrl-C
+            raise
+        raise TimeoutError(f"{seconds:g} s").with_traceback(interrupt.__traceback__) from None
+    finally:
+        timer.cancel()
+
+
+def _arrays(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else [value]
+
+
+def _unfilled(source: str) -> bool:
+    """Return whether code contains a ``...`` that is no index."""
+    tree = ast.parse(textwrap.dedent(source))
+    indices = {id(node.slice) for node in ast.walk(tree) if isinstance(node, ast.Subscript)}
+    return any(
+        isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices
+        for node in ast.walk(tree)
+    )
+
+
+def _failed(error: BaseException) -> tuple[str, str]:
+    """Return the state and text of an exception, with the last line of the user's code."""
+    own = str(Path(__file__).parents[1])
+    lines = [
+        line
+        for line in traceback.extract_tb(error.__traceback__)
+        if not line.filename.startswith((own, "<"))
+    ]
+    where = f" at {Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
+    if isinstance(error, TimeoutError):
+        return "too long", f"stopped after {error}{where}: is there a loop that does not end?"
+    if isinstance(error, NumpipeError):  # says where
+        return "error", str(error)
+    return "error", f"{type(error).__name__}{where}: {error}"
