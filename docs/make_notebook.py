@@ -1,9 +1,10 @@
-"""Make the guide's notebook: ``python docs/make_notebook.py`` writes docs/guide/pipelining.ipynb
-from the guide's pages."""
+"""Make the notebooks: ``python docs/make_notebook.py`` writes docs/guide/pipelining.ipynb from the
+guide's pages, and examples/puzzles/puzzles.ipynb from the puzzles."""
 
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pages
 
@@ -45,13 +46,36 @@ def _prose(text: str) -> str:
     return _LINK.sub(r"\1", _PICTURE.sub("", text)).strip()
 
 
-def main() -> None:
+PUZZLES = pages.ROOT / "examples" / "puzzles" / "puzzles.ipynb"
+PUZZLES_HEAD = """# Puzzles
+
+Ten kernels to complete, from a first ring to two GPUs. They need numpipe and no GPU. Change a
+kernel and run its cell, then run the cell after it, which checks the kernel and gives a hint. In a
+terminal, `python -m numpipe puzzles` does the same with the files next to this notebook."""
+
+
+def puzzle_cells() -> list[tuple[str, str]]:
+    """Like `cells`: for each puzzle its text, its kernel, and its check."""
+    found = [("markdown", PUZZLES_HEAD)]
+    for number, file in enumerate(sorted(PUZZLES.parent.glob("p[0-9]*.py")), 1):
+        _, text, code = file.read_text(encoding="utf8").split('"""', 2)
+        kernel, check = re.split(r"^# ---- the check.*\n", code, flags=re.MULTILINE)
+        check = check.replace("  # noqa: E402", "").replace('if __name__ == "__main__":\n    ', "")
+        found += [
+            ("markdown", f"## {number}. {text.strip()}"),
+            ("code", kernel.strip()),
+            ("code", check.strip()),
+        ]
+    return found
+
+
+def write(file: Path, made_of: list[tuple[str, str]]) -> None:
     import nbformat
 
     made = {"markdown": nbformat.v4.new_markdown_cell, "code": nbformat.v4.new_code_cell}
     notebook = nbformat.v4.new_notebook(
         cells=[
-            made[kind](text, id=f"cell-{number}") for number, (kind, text) in enumerate(cells())
+            made[kind](text, id=f"cell-{number}") for number, (kind, text) in enumerate(made_of)
         ],
         metadata={
             "kernelspec": {"display_name": "Python 3", "language": "python", "name": "python3"},
@@ -59,8 +83,9 @@ def main() -> None:
         },
     )
     nbformat.validate(notebook)
-    nbformat.write(notebook, NOTEBOOK)
+    nbformat.write(notebook, file)
 
 
 if __name__ == "__main__":
-    main()
+    write(NOTEBOOK, cells())
+    write(PUZZLES, puzzle_cells())

@@ -108,7 +108,8 @@ class Puzzle:
                 )
                 return self._result("wrong result", text, timeline=timeline)
         if not found:
-            return self._result("hazard", str(found), found.failures[0].hazard)
+            hazard = found.failures[0].hazard if found.failures else ""
+            return self._result("hazard", str(found), hazard, timeline)
         cycles = trace.summary().total
         if self.cycles is not None and cycles > self.cycles:
             text = f"{cycles:.0f} cycles; the limit is {self.cycles:.0f}"
@@ -226,11 +227,11 @@ def _unfilled(source: str) -> bool:
 
 def _failed(error: BaseException) -> tuple[str, str]:
     """Return the state and text of an exception, with the last line of the user's code."""
-    own = str(Path(numpipe.__file__).parent)
+    own = (str(Path(numpipe.__file__).parent), __file__, "<")
     lines = [
         line
         for line in traceback.extract_tb(error.__traceback__)
-        if not line.filename.startswith((own, "<"))
+        if not line.filename.startswith(own)
     ]
     where = f" at {Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
     if isinstance(error, TimeoutError):

@@ -50,7 +50,7 @@ PUZZLE = Puzzle(
     expected=X.reshape(8, 64, 64).sum(axis=0),
     hints={
         "deadlock": "in the first steps, the slots are free although nobody has arrived yet.",
-        "refilled-while-read": "only the first SLOTS loads go into slots that nobody has read.",
+        "hazard": "only the first SLOTS loads go into slots that nobody has read.",
     },
 )
 if __name__ == "__main__":
