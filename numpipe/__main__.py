@@ -294,7 +294,7 @@ def play_puzzles(options: argparse.Namespace) -> int:
         raise SpecError(
             "puzzles are not installed with numpipe; fix: clone its repository, and run this there"
         )
-    sys.path.append(str(folder))
+    sys.path.insert(0, str(folder))
     return int(importlib.import_module("checker").play(options.folder or folder, options.number))
 
 

@@ -35,7 +35,7 @@ from numpipe import (
 
 FOLDER = Path(__file__).parent
 PATTERN = "p[0-9][0-9]_*.py"
-SECONDS = 20.0
+SECONDS = 60.0
 """after which a check is stopped"""
 
 
@@ -85,8 +85,9 @@ class Puzzle:
     def check(self, seconds: float = SECONDS) -> Result:
         """Simulate the kernel, compare its output with NumPy's, verify it under some schedules, and
         compare its time with the limit. The first thing that is wrong is the result."""
-        if _unfilled(inspect.getsource(self.kernel.function)):
-            return self._result("not filled in", "replace each ... of the kernel")
+        if lines := _unfilled(self.kernel):
+            where = ", ".join(f"line {line}" for line in lines)
+            return self._result("not filled in", f"replace each ... ({where})")
         trace = Trace()
         try:
             with time_limit(seconds):
@@ -215,13 +216,15 @@ def _arrays(value: Any) -> list[Any]:
     return value if isinstance(value, list) else [value]
 
 
-def _unfilled(source: str) -> bool:
-    """Return whether code contains a ``...`` that is no index."""
-    tree = ast.parse(textwrap.dedent(source))
+def _unfilled(kernel: Kernel) -> list[int]:
+    """Return the lines of a kernel's file (or cell) that have a ``...`` which is no index."""
+    source, first = inspect.getsourcelines(kernel.function)
+    tree = ast.parse(textwrap.dedent("".join(source)))
     indices = {id(node.slice) for node in ast.walk(tree) if isinstance(node, ast.Subscript)}
-    return any(
-        isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices
+    return sorted(
+        node.lineno + first - 1
         for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and node.value is ... and id(node) not in indices
     )
 
 

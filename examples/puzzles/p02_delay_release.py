@@ -1,8 +1,8 @@
 """delay_release
 
-y[k] = x[k] - x[k - 1], for blocks k of 64 rows; the block before the first one counts as zeros.
-Each step keeps a reference to its tile, so that the next step can subtract it. But after a step,
-its slot is released, and the memory warpgroup may load the next block into it at any time.
+y[k] = x[k] - x[k - 1] for blocks k of 64 rows, and zeros for the first block. Each step keeps a
+reference to its tile, so that the next step can subtract it. But after a step, its slot is
+released, and the memory warpgroup may load another block into it at any time.
 
 Tell the pipeline to keep each slot for one step longer than its own.
 """
@@ -16,17 +16,15 @@ from numpipe import BlockSpec, cdiv, ds
 @numpipe.kernel
 def changes(x, y):
     """y[k] = x[k] - x[k - 1], for blocks of 64 rows"""
-    before = None
     pipe = numpipe.pipeline(
         grid=(cdiv(x.shape[0], 64),),
         max_concurrent_steps=3,
         in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),),
     )
     for (k,), (tile,) in pipe(x):
-        value = tile[...]
-        if k > 0:
-            value = value - before[...]
-        y[ds(k * 64, 64), ds(0, 64)] = value
+        if k == 0:
+            before = tile
+        y[ds(k * 64, 64), ds(0, 64)] = tile[...] - before[...]
         before = tile
 
 
@@ -37,9 +35,9 @@ X = np.random.default_rng(0).integers(-3, 4, (512, 64)).astype(np.float32)
 PUZZLE = Puzzle(
     changes,
     (X, np.zeros_like(X)),
-    expected=X - np.concatenate([np.zeros_like(X[:64]), X[:-64]]),
+    expected=X - np.concatenate([X[:64], X[:-64]]),
     hints={
-        "read-after-release": "the report's last line names the argument of numpipe.pipeline.",
+        "read-after-release": "the report's line 'fix:' names the argument of the pipeline.",
         "error": "delay_release has to be less than the number of slots, max_concurrent_steps.",
     },
 )

@@ -79,6 +79,14 @@ def test_a_stub_fails_with_a_hint_and_its_solution_passes(name: str, tmp_path: P
     assert solved.timeline
 
 
+@pytest.mark.thorough
+@pytest.mark.parametrize("name", SOLUTIONS)
+def test_a_solution_compiles(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("NUMPIPE_COMPILE_CHECK")
+    solved = checker.check_file(changed(name, SOLUTIONS[name], tmp_path))
+    assert solved.state == "solved", solved
+
+
 @pytest.mark.parametrize(
     ("name", "change", "state", "text"),
     [
@@ -135,6 +143,14 @@ def test_the_command_shows_progress_and_the_first_puzzle_that_is_not_solved(
     assert "solved: " in capsys.readouterr().out
     assert main(["puzzles", "11"]) == 1
     assert "there are puzzles 1 to 10" in capsys.readouterr().err
+
+
+def test_an_installed_numpipe_says_where_the_puzzles_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(main.__globals__, "__file__", str(tmp_path / "numpipe" / "__main__.py"))
+    assert main(["puzzles"]) == 1
+    assert "fix: clone its repository" in capsys.readouterr().err
 
 
 def test_the_notebook_has_the_puzzles_of_today() -> None:
