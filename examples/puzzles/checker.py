@@ -46,7 +46,7 @@ class Result:
     state     "solved", "not filled in", "error", "too long", "deadlock", "hazard", "wrong result"
               or "too slow"
     text      what happened: a report, an error, or numbers
-    hint      what to try
+    hint      what to try, or what the solution shows
     timeline  of the kernel's first CTA; up to the hazard, if there is one
     hazard    the name of the hazard, or ""
     """
@@ -58,7 +58,8 @@ class Result:
     hazard: str = ""
 
     def __str__(self) -> str:
-        hint = f"Hint: {self.hint}" if self.hint else ""
+        label = "Note" if self.state == "solved" else "Hint"
+        hint = f"{label}: {self.hint}" if self.hint else ""
         parts = (f"{self.state}{': ' if self.text else ''}{self.text}", self.timeline, hint)
         return "\n\n".join(part.rstrip() for part in parts if part)
 
@@ -72,7 +73,7 @@ class Puzzle:
     expected   what the output has to be
     cycles     how long a simulated run may take at most; None: as long as it wants
     mesh       the simulated GPUs of a kernel with semaphores
-    hints      a hint for each state or hazard that a mistake is likely to lead to
+    hints      a hint for each state or hazard that is likely
     """
 
     kernel: Kernel

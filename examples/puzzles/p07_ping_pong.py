@@ -52,6 +52,8 @@ PUZZLE = Puzzle(
         'stores (S). In the schedule "pingpong", warpgroups take turns on whole tiles.',
         "hazard": 'without schedule="pingpong", both warpgroups compute and store every tile.',
         "error": 'two warpgroups take turns with num_compute_wgs=2, schedule="pingpong".',
+        "solved": "the tensor core works for one warpgroup while the other one computes gelu. That "
+        "helps if products are short; warpgroups that share a larger tile load less.",
     },
 )
 if __name__ == "__main__":

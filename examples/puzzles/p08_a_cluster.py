@@ -43,6 +43,7 @@ PUZZLE = Puzzle(
     expected=np.concatenate([SUM, 2 * SUM]),
     hints={
         "hazard": 'the name of the axis is "pair", as in cluster_names.',
+        "solved": "each CTA has loaded half of every block, and has the whole of it.",
     },
 )
 if __name__ == "__main__":

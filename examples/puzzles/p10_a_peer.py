@@ -38,6 +38,7 @@ PUZZLE = Puzzle(
         "hazard": "after its store, each GPU signals the other one (not itself); before it reads, "
         "it waits for the signal of the other one.",
         "deadlock": "each GPU has to signal the other one before it waits.",
+        "solved": "a block is used as soon as it is there, while others are still on their way.",
     },
 )
 if __name__ == "__main__":

@@ -76,7 +76,7 @@ def test_a_stub_fails_with_a_hint_and_its_solution_passes(name: str, tmp_path: P
     assert stub.timeline or stub.state == "not filled in"
     solved = checker.check_file(changed(name, SOLUTIONS[name], tmp_path))
     assert solved.state == "solved", solved
-    assert solved.timeline
+    assert solved.timeline and solved.hint
 
 
 @pytest.mark.thorough
