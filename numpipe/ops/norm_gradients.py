@@ -52,11 +52,31 @@ def numbers(statistics, i):
 
 
 @functools.cache
-def of_rows(*present: str) -> RowKernel:
-    """Return the kernel of the gradient dx, with the arrays that are `present`. With dresidual,
-    which is the gradient of the total, dx is that of x before elements were dropped."""
+def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
+    """Return the kernel of the gradients that are `present`. Further warpgroups add up columns, a
+    tile of rows and columns at a time. With dresidual, which is the gradient of the total, dx is
+    that of x before elements were dropped."""
+    absent = lacking(present, "weight", "grad_total", "dresidual", "dweight", "dbias")
+    height, width = tile
+    tasks = lambda x, dweight: dweight.shape[0] * cdiv(x.shape[1], width)
 
-    @rows(operands=2, without=lacking(present, "weight", "grad_total", "dresidual"))
+    @function
+    def of_columns(task, x, grad, statistics, dweight, dbias):
+        """Add up columns of blocks of rows: program (i, j) stores row i of columns j of the sums."""
+        parts = dweight.shape[0]
+        at, j = ds(task % parts, 1), ds(task // parts * width, width)
+        of_weight = of_bias = full((height, width), 0.0, np.float32)
+        for k in range(task % parts, cdiv(x.shape[0], height), parts):
+            i = ds(k * height, height)
+            inverse, mean = numbers(statistics, i)
+            own = grad[i, j].astype(np.float32)
+            of_bias = of_bias + own
+            of_weight = of_weight + own * (x[i, j].astype(np.float32) - mean) * inverse
+        dweight[at, j] = of_weight.sum(axis=0)[None, :]
+        if dbias is not None:
+            dbias[at, j] = of_bias.sum(axis=0)[None, :]
+
+    @rows(operands=2, without=absent, tasks=None if "dweight" in absent else tasks)
     def norm_gradient(
         x,
         grad,
@@ -65,44 +85,50 @@ def of_rows(*present: str) -> RowKernel:
         grad_total,
         dx,
         dresidual,
+        dweight,
+        dbias,
         *,
         dropout,
         scale,
         seed,
         row: Static,
     ):
-        for k in row.blocks(x):
-            value, grads, block = row.load(k, x, grad)
-            i, n = ds(k * row.height, row.height), x.shape[1]
-            inverse, mean = numbers(statistics, i)
+        task = row.task(x)
+        if task < 0:
+            for k in row.blocks(x):
+                value, grads, block = row.load(k, x, grad)
+                i, n = ds(k * row.height, row.height), x.shape[1]
+                inverse, mean = numbers(statistics, i)
 
-            def tile(j):
-                return (value(j) - mean) * inverse
+                def tile(j):
+                    return (value(j) - mean) * inverse
 
-            def own(j):
-                if weight is not None:
-                    return grads(j) * weight[j].astype(np.float32)
+                def own(j):
+                    if weight is not None:
+                        return grads(j) * weight[j].astype(np.float32)
+                    else:
+                        return grads(j)
+
+                along, total = row.sums(lambda j: own(j) * tile(j), own)
+
+                def made(j):
+                    slope = own(j) - tile(j) * (along / n)
+                    if statistics.shape[1] == 2:
+                        slope = slope - total / n
+                    slope = slope * inverse
+                    if grad_total is not None:
+                        slope = slope + grad_total[i, j].astype(np.float32)
+                    return slope
+
+                def dropped(j):
+                    return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
+
+                if dresidual is None:
+                    row.store(block, dx, made)
                 else:
-                    return grads(j)
-
-            along, total = row.sums(lambda j: own(j) * tile(j), own)
-
-            def made(j):
-                slope = own(j) - tile(j) * (along / n)
-                if statistics.shape[1] == 2:
-                    slope = slope - total / n
-                slope = slope * inverse
-                if grad_total is not None:
-                    slope = slope + grad_total[i, j].astype(np.float32)
-                return slope
-
-            def dropped(j):
-                return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
-
-            if dresidual is None:
-                row.store(block, dx, made)
-            else:
-                row.store(block, dx, dropped, dresidual, made)
+                    row.store(block, dx, dropped, dresidual, made)
+        elif dweight is not None:
+            of_columns(task, x, grad, statistics, dweight, dbias)
 
     return norm_gradient
 
@@ -397,35 +423,6 @@ FEW = 128
 """most rows for which one program sums a column: partial sums need another launch"""
 
 
-@functools.cache
-def of_columns(*present: str) -> Kernel:
-    """Return the kernel of the sums that are `present`: program (i, j) stores row i of columns j
-    of the sums over its blocks of rows."""
-
-    @kernel(
-        grid=lambda x, parts: (parts, cdiv(x.shape[1], WIDTH)),
-        warp_specialized=False,
-        static_dims=(-1,),
-        without=lacking(present, "dweight", "dbias"),
-    )
-    def norm_gradient_of_columns(x, grad, statistics, dweight, dbias, *, parts):
-        j = ds(program_id(1) * WIDTH, WIDTH)
-        of_weight = of_bias = full((HEIGHT, WIDTH), 0.0, np.float32)
-        for k in range(program_id(0), cdiv(x.shape[0], HEIGHT), parts):
-            i = ds(k * HEIGHT, HEIGHT)
-            inverse, mean = numbers(statistics, i)
-            own = grad[i, j].astype(np.float32)
-            of_bias = of_bias + own
-            of_weight = of_weight + own * (x[i, j].astype(np.float32) - mean) * inverse
-        at = ds(program_id(0), 1)
-        if dweight is not None:
-            dweight[at, j] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[at, j] = of_bias.sum(axis=0)[None, :]
-
-    return norm_gradient_of_columns  # type: ignore[no-any-return]
-
-
 def scaling(dropout: float, seed: int) -> dict[str, Any]:
     """Return the scalars of kernels for dropout."""
     return {"dropout": dropout, "scale": 1 / (1 - dropout) if dropout < 1 else 0.0, "seed": seed}
@@ -468,12 +465,10 @@ def launch_gradient(
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
-        launch_over_rows(of_rows(*inputs, *results), inputs, results, place, **options)
-        run, inputs, results = of_columns(*totals), read, {}
+        height = min(HEIGHT, max(8, 1 << (count - 1).bit_length()))
+        tile = height, HEIGHT * WIDTH // height
+        run = of_rows(tile, *names)
         programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
-        options = {"parts": programs}
-        if not totals:
-            return
     sums = totals
     if programs > 1:
         sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
