@@ -46,7 +46,6 @@ class RowKernel:
     held: int
     once: bool
     unit: int
-    tasks: Callable[..., int] | None
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -71,20 +70,12 @@ class RowKernel:
         del function.__wrapped__  # type: ignore[attr-defined]  # whose `row` has no value
         function.__kwdefaults__ = {**(body.__kwdefaults__ or {}), "row": row}
 
-        tasks = self.tasks
-        others = () if tasks is None else inspect.signature(tasks).parameters
+        def blocks(**arguments: Any) -> tuple[int]:
+            (array,) = arguments.values()
+            return (cdiv(array.shape[0], row.height) * row.cluster,)
 
-        def blocks(**arrays: Any) -> tuple[int]:
-            count = cdiv(arrays[self.first].shape[0], row.height)
-            if tasks is not None:
-                given = {name: arrays[name] for name in others}
-                count += cdiv(tasks(**given), row.wgs * row.cluster)
-            return (count * row.cluster,)
-
-        blocks.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-            for name in dict.fromkeys((self.first, *others))
-        )
+        parameter = inspect.Parameter(self.first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        blocks.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
         options = {
             "cluster": row.cluster,
             "cluster_names": CLUSTER,
@@ -151,7 +142,6 @@ def rows(
     held: int = 0,
     once: bool = False,
     unit: int = 1,
-    tasks: Callable[..., int] | None = None,
     **options: Any,
 ) -> Callable[[Callable], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
@@ -172,8 +162,6 @@ def rows(
     once      whether it has one pass over a row: a single reduction, or a single store. If it
               stores what it computes, pass held=1, too: otherwise ptxas may spill
     unit      128 for a kernel that calls `row.groups`
-    tasks     function of arrays, by parameter name, that returns how many warpgroups the kernel has for other
-              work in addition to those for rows (`row.task`)
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; the length of its rows selects the schedule, which the function
@@ -186,4 +174,4 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, operands, held, once, unit, tasks, options)
+    return lambda body: RowKernel(body, operands, held, once, unit, options)

@@ -188,11 +188,6 @@ def functions(rows: Any) -> dict[str, Function]:
         return range(first, first + 1)
 
     @function
-    def task(x):
-        further = program_id(0) - cdiv(x.shape[0], height) * ctas
-        return further * wgs + (axis_index("wg") if wgs > 1 else 0)
-
-    @function
     def columns():
         # the mask tells the compiler the range of the number
         number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
@@ -409,7 +404,6 @@ def functions(rows: Any) -> dict[str, Function]:
         | averages(n, sum_of)
         | {
             "blocks": blocks,
-            "task": task,
             "number": number,
             "put": put,
             "columns": columns,

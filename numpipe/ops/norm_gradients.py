@@ -58,25 +58,32 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
     that of x before elements were dropped."""
     absent = lacking(present, "weight", "grad_total", "dresidual", "dweight", "dbias")
     height, width = tile
-    tasks = lambda x, dweight: dweight.shape[0] * cdiv(x.shape[1], width)
+
+    def grid(x, dweight, row):
+        tasks = 0 if dweight is None else dweight.shape[0] * cdiv(x.shape[1], width)
+        blocks = cdiv(x.shape[0], row.height) + cdiv(tasks, row.wgs * row.cluster)
+        return (blocks * row.cluster,)
 
     @function
     def of_columns(task, x, grad, statistics, dweight, dbias):
-        """Add up columns of blocks of rows: program (i, j) stores row i of columns j of the sums."""
+        """Add up some columns of each of `parts` sets of blocks of rows."""
         parts = dweight.shape[0]
         at, j = ds(task % parts, 1), ds(task // parts * width, width)
+        i = ds(task % parts * height, height)
+        next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
         of_weight = of_bias = full((height, width), 0.0, np.float32)
         for k in range(task % parts, cdiv(x.shape[0], height), parts):
-            i = ds(k * height, height)
-            inverse, mean = numbers(statistics, i)
-            own = grad[i, j].astype(np.float32)
+            tile, own, (inverse, mean) = next_tile, next_own.astype(np.float32), next_numbers
+            # the loads of the next block overlap the arithmetic of this one
+            i = ds((k + parts) * height, height)
+            next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
             of_bias = of_bias + own
-            of_weight = of_weight + own * (x[i, j].astype(np.float32) - mean) * inverse
+            of_weight = of_weight + own * (tile.astype(np.float32) - mean) * inverse
         dweight[at, j] = of_weight.sum(axis=0)[None, :]
         if dbias is not None:
             dbias[at, j] = of_bias.sum(axis=0)[None, :]
 
-    @rows(operands=2, without=absent, tasks=None if "dweight" in absent else tasks)
+    @rows(operands=2, grid=grid, without=absent)
     def norm_gradient(
         x,
         grad,
@@ -93,7 +100,7 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
         seed,
         row: Static,
     ):
-        task = row.task(x)
+        task = program_id(0) - cdiv(x.shape[0], row.height) * row.cluster
         if task < 0:
             for k in row.blocks(x):
                 value, grads, block = row.load(k, x, grad)
@@ -128,6 +135,7 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                 else:
                     row.store(block, dx, dropped, dresidual, made)
         elif dweight is not None:
+            task = task * row.wgs + axis_index("wg")
             of_columns(task, x, grad, statistics, dweight, dbias)
 
     return norm_gradient
@@ -413,7 +421,7 @@ def in_ring(
     return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
 
-HEIGHT, WIDTH = 128, 16
+HEIGHT, WIDTH = 128, 8
 """of the tiles that are added up along their columns"""
 SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""
@@ -465,7 +473,7 @@ def launch_gradient(
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
-        height = min(HEIGHT, max(8, 1 << (count - 1).bit_length()))
+        height = min(HEIGHT, max(16, 1 << (count - 1).bit_length()))
         tile = height, HEIGHT * WIDTH // height
         run = of_rows(tile, *names)
         programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
