@@ -51,6 +51,23 @@ def numbers(statistics, i):
     return inverse, 0.0
 
 
+@function
+def weighted(grad, weight, j):
+    return grad if weight is None else grad * weight[j].astype(np.float32)
+
+
+@function
+def gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j):
+    """Return the gradient of columns j of rows i: `tile` has the normed rows, `own` the gradient *
+    weight, and `sums` are those of own * tile and of own."""
+    along, total = sums
+    made = own - tile * (along / n)
+    if statistics.shape[1] == 2:
+        made = made - total / n
+    made = made * inverse
+    return made if grad_total is None else made + grad_total[i, j].astype(np.float32)
+
+
 @functools.cache
 def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
     """Return the kernel of the gradients that are `present`. Further warpgroups add up columns, a
@@ -111,21 +128,12 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                     return (value(j) - mean) * inverse
 
                 def own(j):
-                    if weight is not None:
-                        return grads(j) * weight[j].astype(np.float32)
-                    else:
-                        return grads(j)
+                    return weighted(grads(j), weight, j)
 
-                along, total = row.sums(lambda j: own(j) * tile(j), own)
+                sums = row.sums(lambda j: own(j) * tile(j), own)
 
                 def made(j):
-                    slope = own(j) - tile(j) * (along / n)
-                    if statistics.shape[1] == 2:
-                        slope = slope - total / n
-                    slope = slope * inverse
-                    if grad_total is not None:
-                        slope = slope + grad_total[i, j].astype(np.float32)
-                    return slope
+                    return gradient(own(j), tile(j), sums, statistics, inverse, n, grad_total, i, j)
 
                 def dropped(j):
                     return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
@@ -179,16 +187,10 @@ def of_short_rows(*present: str) -> RowKernel:
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
             # not kept, so that an SM has registers for more CTAs
-            factor = 1.0 if weight is None else weight[j].astype(np.float32)
-            weighted = own * factor
-            slope = weighted * tile
-            along, total = row.sums(lambda j: slope, lambda j: weighted)
-            made = weighted - tile * (along / n)
-            if statistics.shape[1] == 2:
-                made = made - total / n
-            made = made * inverse
-            if grad_total is not None:
-                made = made + grad_total[i, j].astype(np.float32)
+            own = weighted(own, weight, j)
+            slope = own * tile
+            sums = row.sums(lambda j: slope, lambda j: own)
+            made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
@@ -421,7 +423,7 @@ def in_ring(
     return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
 
-HEIGHT, WIDTH = 128, 8
+HEIGHT, WIDTH, LEAST = 128, 8, 16
 """of the tiles that are added up along their columns"""
 SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""
@@ -473,7 +475,7 @@ def launch_gradient(
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
-        height = min(HEIGHT, max(16, 1 << (count - 1).bit_length()))
+        height = min(HEIGHT, max(LEAST, 1 << (count - 1).bit_length()))
         tile = height, HEIGHT * WIDTH // height
         run = of_rows(tile, *names)
         programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
