@@ -86,16 +86,13 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
         """Add up some columns of each of `parts` sets of blocks of rows."""
         parts = dweight.shape[0]
         at, j = ds(task % parts, 1), ds(task // parts * width, width)
-        i = ds(task % parts * height, height)
-        next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
         of_weight = of_bias = full((height, width), 0.0, np.float32)
         for k in range(task % parts, cdiv(x.shape[0], height), parts):
-            tile, own, (inverse, mean) = next_tile, next_own.astype(np.float32), next_numbers
-            # the loads of the next block overlap the arithmetic of this one
-            i = ds((k + parts) * height, height)
-            next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
+            i = ds(k * height, height)
+            inverse, mean = numbers(statistics, i)
+            own = grad[i, j].astype(np.float32)
             of_bias = of_bias + own
-            of_weight = of_weight + own * (tile.astype(np.float32) - mean) * inverse
+            of_weight = of_weight + own * ((x[i, j].astype(np.float32) - mean) * inverse)
         dweight[at, j] = of_weight.sum(axis=0)[None, :]
         if dbias is not None:
             dbias[at, j] = of_bias.sum(axis=0)[None, :]
@@ -423,13 +420,13 @@ def in_ring(
     return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
 
-HEIGHT, WIDTH, LEAST = 128, 8, 16
-"""of the tiles that are added up along their columns"""
+WIDE, TALL = (16, 64), (128, 8)
+"""rows and columns of the tiles that are added up along their columns"""
 SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
-FEW = 128
+FEW = 640
 """most rows for which one program sums a column: partial sums need another launch"""
 
 
@@ -475,14 +472,12 @@ def launch_gradient(
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
-        height = min(HEIGHT, max(LEAST, 1 << (count - 1).bit_length()))
-        tile = height, HEIGHT * WIDTH // height
-        run = of_rows(tile, *names)
-        programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
+        run = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
+        programs = min(count // FEW, SMS * 64 // n) or 1
     sums = totals
     if programs > 1:
         sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
     launch_over_rows(run, inputs, results | sums, place, **options)
     if programs > 1:
         for name, (_, total) in totals.items():
-            launch_reduction("sum", sums[name][1], 0, total, place)
+            launch_reduction("sum", sums[name][1], 0, total, place, again=True)
