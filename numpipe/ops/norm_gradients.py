@@ -76,15 +76,13 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
     absent = lacking(present, "weight", "grad_total", "dresidual", "dweight", "dbias")
     height, width = tile
 
-    def grid(x, dweight, row):
-        tasks = 0 if dweight is None else dweight.shape[0] * cdiv(x.shape[1], width)
-        blocks = cdiv(x.shape[0], row.height) + cdiv(tasks, row.wgs * row.cluster)
-        return (blocks * row.cluster,)
+    def grid(x, parts, row):
+        tasks = cdiv(parts * cdiv(x.shape[1], width), row.wgs * row.cluster)
+        return ((cdiv(x.shape[0], row.height) + tasks) * row.cluster,)
 
     @function
-    def of_columns(task, x, grad, statistics, dweight, dbias):
+    def of_columns(task, parts, x, grad, statistics, dweight, dbias):
         """Add up some columns of each of `parts` sets of blocks of rows."""
-        parts = dweight.shape[0]
         at, j = ds(task % parts, 1), ds(task // parts * width, width)
         of_weight = of_bias = full((height, width), 0.0, np.float32)
         for k in range(task % parts, cdiv(x.shape[0], height), parts):
@@ -93,7 +91,8 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
             own = grad[i, j].astype(np.float32)
             of_bias = of_bias + own
             of_weight = of_weight + own * ((x[i, j].astype(np.float32) - mean) * inverse)
-        dweight[at, j] = of_weight.sum(axis=0)[None, :]
+        if dweight is not None:
+            dweight[at, j] = of_weight.sum(axis=0)[None, :]
         if dbias is not None:
             dbias[at, j] = of_bias.sum(axis=0)[None, :]
 
@@ -109,6 +108,7 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
         dweight,
         dbias,
         *,
+        parts,
         dropout,
         scale,
         seed,
@@ -139,9 +139,9 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                     row.store(block, dx, made)
                 else:
                     row.store(block, dx, dropped, dresidual, made)
-        elif dweight is not None:
+        else:
             task = task * row.wgs + axis_index("wg")
-            of_columns(task, x, grad, statistics, dweight, dbias)
+            of_columns(task, parts, x, grad, statistics, dweight, dbias)
 
     return norm_gradient
 
@@ -474,6 +474,7 @@ def launch_gradient(
     else:
         run = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
         programs = min(count // FEW, SMS * 64 // n) or 1
+        options["parts"] = programs if totals else 0
     sums = totals
     if programs > 1:
         sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
