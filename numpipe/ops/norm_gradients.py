@@ -68,6 +68,15 @@ def gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j):
     return made if grad_total is None else made + grad_total[i, j].astype(np.float32)
 
 
+@function
+def store_sums(dweight, dbias, i, j, of_weight, of_bias):
+    """Store the sums of the columns of two tiles to row i."""
+    if dweight is not None:
+        dweight[i, j] = of_weight.sum(axis=0)[None, :]
+    if dbias is not None:
+        dbias[i, j] = of_bias.sum(axis=0)[None, :]
+
+
 @functools.cache
 def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
     """Return the kernel of the gradients that are `present`. Further warpgroups add up columns, a
@@ -91,10 +100,7 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
             own = grad[i, j].astype(np.float32)
             of_bias = of_bias + own
             of_weight = of_weight + own * ((x[i, j].astype(np.float32) - mean) * inverse)
-        if dweight is not None:
-            dweight[at, j] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[at, j] = of_bias.sum(axis=0)[None, :]
+        store_sums(dweight, dbias, at, j, of_weight, of_bias)
 
     @rows(operands=2, grid=grid, without=absent)
     def norm_gradient(
@@ -115,7 +121,7 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
         row: Static,
     ):
         task = program_id(0) - cdiv(x.shape[0], row.height) * row.cluster
-        if task < 0:
+        if task < 0:  # the same for all warpgroups that share a row
             for k in row.blocks(x):
                 value, grads, block = row.load(k, x, grad)
                 i, n = ds(k * row.height, row.height), x.shape[1]
@@ -192,9 +198,7 @@ def of_short_rows(*present: str) -> RowKernel:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
             dx[i, j] = made
-        dweight[at, j] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[at, j] = of_bias.sum(axis=0)[None, :]
+        store_sums(dweight, dbias, at, j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
 
@@ -426,8 +430,9 @@ SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
-FEW = 640
-"""most rows for which one program sums a column: partial sums need another launch"""
+FEW = 128
+"""most rows, or a quarter of those of short rows, for which one program sums a column: partial sums
+need another launch"""
 
 
 def scaling(dropout: float, seed: int) -> dict[str, Any]:
@@ -450,13 +455,14 @@ def launch_gradient(
     place: Place,
 ) -> None:
     """Compute the gradient of a norm, in one kernel if a CTA has room for the sums of columns."""
-    read = given(MATRIX, x=x, grad=grad, statistics=statistics)
-    inputs = read | given(MATRIX, grad_total=grad_total) | given(COLUMNS, weight=weight)
+    inputs = given(MATRIX, x=x, grad=grad, statistics=statistics, grad_total=grad_total)
+    inputs |= given(COLUMNS, weight=weight)
     results = given(MATRIX, dx=dx, dresidual=dresidual)
     totals = given(MATRIX, dweight=dweight, dbias=dbias)
     names, options = (*inputs, *results, *totals), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
-    many = dweight is not None and count > FEW
+    few = FEW if n > SHORT else 4 * FEW
+    many = dweight is not None and count > few
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size)
 
@@ -473,7 +479,7 @@ def launch_gradient(
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
         run = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
-        programs = min(count // FEW, SMS * 64 // n) or 1
+        programs = min(count // few, SMS * 64 // n) or 1
         options["parts"] = programs if totals else 0
     sums = totals
     if programs > 1:
