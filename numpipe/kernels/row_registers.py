@@ -415,6 +415,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "max": largest,
             "higher_at": higher_at,
             "first_of": first_of,
+            "both_reduced": both_reduced,
             "argmax": argmax,
             "softmax": softmax,
         }
