@@ -46,8 +46,8 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
-FEW = 32768
-"""most bytes of a part of one of few rows"""
+FEW = 49152
+"""most bytes of a part of one of few rows: CTAs exchange numbers while they would load half of it"""
 ROOM = 396
 """CTAs for which an H200's 132 SMs have room at once"""
 SHORT_ROW = 80
@@ -203,14 +203,16 @@ def choose(
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
         return rows(1, width, wgs, whole, ctas)
-    direct, size, cluster = not flat and (needs.once or not aligned), n * operands * itemsize, 1
+    # lanes load pairs of 16-bit elements quickly, but single ones slowly
+    pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
+    direct = not (aligned or flat) or (needs.once and pairs)
     part = size if direct else SHARED
     while cluster < CLUSTER and size > cluster * (FEW if 2 * cluster * count <= ROOM else part):
         cluster *= 2
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
-        width = max(STEP, 2 * CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
-        steps, ctas = cdiv(n, cluster * 2 * width), 2 + (needs.once and unit == 1)
+        width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
+        steps, ctas = cdiv(n, cluster * 2 * width), 2 + needs.brief
         return rows(1, width, 2, ctas=ctas, steps=steps, cluster=cluster)
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers
     wgs = 4 if cluster <= 2 and not flat else 2
