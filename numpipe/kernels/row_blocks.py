@@ -264,7 +264,6 @@ def functions(rows: Any) -> dict[str, Function]:
     def softmax(f, off=0.0):
         tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
         top, total = both_reduced(tops, totals, together)
-        top, total = top[:, None], total[:, None]
 
         return lambda j: normal(exp(f(j) - top), total), top - off + log(total)
 

@@ -47,7 +47,7 @@ MOST_SHARED = 212992
 CLUSTER = 8
 """most CTAs that share a row"""
 FEW = 49152
-"""most bytes of a part of one of few rows: CTAs exchange numbers while they would load half of it"""
+"""most bytes of a part of one of few rows: half of it is loaded while CTAs exchange numbers"""
 ROOM = 396
 """CTAs for which an H200's 132 SMs have room at once"""
 SHORT_ROW = 80
@@ -154,9 +154,7 @@ class Rows:
 @functools.cache
 def functions(rows: Rows) -> dict[str, Function]:
     """Return the functions of a schedule, by name."""
-    if rows.steps:
-        return row_blocks.functions(rows)
-    return row_registers.functions(rows)
+    return (row_blocks if rows.steps else row_registers).functions(rows)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -196,8 +194,7 @@ def choose(
     most = ODD if flat and n % 2 and not needs.once else 2 * part
     if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
         width = round_up(cdiv(n, wgs), STEP)
-        inside = max(0, n - (wgs - 1) * width)
-        whole = inside if inside >= width else inside // STEP * STEP
+        whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
         if needs.brief:
             live = max(live - 16 * values, min(live, 60))
@@ -212,8 +209,8 @@ def choose(
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
-        steps, ctas = cdiv(n, cluster * 2 * width), 2 + needs.brief
-        return rows(1, width, 2, ctas=ctas, steps=steps, cluster=cluster)
+        steps = cdiv(n, cluster * 2 * width)
+        return rows(1, width, 2, 0, 2 + needs.brief, steps, cluster=cluster)
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers
     wgs = 4 if cluster <= 2 and not flat else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
