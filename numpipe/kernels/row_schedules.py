@@ -10,8 +10,7 @@ longer        a CTA, or a cluster of      once, into shared memory, where each p
               CTAs                        row finds it. What does not fit is read again from L2
 longer, not   a CTA, or a cluster of      once for each pass, later ones from L2
 for TMA, or   CTAs if rows are few
-aligned and
-read once
+of one pass
 ============  ==========================  ==================================================
 """
 
@@ -154,7 +153,9 @@ class Rows:
 @functools.cache
 def functions(rows: Rows) -> dict[str, Function]:
     """Return the functions of a schedule, by name."""
-    return (row_blocks if rows.steps else row_registers).functions(rows)
+    if rows.steps:
+        return row_blocks.functions(rows)
+    return row_registers.functions(rows)
 
 
 @functools.lru_cache(maxsize=1024)
