@@ -6,6 +6,8 @@ reported.
 
 from __future__ import annotations
 
+import functools
+import linecache
 import os
 import sys
 from types import CodeType, FrameType
@@ -13,7 +15,7 @@ from typing import Any, TypeAlias
 
 from .. import intrinsics
 from ..diagnostics.reports import Line
-from ..traces.events import moment
+from ..traces.events import Statement, moment
 
 Site: TypeAlias = tuple[CodeType, int] | None
 """None if numpipe itself acts, at the kernel's beginning or end."""
@@ -56,6 +58,14 @@ def lines(site: Site) -> tuple[Line, ...]:
 def place(site: Site) -> str:
     """Return a site as text: ``gemm.py:41 in matmul``."""
     return "the kernel's beginning or end" if site is None else str(lines(site)[0])
+
+
+@functools.lru_cache(1 << 12)
+def statement(site: Site) -> Statement | None:
+    """Return a site with its text, for an event of a trace."""
+    if site is None:
+        return None
+    return Statement(place(site), linecache.getline(site[0].co_filename, site[1]).strip())
 
 
 def context(note: Note, wait: tuple[str, int, int] | None) -> str:

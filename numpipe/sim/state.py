@@ -20,7 +20,7 @@ from ..diagnostics.reports import Party
 from ..plan.roles import COMPUTE
 from .clocks import WAITED, Clocks, Need, Release, Warps
 from .footprints import ARRIVE, AWAIT
-from .sites import Note, Site, context, lines, place, user_site
+from .sites import Note, Site, context, lines, place, statement, user_site
 
 if TYPE_CHECKING:
     from ..traces.trace import Trace
@@ -390,7 +390,7 @@ class Warpgroup(Warps):
     def record(self, start: int, end: int, kind: str, **details: Any) -> None:
         """Add an event to the trace, if there is one."""
         if self.sm.trace is not None:
-            self.sm.trace.add(self, start, end, kind, **details)
+            self.sm.trace.add(self, start, end, kind, details, statement(user_site()))
 
     def hold(self, kind: str = HELD) -> None:
         """Let all others run as far as they can: what they do explains an error that is certain.

@@ -176,19 +176,21 @@ def _place(mbar: str) -> Json:
     return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
 
 
-def _unit(event: Event) -> Json:
-    details = dict(event.details)
-    name = details.get("tensor", "wgmma")
-    end = details.pop("port_until", event.end)
-    if event.kind != "mma":
+def described(event: Event) -> Json:
+    """Return what is known about an event of a unit, or about a wait."""
+    details = {**_place(event.details.get("mbar", "")), **event.details}
+    details.pop("port_until", None)
+    if event.kind in UNITS:
+        details["warpgroup"] = event.warpgroup
+    if event.kind in ("load", "store"):
         details["landed" if event.kind == "load" else "written"] = event.end
-    return _span(
-        name,
-        event.kind,
-        event.start,
-        end,
-        {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details},
-    )
+    return details
+
+
+def _unit(event: Event) -> Json:
+    name = event.details.get("tensor", "wgmma")
+    end = event.details.get("port_until", event.end)
+    return _span(name, event.kind, event.start, end, described(event))
 
 
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
@@ -209,7 +211,7 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
         elif kind in KINDS and KINDS[kind].title:
             mbar = details.get("mbar", "")
             shown = f"wait for {mbar.partition(' of ')[0]}" if mbar else KINDS[kind].title
-            yield _span(shown, kind, event.start, event.end, {**_place(mbar), **details})
+            yield _span(shown, kind, event.start, event.end, described(event))
         elif kind == "arrive":
             mbar = details["mbar"]
             releases = _place(mbar).get("ring") == note.get("ring", "")

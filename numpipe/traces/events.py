@@ -45,6 +45,18 @@ def moment(what: str, details: Mapping[str, Any], step: Any = None) -> str:
 
 
 @dataclass(frozen=True)
+class Statement:
+    """A line of the user's source.
+
+    where  ``gemm.py:41 in matmul``
+    text   the line, or "" if its file cannot be read
+    """
+
+    where: str
+    text: str
+
+
+@dataclass(frozen=True)
 class Event:
     """Something that lasted from `start` to `end` (equal for a moment), in cycles of the model, or
     in nanoseconds on a GPU.
@@ -75,7 +87,8 @@ class Event:
     ==============  ================================================================================
 
     If a warpgroup was blocked when the run failed, its last event has details["unfinished"]. `gpu`
-    is the number of the GPU, in a run on several.
+    is the number of the GPU, in a run on several. `statement` is the user's line that was executed;
+    only the simulated SM records it.
     """
 
     cta: Dim3
@@ -86,6 +99,7 @@ class Event:
     kind: str
     details: dict[str, Any] = field(default_factory=dict)
     gpu: int | None = None
+    statement: Statement | None = None
 
     @property
     def place(self) -> Place:
@@ -115,6 +129,8 @@ class Recording:
         self.events: list[Event] = []
         self.failure: str | None = None
         """the error that ended the run"""
+        self.accesses: list[tuple[str, int]] = []
+        """what its report names: each access or waiting warpgroup, and the number of its event"""
         self.lost = 0
         """number of events that a GPU had no room for"""
         self.rings: list[Ring] = []
@@ -124,10 +140,19 @@ class Recording:
         """(line, access, ways) -> number of shared-memory accesses of a warp's lanes that took this
         many passes through the banks, on the simulated SM"""
 
-    def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
+    def add(
+        self,
+        who: Any,
+        start: int,
+        end: int,
+        kind: str,
+        details: dict[str, Any],
+        statement: Statement | None = None,
+    ) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""
+        role = who.role.name
         self.events.append(
-            Event(who.cta, who.warpgroup, who.role.name, start, end, kind, details, who.gpu)
+            Event(who.cta, who.warpgroup, role, start, end, kind, details, who.gpu, statement)
         )
 
     def of(self, kind: str, cta: Place | None = None) -> list[Event]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..diagnostics.errors import SpecError
@@ -23,12 +23,14 @@ class Bar:
 
     look  a kind of span (`spans.MEANS`), ``copy in``, ``copy out``, or ``wg1``: products of
           warpgroup 1 on the tensor core
+    event  the event that it begins with, or is
     """
 
     start: float
     end: float
     look: str
     label: str = ""
+    event: Event | None = field(default=None, compare=False)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
                     span.end,
                     span.kind,
                     "" if span.kind == "store" else _step(span.step, span.slot),
+                    span.event,
                 )
                 for span in spans(own)
                 if span.kind != "other"
@@ -113,6 +116,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
                     e.details.get("port_until", e.end),
                     f"wg{e.warpgroup}" if kind == "mma" else name,
                     _step(e.details.get("step"), None),
+                    e,
                 )
                 for e in own
             ]

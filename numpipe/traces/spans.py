@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..plan.protocol import BARRIERS, COMPUTING, KINDS, MOMENTS, OF_A_RING, Moment
@@ -29,8 +29,7 @@ MEANS = {
 @dataclass(frozen=True)
 class Span:
     """An interval of a warpgroup's time. `kind` is "tile", "region" or a key of `MEANS`; `step` and
-    `slot`
-    are set if they are known."""
+    `slot` are set if they are known, `event` is the event that it begins with, or is."""
 
     kind: str
     start: int
@@ -42,20 +41,22 @@ class Span:
     """name of a tile or region"""
     unfinished: bool = False
     """whether the end of the region or tile is missing from the trace"""
+    event: Event | None = field(default=None, compare=False)
 
 
 def spans(events: Iterable[Event]) -> list[Span]:
     """Return the spans of one warpgroup in order, without gaps from its first event to its last."""
     done: list[Span] = []
     at = None
-    mode: tuple[str, dict[str, Any]] = "other", {}
+    mode: tuple[str, dict[str, Any], Event | None] = "other", {}, None
     place: dict[str, Any] = {}
 
-    def until(time: int, kind: str, where: dict[str, Any]) -> None:
+    def until(time: int, kind: str, where: dict[str, Any], event: Event | None) -> None:
         nonlocal at
         at = time if at is None else at
         if time > at or (kind == "issue" and time == at):
-            span = Span(kind, at, time, where.get("ring"), where.get("slot"), where.get("step"))
+            place = (where.get(name) for name in ("ring", "slot", "step"))
+            span = Span(kind, at, time, *place, event=event)
             if (
                 kind != "issue"
                 and done
@@ -71,24 +72,21 @@ def spans(events: Iterable[Event]) -> list[Span]:
             place = place if event.aside else event.details
             note = MOMENTS.get(event.note, Moment(event.note))
             if note.computing == "begins":
-                mode = COMPUTING, place
+                mode = COMPUTING, place, event
             elif note.computing == "ends" or (
                 note.computing == "releases"
                 and mode[1].get("ring") == place.get("ring")
                 # the release of the step that it computes, or of a later one
                 and mode[1].get("step", -1) <= place["step"]
             ):
-                mode = "other", {}
+                mode = "other", {}, None
         elif event.kind in KINDS:
             slot = (
                 OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
             )
             if kind := KINDS[event.kind].span if slot is None else BARRIERS[slot["kind"]].span:
-                until(
-                    event.end,
-                    kind,
-                    mode[1] if event.kind == "drain" else {**place, **event.details},
-                )
+                drains = event.kind == "drain"
+                until(event.end, kind, *(mode[1:] if drains else ({**place, **event.details}, event)))
     return done
 
 

@@ -16,7 +16,8 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..diagnostics.argument_checks import NONE, a, require
-from . import legal, text, trace_files
+from ..diagnostics.reports import Report
+from . import legal, page, text, trace_files
 from .events import Place, Recording
 from .summary import Summary, summarise
 
@@ -86,6 +87,7 @@ class Trace(Recording):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the events to a file, in the format that its suffix selects.
 
+        ``.html``  a page that zooms and searches the timeline, in a browser; it is one file
         ``.json``  the Trace Event Format, for ui.perfetto.dev (see `numpipe.traces.chrome`); a
                    microsecond is a cycle, or a microsecond on a GPU
         ``.txt``   the timeline of every CTA
@@ -93,6 +95,11 @@ class Trace(Recording):
         Raises SpecError for any other suffix.
         """
         trace_files.save(self, trace_files.file_of(path))
+
+    def show(self, *others: Trace) -> page.Page:
+        """Return the page of ``.html`` files, for a notebook; other traces are shown below this
+        one."""
+        return page.Page([page.panel(trace) for trace in (self, *others)])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -102,6 +109,27 @@ class Trace(Recording):
         """
         trace_files.load(trace := cls(), path)
         return trace
+
+
+def accesses(trace: Trace, report: Report | None) -> Iterator[tuple[str, int]]:
+    """Yield the accesses and the waiting warpgroups that a report names, each with the number of
+    its event: the last one of the warpgroup at that step and line, if it was recorded."""
+    if report is None:
+        return
+    parties = [("now", report.now), ("before", report.before)]
+    for when, party in (*parties, *(("waits", party) for party in report.waiting)):
+        if party is None:
+            continue
+        place = party.gpu, party.cta, party.warpgroup
+        line, own = "".join(map(str, party.lines[:1])), []
+        for number, event in enumerate(trace.events):
+            if (event.gpu, event.cta, event.warpgroup) == place:
+                there = event.statement is not None and event.statement.where == line
+                fits = there + (event.details.get("step") == party.step), event.kind != "note"
+                own.append((fits, number))
+        if own:
+            at = f" at {line}" if line else ""
+            yield f"{when}: {party.name} of {party.where}: {party.did}{at}", max(own)[1]
 
 
 @contextlib.contextmanager
@@ -115,6 +143,7 @@ def collecting(trace: Trace | str | os.PathLike[str] | None) -> Iterator[Trace |
     except BaseException as error:
         if filled is not None:
             filled.failure = f"{type(error).__name__}: {error}"
+            filled.accesses = list(accesses(filled, getattr(error, "report", None)))
         try:
             if file is not None:
                 filled.save(file)

@@ -16,10 +16,11 @@ from ..diagnostics.errors import SpecError
 from ..diagnostics.regular_files import content
 from ..plan.protocol import Ring
 from .chrome import Json, plain, trace_events
-from .events import Event, Recording
+from . import page
+from .events import Event, Recording, Statement
 from .text import timeline
 
-FORMAT = 1
+FORMAT = 2
 MOST_BYTES = 1 << 31
 KEY = "numpipe"
 """the member of the file's object that `load` reads and that viewers of the format ignore"""
@@ -39,8 +40,10 @@ class Saved:
     """line, access, ways and count"""
     who: tuple[tuple[Dim3, int, str], ...]
     gpus: Ints
-    events: tuple[tuple[int, int, int, str, dict[str, Any]], ...]
-    """index in `who`, start, end, kind and details"""
+    statements: tuple[Statement, ...]
+    events: tuple[tuple[int, int, int, str, dict[str, Any], int | None], ...]
+    """index in `who`, start, end, kind, details, and index in `statements`"""
+    accesses: tuple[tuple[str, int], ...]
 
 
 DETAILS: Json = {
@@ -77,9 +80,10 @@ def file_of(path: Any) -> Path:
     if not PATH.holds(path):
         raise SpecError(f"trace: a numpipe.Trace or a file name, got {told(path)}")
     file = Path(path)
-    if file.suffix not in (".json", ".txt"):
+    if file.suffix not in (".html", ".json", ".txt"):
         raise SpecError(
-            f"trace: {str(file)!r} ends in neither .json (for ui.perfetto.dev) nor .txt (timelines)"
+            f"trace: {str(file)!r} ends in none of .html (a page), .json (for ui.perfetto.dev) and "
+            ".txt (timelines)"
         )
     if not file.parent.is_dir():
         raise SpecError(
@@ -92,7 +96,9 @@ def file_of(path: Any) -> Path:
 def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file whose path `file_of` returned."""
     if file.suffix == ".json":
-        who: dict[tuple, int] = {}  # an event has the number of its warpgroup here
+        # an event has the numbers of its warpgroup and its statement here
+        who: dict[tuple, int] = {}
+        statements: dict[Statement, int] = {}
         events = [
             [
                 who.setdefault((e.cta, e.warpgroup, e.role, e.gpu), len(who)),
@@ -100,6 +106,7 @@ def save(trace: Recording, file: Path) -> None:
                 int(e.end),
                 e.kind,
                 plain(e.details),
+                e.statement and statements.setdefault(e.statement, len(statements)),
             ]
             for e in trace.events
         ]
@@ -114,7 +121,9 @@ def save(trace: Recording, file: Path) -> None:
                 "banks": [[*key, count] for key, count in trace.banks.items()],
                 "who": [of[:3] for of in who],
                 "gpus": [gpu for *_, gpu in who if gpu is not None],
+                "statements": [dataclasses.asdict(statement) for statement in statements],
                 "events": events,
+                "accesses": trace.accesses,
             },
             separators=(",", ":"),
         )
@@ -122,6 +131,8 @@ def save(trace: Recording, file: Path) -> None:
             json.dumps(trace_events(trace), indent=0).removesuffix("\n}")
             + f',\n"{KEY}": {packed}\n}}'
         )
+    elif file.suffix == ".html":
+        return page.Page([page.panel(trace)]).save(file)
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
         content += f"\n\n{trace.failure}" if trace.failure else ""
@@ -135,7 +146,7 @@ def load(trace: Recording, path: Any) -> None:
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":
-        raise SpecError(f"{where} is a text timeline; load the .json file that Trace.save wrote")
+        raise SpecError(f"{where} is a {'page' if file.suffix == '.html' else 'text timeline'}; load the .json file that Trace.save wrote")
     try:
         found = parsed(content(file, MOST_BYTES))
     except OSError as error:
@@ -158,7 +169,7 @@ def load(trace: Recording, path: Any) -> None:
         trace.tell_rings(saved.rings)
         trace.banks = {(line, access, ways): count for line, access, ways, count in saved.banks}
         trace.sms = dict(saved.sms)
-        for number, (whose, start, end, kind, details) in enumerate(saved.events):
+        for number, (whose, start, end, kind, details, line) in enumerate(saved.events):
             place = f"events[{number}]"
             if whose >= warpgroups or max(start, end) >= 2**63:
                 raise ValueError(
@@ -175,8 +186,16 @@ def load(trace: Recording, path: Any) -> None:
                     raise ValueError(
                         f"{place}[4].{key} is {reprlib.repr(value)}, not {of.__name__}"
                     )
+            if line is not None and line >= len(saved.statements):
+                raise ValueError(f"{place}[5] is {line} of {len(saved.statements)} statements")
             details = {key: _tuples(each) for key, each in details.items()}
-            trace.events.append(Event(*saved.who[whose], start, end, kind, details, gpus[whose]))
+            statement = None if line is None else saved.statements[line]
+            trace.events.append(
+                Event(*saved.who[whose], start, end, kind, details, gpus[whose], statement)
+            )
+        trace.accesses = list(saved.accesses)
+        if any(number >= len(trace.events) for _, number in trace.accesses):
+            raise ValueError(f"accesses are to {len(trace.events)} events")
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
 
