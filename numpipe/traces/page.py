@@ -21,9 +21,9 @@ from ..diagnostics.errors import SpecError
 from .chrome import Json, described, plain
 from .events import UNITS, Event, Place, Recording, of_ctas
 from .looks import BANDS, look
-from .rows import Row, View, Wanted, view
+from .rows import Bar, View, Wanted, view
 from .spans import MEANS
-from .text import timeline
+from .text import lines_of
 
 MOST_BARS = 20_000
 """bars of a trace in a page; a file has some 150 bytes for each"""
@@ -47,8 +47,9 @@ class Page:
         self.panels = panels
 
     def __str__(self) -> str:
-        drawn = {bar[2] for panel in self.panels for bar in _bars(panel.data)}
-        looks = {name: [MEANS.get(name) or _work(name), *look(name)] for name in sorted(drawn)}
+        drawn = sorted({bar[2] for panel in self.panels for bar in _bars(panel.data)})
+        names = [*(kind for kind in MEANS if kind in drawn), *(n for n in drawn if n not in MEANS)]
+        looks = {name: [MEANS.get(name) or _work(name), *look(name)] for name in names}
         data = {"traces": [panel.data for panel in self.panels], "looks": looks, "bands": BANDS}
         filled = {
             "text": html.escape("\n\n\n".join(panel.text for panel in self.panels)),
@@ -58,7 +59,9 @@ class Page:
         return re.sub(r"\{\{(\w+)\}\}", lambda found: filled[found[1]], template)
 
     def _repr_html_(self) -> str:
-        rows = sum(len(panel.data["ctas"][0]["rows"]) for panel in self.panels if panel.data["ctas"])
+        rows = sum(
+            len(panel.data["ctas"][0]["rows"]) for panel in self.panels if panel.data["ctas"]
+        )
         return (
             f'<iframe srcdoc="{html.escape(str(self))}" sandbox="allow-scripts" title="timeline" '
             f'style="width: 100%; height: {min(330 + 40 * rows, 900)}px; border: 0"></iframe>'
@@ -79,8 +82,8 @@ def panel(
 ) -> Panel:
     """Return a trace for a page: all CTAs, or one, from `start` to `end`.
 
-    At most `MOST_BARS` bars are included: the first CTAs, or of a single CTA the longest bars.
-    `data["thinned"]` says what was left out.
+    At most `MOST_BARS` bars are included: the first CTAs or, of a single CTA, the longest bars; the
+    page says what is left out.
     """
     runs: dict[Place, list[Event]] = {}
     if cta is None:
@@ -89,8 +92,10 @@ def panel(
     elif trace.events:
         runs[()] = [event for _, part in trace.side_by_side(cta) for event in part]
     part, ctas, texts, left = copy.copy(trace), [], [], MOST_BARS
-    thinned = ""
+    left_out = []
     for part.events in runs.values():
+        if not left:
+            break
         shown = view(part, cta, start, end, wanted)
         if shown is None or not shown.rows:
             raise SpecError(
@@ -98,25 +103,30 @@ def panel(
             )
         bars = sum(len(row.bars) for row in shown.rows)
         if bars > left and ctas:
-            thinned = f"{len(ctas)} of {len(runs)} CTAs are included; cta= selects another one."
             break
         if bars > left:
-            thinned = (
-                f"{left} of {bars} bars are included, the longest; start= and end= select a part."
+            left_out.append(
+                f"{left} of the {bars} bars are included, the longest: start= and end= of "
+                "numpipe.timeline select a part."
             )
         ctas.append(_cta(trace, part.events, shown, left / max(bars, left)))
         left -= min(bars, left)
         if len(texts) < TEXTS:
-            texts.append(timeline(part, 100, cta, start, end, wanted))
-    lost = f" {trace.lost} events were lost: raise profile_space." if trace.lost else ""
+            texts.append(lines_of(shown, part=start is not None or end is not None))
+    if len(ctas) < len(runs):
+        left_out.append(
+            f"{len(ctas)} of {len(runs)} CTAs are included: cta= of numpipe.timeline selects one."
+        )
+    if trace.lost:
+        left_out.append(f"{trace.lost} events were lost: raise profile_space.")
     data = {
         "title": title or {"cycles": "simulated", "ns": "GPU"}[trace.clock],
         "clock": trace.clock,
         "failure": trace.failure or "",
-        "thinned": (thinned + lost).strip(),
+        "thinned": " ".join(left_out),
         "ctas": ctas,
     }
-    return Panel(data, "\n\n".join([*texts, *filter(None, (trace.failure, data["thinned"]))]))
+    return Panel(data, "\n\n".join([*texts, *filter(None, (trace.failure, *left_out))]))
 
 
 def _cta(trace: Recording, events: list[Event], shown: View, share: float) -> Json:
@@ -126,12 +136,14 @@ def _cta(trace: Recording, events: list[Event], shown: View, share: float) -> Js
         {
             "name": row.name,
             "bars": [
-                [bar.start, bar.end, bar.look, bar.label, _about(bar.event, ends)]
+                [bar.start, bar.end, bar.look, bar.label, _about(bar, ends)]
                 for bar in _longest([b for b in row.bars if _inside(b, shown)], share)
             ],
             "bands": [
-                [[s.start, s.end, f"tile {s.name}" if s.kind == "tile" else s.name, s.kind]
-                 for s in _longest([s for s in band if _inside(s, shown)], share)]
+                [
+                    [s.start, s.end, f"tile {s.name}" if s.kind == "tile" else s.name, s.kind]
+                    for s in _longest([s for s in band if _inside(s, shown)], share)
+                ]
                 for band in row.bands
             ],
         }
@@ -144,8 +156,9 @@ def _cta(trace: Recording, events: list[Event], shown: View, share: float) -> Js
         if id(trace.events[number]) in own
     ]
     where = shown.where + ("" if shown.sm is None else f", SM {shown.sm}")
-    return plain({"where": where, "first": shown.first, "last": shown.last, "rows": rows,
-                  "marks": marks})
+    return plain(
+        {"where": where, "first": shown.first, "last": shown.last, "rows": rows, "marks": marks}
+    )
 
 
 def _bars(data: Json) -> Iterator[list[Any]]:
@@ -196,12 +209,13 @@ def _ends(events: list[Event]) -> Ends:
     return found
 
 
-def _about(event: Event | None, ends: Ends) -> Json:
-    """Return what the page says about a bar: the details of its event, its statement, and what
-    ended it if it is a wait."""
-    if event is None:
-        return {}
-    about = described(event)
+def _about(bar: Bar, ends: Ends) -> Json:
+    """Return what the page says about a bar: its place, the details of its event, its statement,
+    and what ended it if it is a wait."""
+    about: Json = {key: value for key, value in bar.place.items() if value is not None}
+    if (event := bar.event) is None:
+        return about
+    about |= described(event)
     about.pop("event", None)
     if event.statement is not None:
         about |= {"statement": event.statement.text, "line": event.statement.where}

@@ -4,9 +4,9 @@ units."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..diagnostics.errors import SpecError
 from .events import UNITS, Event, Place, Recording, cta_name, of_warpgroups
@@ -23,7 +23,7 @@ class Bar:
 
     look  a kind of span (`spans.MEANS`), ``copy in``, ``copy out``, or ``wg1``: products of
           warpgroup 1 on the tensor core
-    event  the event that it begins with, or is
+    event  the event that it begins with, or is; `place`: its ring, slot and step, if known
     """
 
     start: float
@@ -31,6 +31,7 @@ class Bar:
     look: str
     label: str = ""
     event: Event | None = field(default=None, compare=False)
+    place: Mapping[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
                     span.kind,
                     "" if span.kind == "store" else _step(span.step, span.slot),
                     span.event,
+                    {"ring": span.ring, "slot": span.slot, "step": span.step},
                 )
                 for span in spans(own)
                 if span.kind != "other"

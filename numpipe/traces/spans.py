@@ -55,12 +55,12 @@ def spans(events: Iterable[Event]) -> list[Span]:
         nonlocal at
         at = time if at is None else at
         if time > at or (kind == "issue" and time == at):
-            place = (where.get(name) for name in ("ring", "slot", "step"))
-            span = Span(kind, at, time, *place, event=event)
+            in_ring = where.get("ring"), where.get("slot"), where.get("step")
+            span = Span(kind, at, time, *in_ring, event=event)
             if (
                 kind != "issue"
                 and done
-                and dataclasses.replace(done[-1], start=at, end=time) == span
+                and (done[-1].kind, done[-1].ring, done[-1].slot, done[-1].step) == (kind, *in_ring)
             ):
                 span = dataclasses.replace(done.pop(), end=time)  # it goes on
             done.append(span)
@@ -86,7 +86,9 @@ def spans(events: Iterable[Event]) -> list[Span]:
             )
             if kind := KINDS[event.kind].span if slot is None else BARRIERS[slot["kind"]].span:
                 drains = event.kind == "drain"
-                until(event.end, kind, *(mode[1:] if drains else ({**place, **event.details}, event)))
+                until(
+                    event.end, kind, *(mode[1:] if drains else ({**place, **event.details}, event))
+                )
     return done
 
 

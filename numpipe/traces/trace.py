@@ -18,7 +18,7 @@ from typing import Any
 from ..diagnostics.argument_checks import NONE, a, require
 from ..diagnostics.reports import Report
 from . import legal, page, text, trace_files
-from .events import Place, Recording
+from .events import UNITS, Place, Recording
 from .summary import Summary, summarise
 
 __all__ = ["Trace"]
@@ -121,11 +121,16 @@ def accesses(trace: Trace, report: Report | None) -> Iterator[tuple[str, int]]:
         if party is None:
             continue
         place = party.gpu, party.cta, party.warpgroup
+        by_unit = party.did.startswith(("TMA", "wgmma"))
         line, own = "".join(map(str, party.lines[:1])), []
         for number, event in enumerate(trace.events):
             if (event.gpu, event.cta, event.warpgroup) == place:
                 there = event.statement is not None and event.statement.where == line
-                fits = there + (event.details.get("step") == party.step), event.kind != "note"
+                fits = (
+                    there + (event.details.get("step") == party.step),
+                    (event.kind in UNITS) == by_unit,
+                    event.kind != "note",
+                )
                 own.append((fits, number))
         if own:
             at = f" at {line}" if line else ""

@@ -15,8 +15,8 @@ from ..diagnostics.argument_checks import PATH, told
 from ..diagnostics.errors import SpecError
 from ..diagnostics.regular_files import content
 from ..plan.protocol import Ring
-from .chrome import Json, plain, trace_events
 from . import page
+from .chrome import Json, plain, trace_events
 from .events import Event, Recording, Statement
 from .text import timeline
 
@@ -146,7 +146,8 @@ def load(trace: Recording, path: Any) -> None:
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":
-        raise SpecError(f"{where} is a {'page' if file.suffix == '.html' else 'text timeline'}; load the .json file that Trace.save wrote")
+        what = "page" if file.suffix == ".html" else "text timeline"
+        raise SpecError(f"{where} is a {what}; load the .json file that Trace.save wrote")
     try:
         found = parsed(content(file, MOST_BYTES))
     except OSError as error:

@@ -69,7 +69,6 @@ class Browser:
         self.call("Page.navigate", url=page.as_uri())
         while not any(event.get("method") == "Page.loadEventFired" for event in self.events):
             self.events.append(self._message())
-        self.value("new Promise(done => requestAnimationFrame(() => requestAnimationFrame(done)))")
 
     def value(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""

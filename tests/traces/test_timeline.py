@@ -265,7 +265,7 @@ def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in neither .svg nor .png"),
+        ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in none of .html, .svg and .png"),
         (
             {"rows": ["tensorcore"]},
             "timeline: rows: 'tensorcore' is not one of compute, memory, storing, copy in",
