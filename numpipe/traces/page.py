@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import copy
+import dataclasses
 import html
 import json
 import re
@@ -101,7 +102,8 @@ def panel(
             raise SpecError(
                 f"timeline: nothing to draw of {title}: none of the rows that were asked for"
             )
-        bars = sum(len(row.bars) for row in shown.rows)
+        rows = [_part(row, shown) for row in shown.rows]
+        bars = sum(len(row.bars) + sum(map(len, row.bands)) for row in rows)
         if bars > left and ctas:
             break
         if bars > left:
@@ -109,7 +111,7 @@ def panel(
                 f"{left} of the {bars} bars are included, the longest: start= and end= of "
                 "numpipe.timeline select a part."
             )
-        ctas.append(_cta(trace, part.events, shown, left / max(bars, left)))
+        ctas.append(_cta(trace, part.events, shown, rows, left / max(bars, left)))
         left -= min(bars, left)
         if len(texts) < TEXTS:
             texts.append(lines_of(shown, part=start is not None or end is not None))
@@ -129,25 +131,37 @@ def panel(
     return Panel(data, "\n\n".join([*texts, *filter(None, (trace.failure, *left_out))]))
 
 
-def _cta(trace: Recording, events: list[Event], shown: View, share: float) -> Json:
-    """Return one CTA, with this share of its bars."""
+def _part(row: Row, shown: View) -> Row:
+    """Return what a row has in the time range shown."""
+
+    def inside(pieces: Sequence[T]) -> list[T]:
+        timed: Any = pieces
+        return [one for one in timed if one.end >= shown.first and one.start <= shown.last]
+
+    return dataclasses.replace(row, bars=inside(row.bars), bands=[*map(inside, row.bands)])
+
+
+def _cta(
+    trace: Recording, events: list[Event], shown: View, parts: Sequence[Row], share: float
+) -> Json:
+    """Return one CTA, with this share of the bars of its rows."""
     ends = _ends(events)
     rows = [
         {
             "name": row.name,
             "bars": [
                 [bar.start, bar.end, bar.look, bar.label, _about(bar, ends)]
-                for bar in _longest([b for b in row.bars if _inside(b, shown)], share)
+                for bar in _longest(row.bars, share)
             ],
             "bands": [
                 [
                     [s.start, s.end, f"tile {s.name}" if s.kind == "tile" else s.name, s.kind]
-                    for s in _longest([s for s in band if _inside(s, shown)], share)
+                    for s in _longest(band, share)
                 ]
                 for band in row.bands
             ],
         }
-        for row in shown.rows
+        for row in parts
     ]
     own = set(map(id, events))
     marks = [
@@ -170,10 +184,6 @@ def _bars(data: Json) -> Iterator[list[Any]]:
 def _work(name: str) -> str:
     """Return what a bar of a unit is, in words."""
     return name if name in UNITS.values() else f"products of {name}"
-
-
-def _inside(piece: Any, shown: View) -> bool:
-    return bool(piece.end >= shown.first and piece.start <= shown.last)
 
 
 def _longest(pieces: Sequence[T], share: float) -> Sequence[T]:
