@@ -22,7 +22,7 @@ from ..diagnostics.errors import SpecError
 from .chrome import Json, described, plain
 from .events import UNITS, Event, Place, Recording, of_ctas
 from .looks import BANDS, look
-from .rows import Bar, View, Wanted, view
+from .rows import Bar, Row, View, Wanted, view
 from .spans import MEANS
 from .text import lines_of
 
