@@ -129,8 +129,8 @@ class Recording:
         self.events: list[Event] = []
         self.failure: str | None = None
         """the error that ended the run"""
-        self.accesses: list[tuple[str, int]] = []
-        """what its report names: each access or waiting warpgroup, and the number of its event"""
+        self.accesses: list[tuple[str, int, int]] = []
+        """what its report names: each access or waiting warpgroup, an event's number, and a time"""
         self.lost = 0
         """number of events that a GPU had no room for"""
         self.rings: list[Ring] = []

@@ -94,7 +94,9 @@ def panel(
         runs[()] = [event for _, part in trace.side_by_side(cta) for event in part]
     part, ctas, texts, left = copy.copy(trace), [], [], MOST_BARS
     left_out = []
-    for part.events in runs.values():
+    reported = {trace.events[number].place[-3:] for _, number, _ in trace.accesses}
+    for place in sorted(runs, key=lambda place: place not in reported):
+        part.events = runs[place]
         if not left:
             break
         shown = view(part, cta, start, end, wanted)
@@ -165,8 +167,8 @@ def _cta(
     ]
     own = set(map(id, events))
     marks = [
-        [text, _row(trace.events[number]), trace.events[number].start]
-        for text, number in trace.accesses
+        [text, _row(trace.events[number]), time]
+        for text, number, time in trace.accesses
         if id(trace.events[number]) in own
     ]
     where = shown.where + ("" if shown.sm is None else f", SM {shown.sm}")

@@ -111,9 +111,10 @@ class Trace(Recording):
         return trace
 
 
-def accesses(trace: Trace, report: Report | None) -> Iterator[tuple[str, int]]:
-    """Yield the accesses and the waiting warpgroups that a report names, each with the number of
-    its event: the last one of the warpgroup at that step and line, if it was recorded."""
+def accesses(trace: Trace, report: Report | None) -> Iterator[tuple[str, int, int]]:
+    """Yield the accesses and the waiting warpgroups that a report names, each with the number of an
+    event and a time: the last event of the warpgroup, or, of an earlier access, its last event at
+    that line and step."""
     if report is None:
         return
     parties = [("now", report.now), ("before", report.before)]
@@ -121,20 +122,23 @@ def accesses(trace: Trace, report: Report | None) -> Iterator[tuple[str, int]]:
         if party is None:
             continue
         place = party.gpu, party.cta, party.warpgroup
-        by_unit = party.did.startswith(("TMA", "wgmma"))
         line, own = "".join(map(str, party.lines[:1])), []
+        by_unit = party.did.startswith(("TMA", "wgmma"))
         for number, event in enumerate(trace.events):
-            if (event.gpu, event.cta, event.warpgroup) == place:
+            if (event.gpu, event.cta, event.warpgroup) != place:
+                continue
+            if when == "before":
                 there = event.statement is not None and event.statement.where == line
-                fits = (
-                    there + (event.details.get("step") == party.step),
-                    (event.kind in UNITS) == by_unit,
-                    event.kind != "note",
-                )
-                own.append((fits, number))
+                fits = there + (event.details.get("step") == party.step)
+                own.append((fits, (event.kind in UNITS) == by_unit, event.kind != "note", number))
+            elif event.kind not in UNITS:
+                own.append((number,))
         if own:
+            number = max(own)[-1]
+            event = trace.events[number]
             at = f" at {line}" if line else ""
-            yield f"{when}: {party.name} of {party.where}: {party.did}{at}", max(own)[1]
+            text = f"{when}: {party.name} of {party.where}: {party.did}{at}"
+            yield text, number, event.end if when == "now" else event.start
 
 
 @contextlib.contextmanager

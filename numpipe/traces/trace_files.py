@@ -43,7 +43,7 @@ class Saved:
     statements: tuple[Statement, ...]
     events: tuple[tuple[int, int, int, str, dict[str, Any], int | None], ...]
     """index in `who`, start, end, kind, details, and index in `statements`"""
-    accesses: tuple[tuple[str, int], ...]
+    accesses: tuple[tuple[str, int, int], ...]
 
 
 DETAILS: Json = {
@@ -195,7 +195,7 @@ def load(trace: Recording, path: Any) -> None:
                 Event(*saved.who[whose], start, end, kind, details, gpus[whose], statement)
             )
         trace.accesses = list(saved.accesses)
-        if any(number >= len(trace.events) for _, number in trace.accesses):
+        if any(number >= len(trace.events) for _, number, _ in trace.accesses):
             raise ValueError(f"accesses are to {len(trace.events)} events")
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None

@@ -113,9 +113,10 @@ def test_a_wait_tells_its_reason_and_what_ended_it(both: tuple[Trace, Trace]) ->
 def test_a_race_names_the_events_of_both_accesses(tmp_path: Path) -> None:
     raced(tmp_path / "run.json")
     trace = Trace.load(tmp_path / "run.json")
-    (now, first), (before, second) = trace.accesses
+    (now, first, time), (before, second, _) = trace.accesses
     assert now.startswith("now: warpgroup 1 (memory)") and before.startswith("before: warpgroup 0")
-    assert trace.events[first].role == "memory" and trace.events[first].details["step"] == 2
+    assert trace.events[first].details["mbar"].startswith("consumed[0]"), "the wait before the load"
+    assert trace.events[first].details["step"] == 2 and trace.events[first].end == time
     assert "tile[...] * 2" in str(trace.events[second].statement)
     (shown,) = data(str(trace.show()))["traces"]
     assert [row for _, row, _ in shown["ctas"][0]["marks"]] == ["wg1 memory", "wg0 compute"]
@@ -133,7 +134,7 @@ def hostile(path: Path) -> Trace:
     for statement in inside["statements"]:
         statement["text"] = statement["where"] = ANYTHING
     inside["who"] = [[cta, number, ANYTHING] for cta, number, _ in inside["who"]]
-    inside["accesses"] = [[ANYTHING, number] for _, number in inside["accesses"]]
+    inside["accesses"] = [[ANYTHING, *where] for _, *where in inside["accesses"]]
     inside["failure"] = f"{ANYTHING}\n{ANYTHING}"
     path.write_text(json.dumps(saved), encoding="utf8")
     return Trace.load(path)

@@ -411,7 +411,7 @@ DAMAGED: list[tuple[str, Any, str]] = [
     ("events/5", [0, 1, 1, "write", {}, None], r"events\[5\]\[4\].what is None, not str"),
     ("events/5/5", 99, r"events\[5\]\[5\] is 99 of \d statements"),
     ("statements/0/text", 1, r"statements\[0\].text is 1, not str"),
-    ("accesses", [["now", 10**6]], r"accesses are to \d+ events"),
+    ("accesses", [["now", 10**6, 0]], r"accesses are to \d+ events"),
 ]
 
 
