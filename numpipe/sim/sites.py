@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from .. import intrinsics
 from ..diagnostics.reports import Line
-from ..traces.events import Statement, moment
+from ..traces.events import moment
 
 Site: TypeAlias = tuple[CodeType, int] | None
 """None if numpipe itself acts, at the kernel's beginning or end."""
@@ -61,11 +61,10 @@ def place(site: Site) -> str:
 
 
 @functools.lru_cache(1 << 12)
-def statement(site: Site) -> Statement | None:
-    """Return a site with its text, for an event of a trace."""
-    if site is None:
-        return None
-    return Statement(place(site), linecache.getline(site[0].co_filename, site[1]).strip())
+def statement(site: Site) -> str:
+    """Return a site with its text: ``gemm.py:41 in matmul: for k in pipe(a, b):``."""
+    text = linecache.getline(site[0].co_filename, site[1]) if site else ""
+    return f"{place(site)}: {text.strip()}"
 
 
 def context(note: Note, wait: tuple[str, int, int] | None) -> str:

@@ -390,7 +390,9 @@ class Warpgroup(Warps):
     def record(self, start: int, end: int, kind: str, **details: Any) -> None:
         """Add an event to the trace, if there is one."""
         if self.sm.trace is not None:
-            self.sm.trace.add(self, start, end, kind, details, statement(user_site()))
+            if site := user_site():
+                details["statement"] = statement(site)
+            self.sm.trace.add(self, start, end, kind, **details)
 
     def hold(self, kind: str = HELD) -> None:
         """Let all others run as far as they can: what they do explains an error that is certain.

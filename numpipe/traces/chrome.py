@@ -26,9 +26,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..plan.protocol import KINDS, MOMENTS, OF_A_RING
+from ..plan.protocol import KINDS, MOMENTS
 from . import spans
-from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups
+from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups, place_of
 
 Json = dict[str, Any]
 
@@ -169,28 +169,19 @@ def plain(value: Any) -> Any:
     return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
-def _place(mbar: str) -> Json:
-    """Return the ring and slot in an mbarrier's name, which has the form
-    ``ready[0] of a, b @ gemm.py:41``."""
-    named = OF_A_RING.fullmatch(mbar)
-    return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
-
-
-def described(event: Event) -> Json:
-    """Return what is known about an event of a unit, or about a wait."""
-    details = {**_place(event.details.get("mbar", "")), **event.details}
-    details.pop("port_until", None)
-    if event.kind in UNITS:
-        details["warpgroup"] = event.warpgroup
-    if event.kind in ("load", "store"):
-        details["landed" if event.kind == "load" else "written"] = event.end
-    return details
-
-
 def _unit(event: Event) -> Json:
-    name = event.details.get("tensor", "wgmma")
-    end = event.details.get("port_until", event.end)
-    return _span(name, event.kind, event.start, end, described(event))
+    details = dict(event.details)
+    name = details.get("tensor", "wgmma")
+    end = details.pop("port_until", event.end)
+    if event.kind != "mma":
+        details["landed" if event.kind == "load" else "written"] = event.end
+    return _span(
+        name,
+        event.kind,
+        event.start,
+        end,
+        {"warpgroup": event.warpgroup, **place_of(details.get("mbar", "")), **details},
+    )
 
 
 def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
@@ -211,10 +202,10 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
         elif kind in KINDS and KINDS[kind].title:
             mbar = details.get("mbar", "")
             shown = f"wait for {mbar.partition(' of ')[0]}" if mbar else KINDS[kind].title
-            yield _span(shown, kind, event.start, event.end, described(event))
+            yield _span(shown, kind, event.start, event.end, {**place_of(mbar), **details})
         elif kind == "arrive":
             mbar = details["mbar"]
-            releases = _place(mbar).get("ring") == note.get("ring", "")
+            releases = place_of(mbar).get("ring") == note.get("ring", "")
             title = name if releases else kind
             yield _span(
                 title, title, event.start, event.end, {**(note if releases else {}), **details}

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import NONE, each, require, whole, word
 from ..diagnostics.errors import SpecError
-from ..plan.protocol import KINDS, MOMENTS, Ring
+from ..plan.protocol import KINDS, MOMENTS, OF_A_RING, Ring
 
 __all__ = ["Event", "Ring"]
 
@@ -32,6 +32,13 @@ def cta_name(place: Place) -> str:
     return f"CTA {place[-3:]}" + (f" of GPU {place[0]}" if len(place) > 3 else "")
 
 
+def place_of(mbar: str) -> dict[str, Any]:
+    """Return the ring and slot in an mbarrier's name, which has the form
+    ``ready[0] of a, b @ gemm.py:41``."""
+    named = OF_A_RING.fullmatch(mbar)
+    return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
+
+
 def moment(what: str, details: Mapping[str, Any], step: Any = None) -> str:
     """Describe what happens in a slot of a ring.
 
@@ -42,18 +49,6 @@ def moment(what: str, details: Mapping[str, Any], step: Any = None) -> str:
     where = f" (slot {details['slot']}{operand}) of {details['ring']}" if "ring" in details else ""
     step = details.get("step", step)
     return what + ("" if step is None else f" of step {step}") + where
-
-
-@dataclass(frozen=True)
-class Statement:
-    """A line of the user's source.
-
-    where  ``gemm.py:41 in matmul``
-    text   the line, or "" if its file cannot be read
-    """
-
-    where: str
-    text: str
 
 
 @dataclass(frozen=True)
@@ -86,9 +81,11 @@ class Event:
                     a GPU had no room
     ==============  ================================================================================
 
-    If a warpgroup was blocked when the run failed, its last event has details["unfinished"]. `gpu`
-    is the number of the GPU, in a run on several. `statement` is the user's line that was executed;
-    only the simulated SM records it.
+    On the simulated SM, details["statement"] is the user's line that was executed, ``gemm.py:41 in
+    matmul: for k in pipe(a, b):``. If a warpgroup was blocked when the run failed, its last event
+    has details["unfinished"]. If a report names the event, details["now"], ["before"] or
+    ["waits"] says as what. `gpu`
+    is the number of the GPU, in a run on several.
     """
 
     cta: Dim3
@@ -99,7 +96,6 @@ class Event:
     kind: str
     details: dict[str, Any] = field(default_factory=dict)
     gpu: int | None = None
-    statement: Statement | None = None
 
     @property
     def place(self) -> Place:
@@ -129,8 +125,6 @@ class Recording:
         self.events: list[Event] = []
         self.failure: str | None = None
         """the error that ended the run"""
-        self.accesses: list[tuple[str, int, int]] = []
-        """what its report names: each access or waiting warpgroup, an event's number, and a time"""
         self.lost = 0
         """number of events that a GPU had no room for"""
         self.rings: list[Ring] = []
@@ -140,19 +134,10 @@ class Recording:
         """(line, access, ways) -> number of shared-memory accesses of a warp's lanes that took this
         many passes through the banks, on the simulated SM"""
 
-    def add(
-        self,
-        who: Any,
-        start: int,
-        end: int,
-        kind: str,
-        details: dict[str, Any],
-        statement: Statement | None = None,
-    ) -> None:
+    def add(self, who: Any, start: int, end: int, kind: str, /, **details: Any) -> None:
         """Append an event of `who`, a warpgroup of the simulated SM."""
-        role = who.role.name
         self.events.append(
-            Event(who.cta, who.warpgroup, role, start, end, kind, details, who.gpu, statement)
+            Event(who.cta, who.warpgroup, who.role.name, start, end, kind, details, who.gpu)
         )
 
     def of(self, kind: str, cta: Place | None = None) -> list[Event]:

@@ -29,7 +29,7 @@ MEANS = {
 @dataclass(frozen=True)
 class Span:
     """An interval of a warpgroup's time. `kind` is "tile", "region" or a key of `MEANS`; `step` and
-    `slot` are set if they are known, `event` is the event that it begins with, or is."""
+    `slot` are set if they are known."""
 
     kind: str
     start: int
@@ -41,26 +41,27 @@ class Span:
     """name of a tile or region"""
     unfinished: bool = False
     """whether the end of the region or tile is missing from the trace"""
-    event: Event | None = field(default=None, compare=False)
+    about: dict[str, Any] = field(default_factory=dict, compare=False)
+    """the details of the event that it begins with, or is"""
 
 
 def spans(events: Iterable[Event]) -> list[Span]:
     """Return the spans of one warpgroup in order, without gaps from its first event to its last."""
     done: list[Span] = []
     at = None
-    mode: tuple[str, dict[str, Any], Event | None] = "other", {}, None
+    mode: tuple[str, dict[str, Any]] = "other", {}
     place: dict[str, Any] = {}
 
-    def until(time: int, kind: str, where: dict[str, Any], event: Event | None) -> None:
+    def until(time: int, kind: str, where: dict[str, Any]) -> None:
         nonlocal at
         at = time if at is None else at
         if time > at or (kind == "issue" and time == at):
-            in_ring = where.get("ring"), where.get("slot"), where.get("step")
-            span = Span(kind, at, time, *in_ring, event=event)
+            place = where.get("ring"), where.get("slot"), where.get("step")
+            span = Span(kind, at, time, *place, about=where)
             if (
                 kind != "issue"
                 and done
-                and (done[-1].kind, done[-1].ring, done[-1].slot, done[-1].step) == (kind, *in_ring)
+                and dataclasses.replace(done[-1], start=at, end=time) == span
             ):
                 span = dataclasses.replace(done.pop(), end=time)  # it goes on
             done.append(span)
@@ -72,22 +73,23 @@ def spans(events: Iterable[Event]) -> list[Span]:
             place = place if event.aside else event.details
             note = MOMENTS.get(event.note, Moment(event.note))
             if note.computing == "begins":
-                mode = COMPUTING, place, event
+                mode = COMPUTING, place
             elif note.computing == "ends" or (
                 note.computing == "releases"
                 and mode[1].get("ring") == place.get("ring")
                 # the release of the step that it computes, or of a later one
                 and mode[1].get("step", -1) <= place["step"]
             ):
-                mode = "other", {}, None
+                mode = "other", {}
         elif event.kind in KINDS:
             slot = (
                 OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
             )
             if kind := KINDS[event.kind].span if slot is None else BARRIERS[slot["kind"]].span:
-                drains = event.kind == "drain"
                 until(
-                    event.end, kind, *(mode[1:] if drains else ({**place, **event.details}, event))
+                    event.end,
+                    kind,
+                    mode[1] if event.kind == "drain" else {**place, **event.details},
                 )
     return done
 

@@ -18,7 +18,7 @@ from typing import Any
 from ..diagnostics.argument_checks import NONE, a, require
 from ..diagnostics.reports import Report
 from . import legal, page, text, trace_files
-from .events import UNITS, Place, Recording
+from .events import UNITS, Event, Place, Recording
 from .summary import Summary, summarise
 
 __all__ = ["Trace"]
@@ -111,34 +111,26 @@ class Trace(Recording):
         return trace
 
 
-def accesses(trace: Trace, report: Report | None) -> Iterator[tuple[str, int, int]]:
-    """Yield the accesses and the waiting warpgroups that a report names, each with the number of an
-    event and a time: the last event of the warpgroup, or, of an earlier access, its last event at
-    that line and step."""
-    if report is None:
-        return
-    parties = [("now", report.now), ("before", report.before)]
-    for when, party in (*parties, *(("waits", party) for party in report.waiting)):
+def mark(events: list[Event], report: Report) -> None:
+    """Record in events what a report says about them: in the last event of each warpgroup that it
+    names or, for an earlier access, in the last event at its line and step."""
+    named = [("now", report.now), ("before", report.before)]
+    for when, party in (*named, *(("waits", party) for party in report.waiting)):
         if party is None:
             continue
         place = party.gpu, party.cta, party.warpgroup
-        line, own = "".join(map(str, party.lines[:1])), []
-        by_unit = party.did.startswith(("TMA", "wgmma"))
-        for number, event in enumerate(trace.events):
-            if (event.gpu, event.cta, event.warpgroup) != place:
-                continue
-            if when == "before":
-                there = event.statement is not None and event.statement.where == line
-                fits = there + (event.details.get("step") == party.step)
-                own.append((fits, (event.kind in UNITS) == by_unit, event.kind != "note", number))
-            elif event.kind not in UNITS:
-                own.append((number,))
-        if own:
-            number = max(own)[-1]
-            event = trace.events[number]
-            at = f" at {line}" if line else ""
-            text = f"{when}: {party.name} of {party.where}: {party.did}{at}"
-            yield text, number, event.end if when == "now" else event.start
+        line = "".join(map(str, party.lines[:1])) if when == "before" else ""
+        by_unit = bool(line) and party.did.startswith(("TMA", "wgmma"))
+        for event in reversed(events):
+            details = event.details
+            if (
+                (event.gpu, event.cta, event.warpgroup) == place
+                and (event.kind in UNITS) == by_unit
+                and (not line or details.get("step", party.step) == party.step)
+                and details.get("statement", "").startswith(line)
+            ):
+                details[when] = f"{party.name} of {party.where}: {party.did}"
+                break
 
 
 @contextlib.contextmanager
@@ -152,7 +144,8 @@ def collecting(trace: Trace | str | os.PathLike[str] | None) -> Iterator[Trace |
     except BaseException as error:
         if filled is not None:
             filled.failure = f"{type(error).__name__}: {error}"
-            filled.accesses = list(accesses(filled, getattr(error, "report", None)))
+            if report := getattr(error, "report", None):
+                mark(filled.events, report)
         try:
             if file is not None:
                 filled.save(file)

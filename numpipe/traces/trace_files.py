@@ -17,10 +17,10 @@ from ..diagnostics.regular_files import content
 from ..plan.protocol import Ring
 from . import page
 from .chrome import Json, plain, trace_events
-from .events import Event, Recording, Statement
+from .events import Event, Recording
 from .text import timeline
 
-FORMAT = 2
+FORMAT = 1
 MOST_BYTES = 1 << 31
 KEY = "numpipe"
 """the member of the file's object that `load` reads and that viewers of the format ignore"""
@@ -40,10 +40,8 @@ class Saved:
     """line, access, ways and count"""
     who: tuple[tuple[Dim3, int, str], ...]
     gpus: Ints
-    statements: tuple[Statement, ...]
-    events: tuple[tuple[int, int, int, str, dict[str, Any], int | None], ...]
-    """index in `who`, start, end, kind, details, and index in `statements`"""
-    accesses: tuple[tuple[str, int, int], ...]
+    events: tuple[tuple[int, int, int, str, dict[str, Any]], ...]
+    """index in `who`, start, end, kind and details"""
 
 
 DETAILS: Json = {
@@ -58,6 +56,7 @@ DETAILS: Json = {
     "what": str,
     "port_until": int,
     "semaphore": str,
+    **dict.fromkeys(("statement", "now", "before", "waits"), str),
 }
 NEEDED = {
     "arrive": ("mbar",),
@@ -96,9 +95,7 @@ def file_of(path: Any) -> Path:
 def save(trace: Recording, file: Path) -> None:
     """Write a trace to a file whose path `file_of` returned."""
     if file.suffix == ".json":
-        # an event has the numbers of its warpgroup and its statement here
-        who: dict[tuple, int] = {}
-        statements: dict[Statement, int] = {}
+        who: dict[tuple, int] = {}  # an event has the number of its warpgroup here
         events = [
             [
                 who.setdefault((e.cta, e.warpgroup, e.role, e.gpu), len(who)),
@@ -106,7 +103,6 @@ def save(trace: Recording, file: Path) -> None:
                 int(e.end),
                 e.kind,
                 plain(e.details),
-                e.statement and statements.setdefault(e.statement, len(statements)),
             ]
             for e in trace.events
         ]
@@ -121,9 +117,7 @@ def save(trace: Recording, file: Path) -> None:
                 "banks": [[*key, count] for key, count in trace.banks.items()],
                 "who": [of[:3] for of in who],
                 "gpus": [gpu for *_, gpu in who if gpu is not None],
-                "statements": [dataclasses.asdict(statement) for statement in statements],
                 "events": events,
-                "accesses": trace.accesses,
             },
             separators=(",", ":"),
         )
@@ -132,7 +126,7 @@ def save(trace: Recording, file: Path) -> None:
             + f',\n"{KEY}": {packed}\n}}'
         )
     elif file.suffix == ".html":
-        return page.Page([page.panel(trace)]).save(file)
+        content = str(page.Page([page.panel(trace)]))
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
         content += f"\n\n{trace.failure}" if trace.failure else ""
@@ -146,8 +140,7 @@ def load(trace: Recording, path: Any) -> None:
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":
-        what = "page" if file.suffix == ".html" else "text timeline"
-        raise SpecError(f"{where} is a {what}; load the .json file that Trace.save wrote")
+        raise SpecError(f"{where} is a timeline; load the .json file that Trace.save wrote")
     try:
         found = parsed(content(file, MOST_BYTES))
     except OSError as error:
@@ -170,7 +163,7 @@ def load(trace: Recording, path: Any) -> None:
         trace.tell_rings(saved.rings)
         trace.banks = {(line, access, ways): count for line, access, ways, count in saved.banks}
         trace.sms = dict(saved.sms)
-        for number, (whose, start, end, kind, details, line) in enumerate(saved.events):
+        for number, (whose, start, end, kind, details) in enumerate(saved.events):
             place = f"events[{number}]"
             if whose >= warpgroups or max(start, end) >= 2**63:
                 raise ValueError(
@@ -187,16 +180,8 @@ def load(trace: Recording, path: Any) -> None:
                     raise ValueError(
                         f"{place}[4].{key} is {reprlib.repr(value)}, not {of.__name__}"
                     )
-            if line is not None and line >= len(saved.statements):
-                raise ValueError(f"{place}[5] is {line} of {len(saved.statements)} statements")
             details = {key: _tuples(each) for key, each in details.items()}
-            statement = None if line is None else saved.statements[line]
-            trace.events.append(
-                Event(*saved.who[whose], start, end, kind, details, gpus[whose], statement)
-            )
-        trace.accesses = list(saved.accesses)
-        if any(number >= len(trace.events) for _, number, _ in trace.accesses):
-            raise ValueError(f"accesses are to {len(trace.events)} events")
+            trace.events.append(Event(*saved.who[whose], start, end, kind, details, gpus[whose]))
     except (ValueError, RecursionError) as error:
         raise SpecError(f"{where} is damaged: {error}; save the trace again") from None
 

@@ -77,7 +77,7 @@ def test_a_page_has_the_rows_of_the_timeline(both: tuple[Trace, Trace], tmp_path
     found = data(text)
     assert [trace["title"] for trace in found["traces"]] == ["simulated", "GPU"]
     for trace, shown in zip(both, found["traces"], strict=True):
-        assert len(shown["ctas"]) == 2 and not shown["thinned"] and not shown["failure"]
+        assert len(shown["ctas"]) == 2 and not shown["note"] and not shown["failure"]
         for number, cta in enumerate(shown["ctas"]):
             rows = rows_of(trace.events_of(number), lambda row: True)
             assert [row["name"] for row in cta["rows"]] == [row.name for row in rows]
@@ -93,33 +93,33 @@ def test_a_page_has_the_rows_of_the_timeline(both: tuple[Trace, Trace], tmp_path
 
 
 def test_a_wait_tells_its_reason_and_what_ended_it(both: tuple[Trace, Trace]) -> None:
-    found = data(str(both[0].show()))
-    wait = next(bar for bar in bars(found) if bar[2] == "data")
+    found = bars(data(str(both[0].show())))
+    wait = next(bar for bar in found if bar[2] == "data")
+    about, ended = wait[4:]
     landed = max(
-        bar[4]["landed"]
-        for bar in bars(found)
-        if bar[4].get("mbar") == wait[4]["mbar"] and "landed" in bar[4] and bar[1] <= wait[1]
+        bar[4]["until"]
+        for bar in found
+        if bar[2] == "copy in" and bar[4]["step"] == bar[4]["slot"] == 0 and bar[1] <= wait[1]
     )
-    assert wait[4]["step"] == wait[4]["slot"] == wait[4]["phase"] == 0
-    assert wait[4]["mbar"].startswith("ready[0] of a, b @ kernels_for_tests.py:")
-    assert " in pipe(a, b):" in wait[4]["statement"] and " in matmul" in wait[4]["line"]
-    assert wait[4]["ended by"][:2] == ["b landed, copy in", "copy in"] and landed <= wait[1]
-    slot = next(bar for bar in bars(found) if bar[2] == "slot")
-    assert slot[4]["mbar"].startswith("consumed[0]") and "arrival, wg" in slot[4]["ended by"][0]
-    product = next(bar for bar in bars(found) if bar[2] == "wg1")
-    assert "numpipe.wgmma(" in product[4]["statement"]
+    assert about["step"] == about["slot"] == about["phase"] == 0 and landed <= wait[1]
+    assert about["mbar"].startswith("ready[0] of a, b @ kernels_for_tests.py:")
+    assert re.fullmatch(r"\w+\.py:\d+ in matmul: for .* in pipe\(a, b\):", about["statement"])
+    assert ended[:2] == ["b landed, copy in", "copy in"]
+    slot = next(bar for bar in found if bar[2] == "slot")
+    assert slot[4]["mbar"].startswith("consumed[0]") and slot[5][0].startswith("arrival, wg")
+    assert "numpipe.wgmma(" in next(bar for bar in found if bar[2] == "wg1")[4]["statement"]
 
 
-def test_a_race_names_the_events_of_both_accesses(tmp_path: Path) -> None:
+def test_a_race_marks_the_events_of_both_accesses(tmp_path: Path) -> None:
     raced(tmp_path / "run.json")
     trace = Trace.load(tmp_path / "run.json")
-    (now, first, time), (before, second, _) = trace.accesses
-    assert now.startswith("now: warpgroup 1 (memory)") and before.startswith("before: warpgroup 0")
-    assert trace.events[first].details["mbar"].startswith("consumed[0]"), "the wait before the load"
-    assert trace.events[first].details["step"] == 2 and trace.events[first].end == time
-    assert "tile[...] * 2" in str(trace.events[second].statement)
+    (now,) = (event for event in trace.events if "now" in event.details)
+    (before,) = (event for event in trace.events if "before" in event.details)
+    assert now.details["now"] == "warpgroup 1 (memory) of CTA (0, 0, 0): TMA load (x)"
+    assert now.kind == "wait" and now.details["mbar"].startswith("consumed[0]"), "before the load"
+    assert before.warpgroup == 0 and "tile[...] * 2" in before.details["statement"]
     (shown,) = data(str(trace.show()))["traces"]
-    assert [row for _, row, _ in shown["ctas"][0]["marks"]] == ["wg1 memory", "wg0 compute"]
+    assert [row for _, row, *_ in shown["ctas"][0]["marks"]] == ["wg1 memory", "wg0 compute"]
     assert "may still be reading it" in shown["failure"]
 
 
@@ -128,13 +128,10 @@ def hostile(path: Path) -> Trace:
     raced(path)
     saved = json.loads(path.read_text(encoding="utf8"))
     inside = saved["numpipe"]
-    for event in inside["events"]:
-        event[4] |= {key: ANYTHING for key in ("mbar", "ring", "tensor", "what", "more")}
-        event[4]["ended by"] = ANYTHING
-    for statement in inside["statements"]:
-        statement["text"] = statement["where"] = ANYTHING
+    keys = "mbar", "ring", "tensor", "what", "statement", "now", "before", "other"
+    for event in inside["events"][::4]:
+        event[4] |= dict.fromkeys(keys, ANYTHING)
     inside["who"] = [[cta, number, ANYTHING] for cta, number, _ in inside["who"]]
-    inside["accesses"] = [[ANYTHING, *where] for _, *where in inside["accesses"]]
     inside["failure"] = f"{ANYTHING}\n{ANYTHING}"
     path.write_text(json.dumps(saved), encoding="utf8")
     return Trace.load(path)
@@ -165,11 +162,11 @@ def test_a_long_trace_is_thinned_and_the_page_says_so(
     whole = bars(data(str(both[0].show())))
     monkeypatch.setattr(page, "MOST_BARS", len(whole) - 1)
     (shown,) = data(str(both[0].show()))["traces"]
-    assert len(shown["ctas"]) == 1 and shown["thinned"].startswith("1 of 2 CTAs are included")
+    assert len(shown["ctas"]) == 1 and shown["note"].startswith("1 of 2 CTAs are included")
     monkeypatch.setattr(page, "MOST_BARS", 20)
     text = str(both[0].show())
     kept = bars(data(text))
-    assert 15 < len(kept) <= 20 and "bars are included, the longest" in html.unescape(text)
+    assert 10 < len(kept) <= 20 and "bars are included, the longest" in html.unescape(text)
     wait = max(whole, key=lambda bar: bar[1] - bar[0])
     assert wait in kept
 
@@ -304,7 +301,7 @@ def test_a_browser_goes_from_a_report_to_both_accesses(chromium: Browser, tmp_pa
 def test_a_browser_runs_nothing_from_a_hostile_trace(chromium: Browser, tmp_path: Path) -> None:
     hostile(tmp_path / "run.json").save(tmp_path / "run.html")
     chromium.open(tmp_path / "run.html", 390, 844, "dark")
-    chromium.value("for (const row of panels[0].rows) jump(panels[0], row.name, 0)")
+    chromium.value("for (const row of panels[0].rows) jump(panels[0], row.name, 0, 0)")
     assert chromium.value("typeof hacked") == "undefined"
     assert chromium.value("document.querySelectorAll('script').length") == 2
     assert chromium.value("document.documentElement.scrollWidth") == 390

@@ -476,8 +476,8 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         ("old.json", "has no member 'numpipe'"),
         ("list.json", "has no member"),
         ("broken.json", "is not JSON"),
-        ("run.txt", "is a text timeline"),
-        ("run.html", "is a page"),
+        ("run.txt", "is a timeline"),
+        ("run.html", "is a timeline"),
         ("none.json", "cannot be read: No such"),
     ):
         with pytest.raises(SpecError, match=f"{name}' {message}"):
