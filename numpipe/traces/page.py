@@ -19,8 +19,8 @@ from typing import Any
 from .chrome import Json, plain
 from .events import UNITS, Event, Place, Recording, of_ctas
 from .looks import BANDS, LOOKS, PRODUCTS
-from .rows import Bar, View, Wanted, view
-from .spans import MEANS, Span
+from .rows import View, Wanted, view
+from .spans import MEANS
 from .text import lines_of
 
 MOST_BARS = 20_000
@@ -87,12 +87,12 @@ def panel(
         part.events = runs[place]
         if not left or (shown := view(part, cta, start, end, wanted)) is None:
             break
-        pieces: list[Bar | Span] = [
-            piece
-            for row in shown.rows
-            for line in (row.bars, *row.bands)
-            for piece in line
-            if piece.end >= shown.first and piece.start <= shown.last
+        lines: Any = [line for row in shown.rows for line in (row.bars, *row.bands)]
+        pieces = [
+            one
+            for line in lines
+            for one in line
+            if one.end >= shown.first and one.start <= shown.last
         ]
         if len(pieces) > left and ctas:
             break
@@ -156,7 +156,7 @@ def _ended_by(events: list[Event]) -> Ended:
     """Return what ended the waits for mbarriers, by row and end of the wait: text, row, start and
     end of the last copy that landed there, or of the last arrival."""
     last: dict[Any, Event] = {}
-    ended = {}
+    ended: Ended = {}
     for event in sorted(events, key=lambda event: event.end):
         mbar = event.gpu, event.details.get("mbar")
         if event.kind in ("load", "arrive"):

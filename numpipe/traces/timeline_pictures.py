@@ -105,8 +105,8 @@ def timeline(
         )
     if file.suffix == ".html":
         shows = zip(loaded, names, starts, ends, strict=True)
-        panels = [page.panel(*one, cta, wanted) for one in shows]
-        file.write_text(str(page.Page(panels)), encoding="utf8", errors="backslashreplace")
+        text = str(page.Page([page.panel(*one, cta, wanted) for one in shows]))
+        file.write_text(text, encoding="utf8", errors="backslashreplace")
         return str(file)
     panels = []
     for trace, title, first, last in zip(loaded, names, starts, ends, strict=True):
