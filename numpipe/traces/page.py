@@ -89,10 +89,10 @@ def panel(
             break
         lines: Any = [line for row in shown.rows for line in (row.bars, *row.bands)]
         pieces = [
-            one
+            each
             for line in lines
-            for one in line
-            if one.end >= shown.first and one.start <= shown.last
+            for each in line
+            if each.end >= shown.first and each.start <= shown.last
         ]
         if len(pieces) > left and ctas:
             break
