@@ -61,7 +61,7 @@ def spans(events: Iterable[Event]) -> list[Span]:
             if (
                 kind != "issue"
                 and done
-                and dataclasses.replace(done[-1], start=at, end=time) == span
+                and (done[-1].kind, done[-1].ring, done[-1].slot, done[-1].step) == (kind, *place)
             ):
                 span = dataclasses.replace(done.pop(), end=time)  # it goes on
             done.append(span)
