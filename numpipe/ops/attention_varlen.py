@@ -301,9 +301,6 @@ def attention_varlen_backward(
     align: str = "end",
     scale: float | None = None,
     debug: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradients of q, k and v, given the results (o, lse) of attention_varlen with
     return_lse, and their gradients."""
