@@ -29,6 +29,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.memory.copies import commit_smem
 from ..language.memory.remote import async_store_smem
+from ..language.grid.ordered import await_count, meet_wg, raise_count
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.pipeline.pipelines import pipeline
@@ -120,7 +121,7 @@ def prepare(form: Form, *absent: str) -> Kernel:
     at, options = over_queries(form, BLOCK // height)
 
     @numpipe_kernel(without=[*absent, *form.unlisted], **options)
-    def attention_gradient_sums(x, lse, grad, grad_lse, table, count, stats, delta, dq):
+    def attention_gradient_sums(x, lse, grad, grad_lse, table, count, stats, delta, dq, turns):
         there, b, h, first, end, row, part = at(x, table, count)
         if not there:
             return
@@ -128,6 +129,8 @@ def prepare(form: Form, *absent: str) -> Kernel:
         if dq is not None:  # before the loads, which the stores need not wait for
             line = ((b * x.shape[form.heads] + h) * stats.shape[2] + row) * (form.depth // 32)
             dq[ds(line, 64), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
+            if turns is not None:
+                turns[line // 64] = 0
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
@@ -164,6 +167,7 @@ def convert(form: Form) -> Kernel:
     return attention_gradient_converted  # type: ignore[no-any-return]
 
 
+VARIANT = 1
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
 STEP = 64
@@ -215,10 +219,11 @@ class Work(NamedTuple):
     whole: Any
     entry: Any
     direction: Any
+    number: Any
 
 
 @functools.cache
-def work(form: Form) -> Function:
+def work(form: Form, ordered: bool = False) -> Function:
     """Return the kernel function of the `Work` of a CTA's keys."""
     size = keys_of(form)
 
@@ -227,7 +232,7 @@ def work(form: Form) -> Function:
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
         blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
         head, j = number // blocks, number % blocks
-        if form.causal or form.ranges:
+        if form.causal or form.ranges or ordered:
             head, j = interleaved(blocks, k.shape[0] * heads, group, number)
         there = head < k.shape[0] * heads
         row, end_row, query, place = j * size, keys, 0, 0
@@ -244,7 +249,7 @@ def work(form: Form) -> Function:
         b, hk = head // heads, head % heads
         # CTAs that begin together go down from the end. The others begin one after another, each
         # with a later block, as CTAs end: going up, they meet those that began before
-        up = form.causal and 2 * j >= blocks
+        up = form.causal and 2 * j >= blocks and not ordered
         entry, direction = start if up else end - 1, 1 if up else -1
         return Work(
             there,
@@ -260,6 +265,7 @@ def work(form: Form) -> Function:
             whole,
             entry,
             direction,
+            j,
         )
 
     return of_cta
@@ -301,6 +307,16 @@ def add(dq, part, at):
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
 
 
+@function
+def raise_of(turns, at):
+    raise_count(turns.at[at // 64], 1)
+
+
+@function
+def await_of(turns, at, number):
+    await_count(turns.at[at // 64], number)
+
+
 @functools.cache
 def stored(form: Form) -> Function:
     """Return the kernel function ``store(x, cta, row, sums)`` of the gradients of 64 keys."""
@@ -320,7 +336,7 @@ def stored(form: Form) -> Function:
 
 
 @functools.cache
-def of_keys(form: Form, with_dq: bool) -> Kernel:
+def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
@@ -338,9 +354,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     if form.depth > 128:
         return of_keys_wide(form, with_dq)
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
-    wgs, turns = size // 64, depth == 64
+    wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    seen, work_of, store = visible(form), work(form), stored(form)
+    seen, work_of, store = visible(form), work(form, variant > 0), stored(form)
+    signals, waits = variant in (1, 2, 3), variant in (1, 3)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
@@ -348,7 +365,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
-        without=[*form.unlisted, *([] if with_dq else ["dq"])],
+        without=[*form.unlisted, *([] if with_dq else ["dq"]), *([] if variant else ["turns"])],
         static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
@@ -362,6 +379,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         table,
         count,
         dq,
+        turns,
         dk,
         dv,
         *,
@@ -404,8 +422,9 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
+            at_added = OUTSIDE
             if dq is not None:
-                k_part = k_tile if turns else k_tile.at[:, own]
+                k_part = k_tile if by_turns else k_tile.at[:, own]
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
                 commit_smem(meet=False)
                 barrier_arrive(written.at[before])
@@ -419,6 +438,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
+                if signals and variant != 3:
+                    if by_turns:
+                        if before == wg:
+                            raise_of(turns, at_added)
+                    else:
+                        raise_of(turns, at_added)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 block = block_of(cta, i)
@@ -431,11 +456,11 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
                 barrier_wait(delta_ready)
-                if not turns:
+                if not by_turns:
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
                 grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
-                if turns:  # only now: registers do not suffice for both products
+                if by_turns:  # only now: registers do not suffice for both products
                     dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
                 if dq is not None:
                     barrier_wait(written.at[before])
@@ -444,8 +469,10 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 if dq is not None:
                     commit_smem(meet=False)
                     barrier_arrive(written.at[now])
-                    if not turns:
+                    if not by_turns:
                         part = wgmma(None, exchanged.at[before].T, k_part)
+                        if waits:
+                            await_of(turns, at_before, cta.number)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 dv_acc = wgmma_wait(dv_acc)
@@ -453,19 +480,42 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                 dk_acc = wgmma_wait(dk_acc)
                 barrier_arrive(q_free)
                 if dq is not None:
-                    if not turns:
-                        add(dq, wgmma_wait(part), at_before)
+                    if not by_turns:
+                        part = wgmma_wait(part)
+                        if waits:
+                            meet_wg()
+                        add(dq, part, at_before)
+                        if variant == 3:
+                            raise_of(turns, at_before)
                     elif now == wg:
                         late = wgmma(None, exchanged.at[before].T, k_part)
-                        add(dq, wgmma_wait(late), at_before)
+                        if waits:
+                            await_of(turns, at_before, cta.number)
+                        late = wgmma_wait(late)
+                        if waits:
+                            meet_wg()
+                        add(dq, late, at_before)
+                        if variant == 3:
+                            raise_of(turns, at_before)
+                    at_added = at_before
                     at_before = line_of(cta, stats, h, block * n, depth)
-                    at_before = at_before + (0 if turns else wg * LINES)
+                    at_before = at_before + (0 if by_turns else wg * LINES)
                     now, before, last = last, now, before
             if dq is not None:
                 barrier_wait(written.at[before])
-                if not turns or now == wg:
+                if signals and variant != 3:
+                    if not by_turns or before == wg:
+                        raise_of(turns, at_added)
+                if not by_turns or now == wg:
                     rest = wgmma(None, exchanged.at[before].T, k_part)
-                    add(dq, wgmma_wait(rest), at_before)
+                    if waits:
+                        await_of(turns, at_before, cta.number)
+                    rest = wgmma_wait(rest)
+                    if waits:
+                        meet_wg()
+                    add(dq, rest, at_before)
+                    if signals:
+                        raise_of(turns, at_before)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, diagonal, group, program_id(0))
         store(dk, done, done.row + wg * 64, dk_acc * scale)
@@ -778,7 +828,9 @@ def launch_gradients(
     of_k: tuple = (),
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
+    variant: int | None = None,
 ) -> None:
+    variant = VARIANT if variant is None else variant
     """Compute dq, dk and dv from the operands and results of `attention_backward`. `of_k` and
     `of_q` are the lists of the tiles of keys and queries, and their numbers, if there is a list;
     `of_functions` are the arrays of the form's functions."""
@@ -788,14 +840,16 @@ def launch_gradients(
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
-    deterministic = deterministic or form.functions
+    ordered = deterministic and not form.functions and form.depth <= 128 and variant > 0
+    deterministic = form.functions or (deterministic and not ordered)
     places = (of_q[0].shape[0] if form.ranges else cdiv(queries, BLOCK)) * BLOCK
     stats, delta = (allocated(q, (batches, heads, places), place, np.float32) for _ in range(2))
     lines = batches * heads * places * form.depth // 32
     dq_total = () if deterministic else (allocated(q, (lines, 32), place, np.float32),)
     of_lse = () if grad_lse is None else (grad_lse,)
-    absent = ["grad_lse"] * (grad_lse is None) + ["dq"] * deterministic
-    prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, **place)
+    absent = ["grad_lse"] * (grad_lse is None) + ["dq"] * deterministic + ["turns"] * (not ordered)
+    turns = (allocated(q, (lines // 64,), place, np.int32),) if ordered else ()
+    prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, *turns, **place)
     # beyond these, the mask hides all or nothing
     diagonal = max(-queries, min(diagonal, keys))
     scalars = {"scale": scale, "diagonal": diagonal, **place}
@@ -806,9 +860,9 @@ def launch_gradients(
     if keys and form.functions:
         launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
-        run = of_keys(form, not deterministic)
+        run = of_keys(form, not deterministic, variant if ordered else 0)
         log2 = scale * math.log2(math.e)
-        run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
+        run(*read, *of_k, *dq_total, *turns, dk, dv, group=group, scale_log2=log2, **scalars)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
