@@ -35,6 +35,8 @@ from .attention_configs import Form
 from .attention_functions import caller, kept, nth, visible_blocks
 from .op_outputs import Place
 
+STEP = 64
+"""queries of a step of the kernels of keys"""
 ROWS = 64
 """queries of a step of `of_keys`"""
 BLOCK = 128
@@ -44,34 +46,41 @@ BLOCK = 128
 @functools.cache
 def scores(form: Form) -> tuple[Function, Function]:
     """Return two kernel functions: of (P, slope) for the products of a block of queries and keys,
-    the weights and the derivatives of the scores, and of dS for P, dP and slope. With dropout,
-    weights that are dropped are negative."""
+    the weights and the derivatives of the scores, and of dS for P, dP and slope. Keys are rows.
+    With dropout, weights that are dropped are negative."""
     of, slope_of = (
         each and caller("score", each, form.arrays[0]) for each in (form.score, form.slope)
     )
     mask_of = form.mask and caller("mask", form.mask, form.arrays[1])
 
     @function
-    def weights(s, stats, masked, b, h, query, key, sizes, arrays):
-        queries, keys, heads, diagonal, scale = sizes
+    def weights(s, stats, cta, h, query, own, masked, sizes, arrays):
+        queries, keys, heads, scale_log2 = sizes
         score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
-        i, j, factor, slope = query, key, scale * math.log2(math.e), 1.0
+        factor, slope = scale_log2, 1.0
+        if form.functions:
+            row, column = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
+            i, j = row, column
         if masked:
-            i, j = np.minimum(query, queries - 1), np.minimum(key, keys - 1)
+            # a first query for each key: a last key for each query takes more registers
+            key = iota(64) + own
+            begin = np.where(
+                key < cta.end_row - cta.row, key + (cta.least - query) if form.causal else 0, STEP
+            )
+            if form.functions:
+                i, j = np.minimum(row, queries - 1), np.minimum(column, keys - 1)
         if of is not None and slope_of is not None:
-            s, factor = s * scale, math.log2(math.e)
+            s, factor = s * (scale_log2 * math.log(2.0)), math.log2(math.e)
             # 16 bits: half of the registers until dP is known
-            slope = slope_of(s, b, h, i, j, score_0, score_1, score_2).astype(np.float16)
-            s = of(s, b, h, i, j, score_0, score_1, score_2)
+            slope = slope_of(s, cta.b, h, i, j, score_0, score_1, score_2).astype(np.float16)
+            s = of(s, cta.b, h, i, j, score_0, score_1, score_2)
         if masked:
             if mask_of is not None:
-                s = np.where(mask_of(b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
-            if form.causal:
-                s = np.where(query + diagonal >= key, s, -np.inf)
-            s = np.where(key < keys, s, -np.inf)
+                s = np.where(mask_of(cta.b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
+            s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
-            p = np.where(kept(seeds, form.dropped, b * heads + h, query, key), p, -p)
+            p = np.where(kept(seeds, form.dropped, cta.b * heads + h, row, column), p, -p)
         return p, slope
 
     @function
@@ -81,7 +90,6 @@ def scores(form: Form) -> tuple[Function, Function]:
         return p * (dp - total) * slope.astype(np.float32)
 
     return weights, slopes
-
 
 @functools.cache
 def of_keys(form: Form, *absent: str) -> Kernel:

@@ -176,21 +176,7 @@ STEP = 64
 
 def keys_of(form: Form) -> int:
     """Return the number of keys of a CTA of `of_keys`, or of a cluster of two."""
-    return 192 if form.depth == 64 else 128
-
-
-@functools.cache
-def visible(form: Form) -> Function:
-    """Return the kernel function ``seen(s, key, left, least)`` that makes scores -inf that no query
-    sees: keys from `left` on, and if causal, those of queries before ``key + least``."""
-
-    @function
-    def seen(s, key, left, least):
-        # a first query for each key: a last key for each query takes more registers
-        begin = np.where(key < left, key + least if form.causal else 0, STEP)
-        return np.where(iota(STEP) >= begin[:, None], s, -np.inf)
-
-    return seen
+    return 192 if form.depth == 64 and not form.functions else 128
 
 
 class Work(NamedTuple):
@@ -228,12 +214,12 @@ def work(form: Form, ordered: bool = False) -> Function:
     size = keys_of(form)
 
     @function
-    def of_cta(q, k, table, count, diagonal, group, number):
+    def of_cta(q, k, table, count, blocks, diagonal, group, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
-        blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
-        head, j = number // blocks, number % blocks
+        tiles = max(1, count[0] if form.ranges else cdiv(keys, size))
+        head, j = number // tiles, number % tiles
         if form.causal or form.ranges or ordered:
-            head, j = interleaved(blocks, k.shape[0] * heads, group, number)
+            head, j = interleaved(tiles, k.shape[0] * heads, group, number)
         there = head < k.shape[0] * heads
         row, end_row, query, place = j * size, keys, 0, 0
         least = row - diagonal
@@ -247,9 +233,12 @@ def work(form: Form, ordered: bool = False) -> Function:
         whole = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
         whole = whole if size <= end_row - row else end
         b, hk = head // heads, head % heads
+        count_of = end - start
+        if blocks is not None:
+            count_of = blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
         # CTAs that begin together go down from the end. The others begin one after another, each
         # with a later block, as CTAs end: going up, they meet those that began before
-        up = form.causal and 2 * j >= blocks and not ordered
+        up = form.causal and 2 * j >= tiles and not ordered
         entry, direction = start if up else end - 1, 1 if up else -1
         return Work(
             there,
@@ -261,7 +250,7 @@ def work(form: Form, ordered: bool = False) -> Function:
             least,
             query,
             place,
-            end - start,
+            count_of,
             whole,
             entry,
             direction,
@@ -287,10 +276,22 @@ def line_of(cta, stats, h, row, depth):
     return (head * stats.shape[2] + cta.place + row) * (depth // 32)
 
 
-@function
-def block_of(cta, i):
-    """Return the block of queries of step i of a CTA."""
-    return cta.entry + i * cta.direction
+@functools.cache
+def steps(form: Form) -> Function:
+    """Return the kernel function of (block of queries, whether some keys are hidden, number of CTAs
+    that add to dQ of the block before) for step i of a CTA."""
+
+    @function
+    def step(cta, blocks, i):
+        if blocks is not None:
+            b, h = cta.b % blocks.shape[0], cta.hk % blocks.shape[1]
+            entry = blocks[b, h, cta.number, cta.steps - i]
+            block = entry >> 1 & 0x7FFF
+            return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
+        block = cta.entry + i * cta.direction
+        return block, block < cta.whole, cta.number
+
+    return step
 
 
 def grid_of(form: Form, ctas: int = 1) -> Any:
@@ -356,7 +357,8 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    seen, work_of, store = visible(form), work(form, variant > 0), stored(form)
+    (weights, slopes), work_of, store = scores(form), work(form, variant > 0), stored(form)
+    step_of = steps(form)
     signals, waits = variant in (1, 2, 3), variant in (1, 3)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
@@ -364,8 +366,8 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         grid=grid_of(form),
         num_compute_wgs=wgs,
         wg_axis="wg",
-        memory_registers=24,
-        without=[*form.unlisted, *([] if with_dq else ["dq"]), *([] if variant else ["turns"])],
+        memory_registers=40 if form.mask is not None else 24,
+        without=[*form.absent, *form.unlisted, *([] if with_dq else ["dq"]), *([] if variant else ["turns"])],
         static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
@@ -378,6 +380,14 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         delta,
         table,
         count,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        seeds,
         dq,
         turns,
         dk,
@@ -389,16 +399,17 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        cta = work_of(q, k, table, count, diagonal, group, program_id(0))
+        queries = q.shape[form.positions]
+        cta = work_of(q, k, table, count, blocks, diagonal, group, program_id(0))
         if not cta.there:
             return
 
         def vector(i, h):
-            return cta.b, cta.head + h, cta.place + block_of(cta, i) * n
+            return cta.b, cta.head + h, cta.place + step_of(cta, blocks, i)[0] * n
 
         matrix = BlockSpec(
             rows_of_q,
-            lambda i, h: place(cta.b, cta.head + h, cta.query + block_of(cta, i) * n, 0),
+            lambda i, h: place(cta.b, cta.head + h, cta.query + step_of(cta, blocks, i)[0] * n, 0),
             buffer_count=slots,
         )
         kv = pipeline(
@@ -422,7 +433,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before = 0, 2, 1, OUTSIDE
-            at_added = OUTSIDE
+            at_added, turn = OUTSIDE, 0
             if dq is not None:
                 k_part = k_tile if by_turns else k_tile.at[:, own]
                 exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
@@ -446,22 +457,31 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                         raise_of(turns, at_added)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                block = block_of(cta, i)
-                if block < cta.whole:
-                    s = seen(s, iota(64) + wg * 64, cta.end_row - cta.row, cta.least - block * n)
-                p = np.exp2(fma(s, scale_log2, -stats_tile[...][None, :]))
+                block, masked, number = step_of(cta, blocks, i)
+                p, slope = weights(
+                    s,
+                    stats_tile[...][None, :],
+                    cta,
+                    cta.head + h,
+                    block * n,
+                    wg * 64,
+                    masked or (form.functions and block * n + n > queries),
+                    (queries, k.shape[form.positions], q.shape[form.heads], scale_log2),
+                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
+                )
                 schedule_fence(after=p)
                 if i + h == 0 and wg < wgs - 1:
                     barrier_arrive(started.at[wg])
                 barrier_wait(do_ready)
                 dp = wgmma(None, v_own, do_tile.T)
                 barrier_wait(delta_ready)
+                weighed = np.maximum(p, 0.0) * form.share if form.dropout else p
                 if not by_turns:
-                    dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
+                    dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
-                grad_s = (p * (dp - delta_tile[...][None, :])).astype(q.dtype)
+                grad_s = slopes(p, dp, delta_tile[...][None, :], slope).astype(q.dtype)
                 if by_turns:  # only now: registers do not suffice for both products
-                    dv_acc = wgmma(dv_acc, p.astype(q.dtype), do_tile)
+                    dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
                 if dq is not None:
                     barrier_wait(written.at[before])
                     exchanged.at[now, own, :][...] = grad_s
@@ -472,7 +492,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                     if not by_turns:
                         part = wgmma(None, exchanged.at[before].T, k_part)
                         if waits:
-                            await_of(turns, at_before, cta.number)
+                            await_of(turns, at_before, turn)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 dv_acc = wgmma_wait(dv_acc)
@@ -490,14 +510,14 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                     elif now == wg:
                         late = wgmma(None, exchanged.at[before].T, k_part)
                         if waits:
-                            await_of(turns, at_before, cta.number)
+                            await_of(turns, at_before, turn)
                         late = wgmma_wait(late)
                         if waits:
                             meet_wg()
                         add(dq, late, at_before)
                         if variant == 3:
                             raise_of(turns, at_before)
-                    at_added = at_before
+                    at_added, turn = at_before, number
                     at_before = line_of(cta, stats, h, block * n, depth)
                     at_before = at_before + (0 if by_turns else wg * LINES)
                     now, before, last = last, now, before
@@ -509,7 +529,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                 if not by_turns or now == wg:
                     rest = wgmma(None, exchanged.at[before].T, k_part)
                     if waits:
-                        await_of(turns, at_before, cta.number)
+                        await_of(turns, at_before, turn)
                     rest = wgmma_wait(rest)
                     if waits:
                         meet_wg()
@@ -517,7 +537,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                     if signals:
                         raise_of(turns, at_before)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, table, count, diagonal, group, program_id(0))
+        done = work_of(q, k, table, count, blocks, diagonal, group, program_id(0))
         store(dk, done, done.row + wg * 64, dk_acc * scale)
         store(dv, done, done.row + wg * 64, dv_acc)
 
