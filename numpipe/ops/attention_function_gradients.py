@@ -54,6 +54,11 @@ def scores(form: Form) -> tuple[Function, Function]:
     mask_of = form.mask and caller("mask", form.mask, form.arrays[1])
 
     @function
+    def keeps(seeds, cta, h, heads, query, own):
+        row, column = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
+        return kept(seeds, form.dropped, cta.b * heads + h, row, column)
+
+    @function
     def weights(s, stats, cta, h, query, own, masked, sizes, arrays):
         queries, keys, heads, scale_log2 = sizes
         score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
@@ -80,7 +85,7 @@ def scores(form: Form) -> tuple[Function, Function]:
             s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
-            p = np.where(kept(seeds, form.dropped, cta.b * heads + h, row, column), p, -p)
+            p = np.where(keeps(seeds, cta, h, heads, query, own), p, -p)
         return p, slope
 
     @function
@@ -89,7 +94,7 @@ def scores(form: Form) -> tuple[Function, Function]:
             dp, p = np.where(p > 0.0, dp * form.share, 0.0), np.abs(p)
         return p * (dp - total) * slope.astype(np.float32)
 
-    return weights, slopes
+    return weights, slopes, keeps
 
 @functools.cache
 def of_keys(form: Form, *absent: str) -> Kernel:

@@ -353,11 +353,11 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     half of the columns of dQ.
     """
     if form.depth > 128:
-        return of_keys_wide(form, with_dq)
+        return of_keys_wide(form, with_dq, variant)
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    (weights, slopes), work_of, store = scores(form), work(form, variant > 0), stored(form)
+    (weights, slopes, _), work_of, store = scores(form), work(form, variant > 0), stored(form)
     step_of = steps(form)
     signals, waits = variant in (1, 2, 3), variant in (1, 3)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
@@ -366,7 +366,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         grid=grid_of(form),
         num_compute_wgs=wgs,
         wg_axis="wg",
-        memory_registers=40 if form.mask is not None else 24,
+        memory_registers=24,
         without=[*form.absent, *form.unlisted, *([] if with_dq else ["dq"]), *([] if variant else ["turns"])],
         static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
@@ -544,7 +544,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     return attention_gradients  # type: ignore[no-any-return]
 
 
-def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
+def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
@@ -555,7 +555,8 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
     step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    seen, work_of, store = visible(form), work(form), stored(form)
+    (weigh, _, keeps), work_of, store = scores(form), work(form, variant > 0), stored(form)
+    signals, waits, step_of = variant in (1, 2, 3), variant in (1, 3), steps(form)
     side = Element(STEP)
     block = form.block(side)
     block_of_half = (*block[:3], half)
@@ -567,7 +568,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
-        without=[*form.unlisted, *([] if with_dq else ["dq"])],
+        without=[*form.absent, *form.unlisted, *([] if with_dq else ["dq"]), *([] if variant else ["turns"])],
         static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
@@ -580,7 +581,16 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         delta,
         table,
         count,
+        blocks,
+        score_0,
+        score_1,
+        score_2,
+        mask_0,
+        mask_1,
+        mask_2,
+        seeds,
         dq,
+        turns,
         dk,
         dv,
         *,
@@ -590,17 +600,18 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         group,
     ):
         wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
+        queries = q.shape[form.positions]
         rank = axis_index("pair")
-        cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
+        cta = work_of(q, k, table, count, blocks, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
         row = cta.row + rank * STEP
 
         def vector(i, h):
-            return cta.b, cta.head + h, cta.place + block_of(cta, i) * STEP
+            return cta.b, cta.head + h, cta.place + step_of(cta, blocks, i)[0] * STEP
 
         def matrix(i, h):
-            return place(cta.b, cta.head + h, cta.query + block_of(cta, i) * STEP, 0)
+            return place(cta.b, cta.head + h, cta.query + step_of(cta, blocks, i)[0] * STEP, 0)
 
         # the second CTA may have no keys
         mine, others = (
@@ -655,7 +666,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 (q_ready, stats_ready, delta_ready, do_ready),
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
-                step = block_of(cta, i)
+                step, masked, number = step_of(cta, blocks, i)
                 barrier_wait(q_ready)
                 if wg == 0:
                     x = wgmma(None, k_tile, q_tile.T)
@@ -675,15 +686,26 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    if step < cta.whole:
-                        least = cta.least + (rank - step) * STEP
-                        x = seen(x, iota(STEP), cta.end_row - row, least)
-                    x = np.exp2(fma(x, scale_log2, -stats_tile[...][None, :]))
+                    if form.functions and dq is not None:
+                        part = wgmma_wait(part)
+                        add(dq, part, at_before)
+                    x, slope = weigh(
+                        x,
+                        stats_tile[...][None, :],
+                        cta,
+                        cta.head + h,
+                        step * STEP,
+                        rank * STEP,
+                        masked or (form.functions and step * STEP + STEP > queries),
+                        (queries, k.shape[form.positions], q.shape[form.heads], scale_log2),
+                        (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
+                    )
                     barrier_arrive(stats_free)
-                    weights[...] = x
-                    if dq is not None:
+                    weights[...] = abs(x) * slope.astype(np.float32) if form.functions else x
+                    if not form.functions and dq is not None:
                         part = wgmma_wait(part)
                     barrier_arrive(weighed)
+                    x = np.maximum(x, 0.0) * form.share if form.dropout else x
                     left = x.astype(q.dtype)
                 else:
                     barrier_arrive(stats_free)
@@ -693,6 +715,12 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     # all warps have read dS
                     barrier_arrive(weighed)
                     barrier_wait(weighed)
+                    if form.dropout:
+                        x = np.where(
+                            keeps(seeds, cta, cta.head + h, q.shape[form.heads], step * STEP, rank * STEP),
+                            x * form.share,
+                            0.0,
+                        )
                     left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
                     barrier_arrive(delta_free)
                     if dq is not None:
@@ -705,7 +733,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                if dq is not None and wg == 0:
+                if not form.functions and dq is not None and wg == 0:
                     add(dq, part, at_before)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)
