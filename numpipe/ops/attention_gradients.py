@@ -27,18 +27,16 @@ from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..language.grid.ordered import await_turn, pass_turn
 from ..language.memory.copies import commit_smem
 from ..language.memory.remote import async_store_smem
-from ..language.grid.ordered import await_count, meet_wg, raise_count
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.tiles.atomics import atomic_add
-from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
-from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
 from ..language.tiles.refs import ds
 from ..language.tiles.register_order import from_register_order, to_register_order
@@ -49,15 +47,16 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form
-from .attention_function_gradients import launch_function_gradients, scores
-from .attention_functions import nth, visible_blocks
+from .attention_function_gradients import STEP, scores
+from .attention_functions import visible_blocks
 from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
 
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
 follow each other"""
-
+HALF = LINES // 2
+"""rows of dQ that a CTA of `prepare` stores zeros in; each LINES rows have a turn"""
 
 BLOCK = 128
 """queries of a block of `prepare` and `convert`"""
@@ -128,9 +127,9 @@ def prepare(form: Form, *absent: str) -> Kernel:
         first, row = first + part * height, row + part * height
         if dq is not None:  # before the loads, which the stores need not wait for
             line = ((b * x.shape[form.heads] + h) * stats.shape[2] + row) * (form.depth // 32)
-            dq[ds(line, 64), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
+            dq[ds(line, HALF), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
             if turns is not None:
-                turns[line // 64] = 0
+                turns[line // HALF] = 0
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
@@ -167,11 +166,8 @@ def convert(form: Form) -> Kernel:
     return attention_gradient_converted  # type: ignore[no-any-return]
 
 
-VARIANT = 1
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
-STEP = 64
-"""queries of a step of the kernels of keys, and keys of a CTA of `of_keys_wide`"""
 
 
 def keys_of(form: Form) -> int:
@@ -303,19 +299,13 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
 
 
 @function
-def add(dq, part, at):
-    """Add 64 x 64 elements to dq, from row `at` in register order."""
+def add(dq, part, at, turns, turn):
+    """Add 64 x 64 elements to dq, from row `at` in register order, in turn if there are `turns`."""
+    if turns is not None:
+        await_turn(turns.at[at // HALF], turn)
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
-
-
-@function
-def raise_of(turns, at):
-    raise_count(turns.at[at // 64], 1)
-
-
-@function
-def await_of(turns, at, number):
-    await_count(turns.at[at // 64], number)
+    if turns is not None:
+        pass_turn(turns.at[at // HALF], turn)
 
 
 @functools.cache
@@ -337,7 +327,7 @@ def stored(form: Form) -> Function:
 
 
 @functools.cache
-def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
+def of_keys(form: Form, ordered: bool = False) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
@@ -353,13 +343,12 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     half of the columns of dQ.
     """
     if form.depth > 128:
-        return of_keys_wide(form, with_dq, variant)
+        return of_keys_wide(form, ordered)
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    (weights, slopes, _), work_of, store = scores(form), work(form, variant > 0), stored(form)
+    (weights, slopes, _), work_of, store = scores(form), work(form, ordered), stored(form)
     step_of = steps(form)
-    signals, waits = variant in (1, 2, 3), variant in (1, 3)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
@@ -367,7 +356,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
-        without=[*form.absent, *form.unlisted, *([] if with_dq else ["dq"]), *([] if variant else ["turns"])],
+        without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
@@ -394,7 +383,6 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         dv,
         *,
         scale,
-        scale_log2,
         diagonal,
         group,
     ):
@@ -432,13 +420,11 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         for _, (k_tile, v_tile) in kv(k, v):
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
-            now, before, last, at_before = 0, 2, 1, OUTSIDE
-            at_added, turn = OUTSIDE, 0
-            if dq is not None:
-                k_part = k_tile if by_turns else k_tile.at[:, own]
-                exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
-                commit_smem(meet=False)
-                barrier_arrive(written.at[before])
+            now, before, last, at_before, turn, adder = 0, 2, 1, OUTSIDE, 0, 0
+            k_part = k_tile if by_turns else k_tile.at[:, own]
+            exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
+            commit_smem(meet=False)
+            barrier_arrive(written.at[before])
             if wg > 0 and cta.steps > 0:
                 barrier_wait(started.at[wg - 1])
             for (
@@ -449,12 +435,6 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
-                if signals and variant != 3:
-                    if by_turns:
-                        if before == wg:
-                            raise_of(turns, at_added)
-                    else:
-                        raise_of(turns, at_added)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 block, masked, number = step_of(cta, blocks, i)
@@ -466,7 +446,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                     block * n,
                     wg * 64,
                     masked or (form.functions and block * n + n > queries),
-                    (queries, k.shape[form.positions], q.shape[form.heads], scale_log2),
+                    (queries, k.shape[form.positions], q.shape[form.heads], scale),
                     (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 schedule_fence(after=p)
@@ -482,60 +462,32 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                 grad_s = slopes(p, dp, delta_tile[...][None, :], slope).astype(q.dtype)
                 if by_turns:  # only now: registers do not suffice for both products
                     dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
-                if dq is not None:
-                    barrier_wait(written.at[before])
-                    exchanged.at[now, own, :][...] = grad_s
+                barrier_wait(written.at[before])
+                exchanged.at[now, own, :][...] = grad_s
                 dk_acc = wgmma(dk_acc, grad_s, q_tile)
-                if dq is not None:
-                    commit_smem(meet=False)
-                    barrier_arrive(written.at[now])
-                    if not by_turns:
-                        part = wgmma(None, exchanged.at[before].T, k_part)
-                        if waits:
-                            await_of(turns, at_before, turn)
+                commit_smem(meet=False)
+                barrier_arrive(written.at[now])
+                if not by_turns:
+                    part = wgmma(None, exchanged.at[before].T, k_part)
                 barrier_arrive(stats_free)
                 barrier_arrive(delta_free)
                 dv_acc = wgmma_wait(dv_acc)
                 barrier_arrive(do_free)
                 dk_acc = wgmma_wait(dk_acc)
                 barrier_arrive(q_free)
-                if dq is not None:
-                    if not by_turns:
-                        part = wgmma_wait(part)
-                        if waits:
-                            meet_wg()
-                        add(dq, part, at_before)
-                        if variant == 3:
-                            raise_of(turns, at_before)
-                    elif now == wg:
-                        late = wgmma(None, exchanged.at[before].T, k_part)
-                        if waits:
-                            await_of(turns, at_before, turn)
-                        late = wgmma_wait(late)
-                        if waits:
-                            meet_wg()
-                        add(dq, late, at_before)
-                        if variant == 3:
-                            raise_of(turns, at_before)
-                    at_added, turn = at_before, number
-                    at_before = line_of(cta, stats, h, block * n, depth)
-                    at_before = at_before + (0 if by_turns else wg * LINES)
-                    now, before, last = last, now, before
-            if dq is not None:
-                barrier_wait(written.at[before])
-                if signals and variant != 3:
-                    if not by_turns or before == wg:
-                        raise_of(turns, at_added)
-                if not by_turns or now == wg:
-                    rest = wgmma(None, exchanged.at[before].T, k_part)
-                    if waits:
-                        await_of(turns, at_before, turn)
-                    rest = wgmma_wait(rest)
-                    if waits:
-                        meet_wg()
-                    add(dq, rest, at_before)
-                    if signals:
-                        raise_of(turns, at_before)
+                if not by_turns:
+                    add(dq, wgmma_wait(part), at_before, turns, turn)
+                elif adder == wg:
+                    late = wgmma(None, exchanged.at[before].T, k_part)
+                    add(dq, wgmma_wait(late), at_before, turns, turn)
+                at_before, turn = line_of(cta, stats, h, block * n, depth), number
+                at_before = at_before + (0 if by_turns else wg * LINES)
+                adder = 0 if adder == wgs - 1 else adder + 1
+                now, before, last = last, now, before
+            barrier_wait(written.at[before])
+            if not by_turns or adder == wg:
+                rest = wgmma(None, exchanged.at[before].T, k_part)
+                add(dq, wgmma_wait(rest), at_before, turns, turn)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, blocks, diagonal, group, program_id(0))
         store(dk, done, done.row + wg * 64, dk_acc * scale)
@@ -544,7 +496,7 @@ def of_keys(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     return attention_gradients  # type: ignore[no-any-return]
 
 
-def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
+def of_keys_wide(form: Form, ordered: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
@@ -555,8 +507,8 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
     step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    (weigh, _, keeps), work_of, store = scores(form), work(form, variant > 0), stored(form)
-    signals, waits, step_of = variant in (1, 2, 3), variant in (1, 3), steps(form)
+    (weigh, _, keeps), work_of, store = scores(form), work(form, ordered), stored(form)
+    step_of = steps(form)
     side = Element(STEP)
     block = form.block(side)
     block_of_half = (*block[:3], half)
@@ -568,7 +520,7 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         num_compute_wgs=2,
         wg_axis="wg",
         memory_registers=24,
-        without=[*form.absent, *form.unlisted, *([] if with_dq else ["dq"]), *([] if variant else ["turns"])],
+        without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
         compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
@@ -595,7 +547,6 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
         dv,
         *,
         scale,
-        scale_log2,
         diagonal,
         group,
     ):
@@ -642,24 +593,21 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
 
         def share(left):
             """Write dS of these keys, which the second warpgroup has, to both CTAs."""
-            if dq is not None:
-                slopes[...] = left
-                commit_smem(meet=False)
+            slopes[...] = left
+            commit_smem(meet=False)
             # all warps have read P, too
             barrier_arrive(written)
-            if dq is not None:
-                async_store_smem(left, received, landed, cluster_idx=1 - rank, cluster_dim="pair")
+            async_store_smem(left, received, landed, cluster_idx=1 - rank, cluster_dim="pair")
 
         acc = zeros((STEP, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
-            at_before = OUTSIDE
-            if dq is not None:
-                k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
-                k_rest = k_other.at[:, ds(wg * 64, 64)]
-                # the first step adds zeros outside of dq
-                if wg != 0:
-                    share(full((STEP, STEP), 0.0, np.float32).astype(q.dtype))
-                barrier_wait(written)
+            at_before, turn = OUTSIDE, 0
+            k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
+            k_rest = k_other.at[:, ds(wg * 64, 64)]
+            # the first step adds zeros outside of dq
+            if wg != 0:
+                share(full((STEP, STEP), 0.0, np.float32).astype(q.dtype))
+            barrier_wait(written)
             for (
                 (i, h),
                 (q_tile, stats_tile, delta_tile, do_tile),
@@ -673,12 +621,11 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                 else:
                     barrier_wait(do_ready)
                     x = wgmma(None, v_tile, do_tile.T)
-                if dq is not None:
-                    barrier_wait(landed)
-                    rest = received.T[...]
-                    barrier_arrive(free)
-                    part = wgmma(None, slopes.T, k_part)
-                    part = wgmma(part, rest, k_rest)
+                barrier_wait(landed)
+                rest = received.T[...]
+                barrier_arrive(free)
+                part = wgmma(None, slopes.T, k_part)
+                part = wgmma(part, rest, k_rest)
                 x = wgmma_wait(x)
                 barrier_wait(stats_ready)
                 barrier_wait(delta_ready)
@@ -686,9 +633,9 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                 if wg == 0:
                     barrier_arrive(q_free)
                     barrier_arrive(delta_free)
-                    if form.functions and dq is not None:
+                    if form.functions:
                         part = wgmma_wait(part)
-                        add(dq, part, at_before)
+                        add(dq, part, at_before, turns, turn)
                     x, slope = weigh(
                         x,
                         stats_tile[...][None, :],
@@ -697,34 +644,39 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                         step * STEP,
                         rank * STEP,
                         masked or (form.functions and step * STEP + STEP > queries),
-                        (queries, k.shape[form.positions], q.shape[form.heads], scale_log2),
+                        (queries, k.shape[form.positions], q.shape[form.heads], scale),
                         (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                     )
                     barrier_arrive(stats_free)
                     weights[...] = abs(x) * slope.astype(np.float32) if form.functions else x
-                    if not form.functions and dq is not None:
+                    if not form.functions:
                         part = wgmma_wait(part)
                     barrier_arrive(weighed)
                     x = np.maximum(x, 0.0) * form.share if form.dropout else x
                     left = x.astype(q.dtype)
                 else:
                     barrier_arrive(stats_free)
-                    if dq is not None:
-                        part = wgmma_wait(part)
-                        add(dq, part, at_before)
+                    part = wgmma_wait(part)
+                    add(dq, part, at_before, turns, turn)
                     # all warps have read dS
                     barrier_arrive(weighed)
                     barrier_wait(weighed)
                     if form.dropout:
                         x = np.where(
-                            keeps(seeds, cta, cta.head + h, q.shape[form.heads], step * STEP, rank * STEP),
+                            keeps(
+                                seeds,
+                                cta,
+                                cta.head + h,
+                                q.shape[form.heads],
+                                step * STEP,
+                                rank * STEP,
+                            ),
                             x * form.share,
                             0.0,
                         )
                     left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
                     barrier_arrive(delta_free)
-                    if dq is not None:
-                        barrier_wait(free)
+                    barrier_wait(free)
                     share(left)
                 barrier_wait(do_ready)
                 if wg != 0:
@@ -733,137 +685,27 @@ def of_keys_wide(form: Form, with_dq: bool, variant: int = 0) -> Kernel:
                     acc = wgmma(acc, left, do_tile)
                 else:
                     acc = wgmma(acc, left, q_tile)
-                if not form.functions and dq is not None and wg == 0:
-                    add(dq, part, at_before)
+                if not form.functions and wg == 0:
+                    add(dq, part, at_before, turns, turn)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)
                 if wg == 0:
                     barrier_arrive(do_free)
                 else:
                     barrier_arrive(q_free)
-                if dq is not None:
-                    at_before = line_of(cta, stats, h, step * STEP, depth)
-                    at_before = at_before + (rank * 2 + wg) * LINES
-            if dq is not None:
-                barrier_wait(landed)
-                rest = received.T[...]
-                part = wgmma(None, slopes.T, k_part)
-                part = wgmma(part, rest, k_rest)
-                add(dq, wgmma_wait(part), at_before)
+                at_before, turn = line_of(cta, stats, h, step * STEP, depth), number
+                at_before = at_before + (rank * 2 + wg) * LINES
+            barrier_wait(landed)
+            rest = received.T[...]
+            part = wgmma(None, slopes.T, k_part)
+            part = wgmma(part, rest, k_rest)
+            add(dq, wgmma_wait(part), at_before, turns, turn)
         if wg == 0:
             store(dv, cta, row, acc)
         else:
             store(dk, cta, row, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
-
-
-QUERIES = {64: (3, 96, (3, 2)), 128: (2, 64, (3, 2)), 256: (2, 32, (2, 2))}
-"""depth -> (warpgroups, keys of a step, slots of K and V) of `of_queries`"""
-
-
-def queries_and_keys(form: Form) -> tuple[int, int, tuple[int, int]]:
-    """Return the row of `QUERIES` for a form. Functions need registers."""
-    return QUERIES[max(form.depth, 128) if form.functions else form.depth]
-
-
-@functools.cache
-def of_queries(form: Form) -> Kernel:
-    """Return the kernel of dq. Each warpgroup has 64 queries and loops over blocks of keys."""
-    depth, place, (weights, slopes) = form.depth, form.place, scores(form)
-    wgs, n, (slots, slots_of_v) = queries_and_keys(form)
-    rows = 64 * wgs
-    rows_of_q, keys_of_k = form.block(rows), form.block(n)
-
-    @numpipe_kernel(
-        grid=lambda q: cdiv(q.shape[form.positions], rows) * q.shape[form.heads] * q.shape[0],
-        num_compute_wgs=wgs,
-        wg_axis="wg",
-        memory_registers=40 if form.mask is not None else 24,
-        without=form.absent,
-        compiler_params=CompilerParams(approx_math=True),
-    )
-    def attention_gradient_of_queries(
-        q,
-        k,
-        v,
-        grad,
-        stats,
-        delta,
-        blocks,
-        score_0,
-        score_1,
-        score_2,
-        mask_0,
-        mask_1,
-        mask_2,
-        seeds,
-        dq,
-        *,
-        scale,
-        diagonal,
-    ):
-        queries, keys, heads = q.shape[form.positions], k.shape[form.positions], q.shape[form.heads]
-        tiles = cdiv(queries, rows)
-        head, i = program_id(0) // tiles, program_id(0) % tiles
-        if form.causal:  # the longest first
-            i = tiles - 1 - i
-        b, h = head // heads, head % heads
-        hk, first = h * k.shape[form.heads] // heads, i * rows + axis_index("wg") * 64
-        last = min(keys, max(0, (i + 1) * rows + diagonal)) if form.causal else keys
-        # keys that all queries see
-        whole = min(keys, max(0, i * rows + diagonal + 1)) if form.causal else keys
-        steps, parts = cdiv(last, n), 0
-        if blocks is not None:
-            bm, hm = b % blocks.shape[0], h % blocks.shape[1]
-            parts = blocks[bm, hm, i, 0]
-            steps = parts + blocks[bm, hm, i, 1]
-
-        def block(j):
-            return j if blocks is None else nth(blocks, bm, hm, i, j)
-
-        # a score function would read its arrays outside
-        beyond = form.score is not None and first + 64 > queries
-        own, mine = ds(axis_index("wg") * 64, 64), ds(first, 64)
-        offset = layout_cast(stats[b, h, mine], "column")[:, None]
-        total = layout_cast(delta[b, h, mine], "column")[:, None]
-        acc = zeros((64, depth), np.float32)
-        queries_of = pipeline(
-            grid=(1,), in_specs=(BlockSpec(rows_of_q, lambda _: place(b, h, i, 0)),) * 2
-        )
-
-        def matrix(count, delay):
-            return BlockSpec(
-                keys_of_k,
-                lambda j: place(b, hk, block(j), 0),
-                buffer_count=count,
-                delay_release=delay,
-            )
-
-        main = pipeline(grid=(steps,), in_specs=(matrix(slots, slots - 2), matrix(slots_of_v, 0)))
-        for _, (q_tile, do_tile) in queries_of(q, grad):
-            for (j,), (k_tile, v_tile) in main(k, v):
-                s = wgmma(None, q_tile.at[own, :], k_tile.T)
-                dp = wgmma(None, do_tile.at[own, :], v_tile.T)
-                s = wgmma_wait(s)
-                column = block(j) * n
-                p, slope = weights(
-                    s,
-                    offset,
-                    j < parts or column + n > whole or beyond,
-                    b,
-                    h,
-                    (iota(64) + first)[:, None],
-                    (iota(n) + column)[None, :],
-                    (queries, keys, heads, diagonal, scale),
-                    (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
-                )
-                dp = wgmma_wait(dp)
-                grad_s = slopes(p, dp, total, slope)
-                acc = wgmma(acc, grad_s.astype(q.dtype), k_tile)
-        dq[place(b, h, mine, ds(0, depth))] = (acc * scale).astype(dq.dtype)
-
-    return attention_gradient_of_queries  # type: ignore[no-any-return]
 
 
 def launch_gradients(
@@ -876,9 +718,7 @@ def launch_gradients(
     of_k: tuple = (),
     of_q: tuple = (),
     of_functions: Sequence[ArrayInfo] = (),
-    variant: int | None = None,
 ) -> None:
-    variant = VARIANT if variant is None else variant
     """Compute dq, dk and dv from the operands and results of `attention_backward`. `of_k` and
     `of_q` are the lists of the tiles of keys and queries, and their numbers, if there is a list;
     `of_functions` are the arrays of the form's functions."""
@@ -888,32 +728,26 @@ def launch_gradients(
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     queries, keys = q.shape[form.positions], k.shape[form.positions]
-    ordered = deterministic and not form.functions and form.depth <= 128 and variant > 0
-    deterministic = form.functions or (deterministic and not ordered)
     places = (of_q[0].shape[0] if form.ranges else cdiv(queries, BLOCK)) * BLOCK
     stats, delta = (allocated(q, (batches, heads, places), place, np.float32) for _ in range(2))
     lines = batches * heads * places * form.depth // 32
-    dq_total = () if deterministic else (allocated(q, (lines, 32), place, np.float32),)
+    total = allocated(q, (lines, 32), place, np.float32)
+    turns = [allocated(q, (lines // HALF,), place, np.int32)] if deterministic else []
     of_lse = () if grad_lse is None else (grad_lse,)
-    absent = ["grad_lse"] * (grad_lse is None) + ["dq"] * deterministic + ["turns"] * (not ordered)
-    turns = (allocated(q, (lines // 64,), place, np.int32),) if ordered else ()
-    prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, *dq_total, *turns, **place)
+    absent = ["grad_lse"] * (grad_lse is None) + ["turns"] * (not deterministic)
+    prepare(form, *absent)(o, lse, grad, *of_lse, *of_q, stats, delta, total, *turns, **place)
     # beyond these, the mask hides all or nothing
     diagonal = max(-queries, min(diagonal, keys))
-    scalars = {"scale": scale, "diagonal": diagonal, **place}
     # of one head of queries: a CTA loops over those that share its keys
     bytes_of_head = max(1, 8 * queries * depth)
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
-    read = q, k, v, grad, stats, delta
-    if keys and form.functions:
-        launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
-    elif keys:
-        run = of_keys(form, not deterministic, variant if ordered else 0)
-        log2 = scale * math.log2(math.e)
-        run(*read, *of_k, *dq_total, *turns, dk, dv, group=group, scale_log2=log2, **scalars)
-    if deterministic:
-        wgs, n, _ = queries_and_keys(form)
-        lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
-        of_queries(form)(*read, *lists, *of_functions, dq, **scalars)
-    else:
-        convert(form)(*dq_total, *of_q, dq, scale=scale, **place)
+    if keys:
+        seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
+        of_keys(form, deterministic)(
+            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
+            scale=scale,
+            diagonal=diagonal,
+            group=group,
+            **place,
+        )
+    convert(form)(total, *of_q, dq, scale=scale, **place)

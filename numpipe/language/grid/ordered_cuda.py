@@ -1,3 +1,5 @@
+"""Turns of CTAs on the GPU: a count in global memory for each."""
+
 from __future__ import annotations
 
 from typing import Any
@@ -7,29 +9,29 @@ from ...core.numba import I32
 from ...core.op import cuda_meaning
 from . import ordered as source
 
-_POLL = """{ .reg .pred p; .reg .b32 seen; setp.le.s32 p, $1, 0; @p bra OUT; setp.ge.s32 p, $2, 8388608; @p bra OUT;
-AGAIN: ld.acquire.gpu.global.b32 seen, [$0]; setp.lt.s32 p, seen, $1; @p bra AGAIN;
-OUT: }"""
-_RAISE = """{ .reg .pred p; setp.ge.s32 p, $2, 8388608; @p bra OUT;
-red.release.gpu.global.add.s32 [$0], $1;
-OUT: }"""
+# $0 the turn, $1 n, $2 whether it is in the array
+POLL = """{ .reg .pred there, p; .reg .b32 seen; setp.ne.b32 there, $2, 0;
+AGAIN: @there ld.acquire.gpu.global.b32 seen, [$0]; setp.lt.and.s32 p, seen, $1, there;
+@p bra AGAIN; }"""
+RELEASE = """{ .reg .pred there; .reg .b32 next; setp.ne.b32 there, $2, 0; add.s32 next, $1, 1;
+@there st.release.gpu.global.b32 [$0], next; }"""
 
 
-def _at(builder: Any, counter: Any, value: Any, count: Any) -> Any:
-    view = builder.fields(counter, value)
-    index = builder.extract_value(view.start, 0)
-    ref = builder.fields(counter.ref, view.ref)
+def _emit(what: str, statement: str, np_: Any, turn: Any) -> Any:
+    source.check(what, turn)
+    builder, args = yield nb.types.void(np_, turn, I32)
+    view = builder.fields(turn, args[1])
+    ref, index = builder.fields(turn.ref, view.ref), builder.extract_value(view.start, 0)
+    there = builder.icmp_unsigned("<", index, builder.extract_value(ref.shape, 0))
     at = builder.add(ref.pointer, builder.shl(builder.zext(index, nb.i64), 2))
-    return [at, count, index]
+    builder.emit_asm(nb.void, [at, args[2], builder.zext(there, nb.i32)], statement)
 
 
 @cuda_meaning(source.poll)
-def _poll(np_: Any, counter: Any, count: Any) -> Any:
-    builder, args = yield nb.types.void(np_, counter, I32)
-    builder.emit_asm(nb.void, _at(builder, counter, args[1], args[2]), _POLL)
+def _poll(np_: Any, turn: Any, n: Any) -> Any:
+    yield from _emit("numpipe.await_turn", POLL, np_, turn)
 
 
 @cuda_meaning(source.release)
-def _release(np_: Any, counter: Any, add: Any) -> Any:
-    builder, args = yield nb.types.void(np_, counter, I32)
-    builder.emit_asm(nb.void, _at(builder, counter, args[1], args[2]), _RAISE)
+def _release(np_: Any, turn: Any, n: Any) -> Any:
+    yield from _emit("numpipe.pass_turn", RELEASE, np_, turn)
