@@ -166,6 +166,7 @@ def convert(form: Form) -> Kernel:
     return attention_gradient_converted  # type: ignore[no-any-return]
 
 
+VARIANT = 1
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
 
@@ -299,6 +300,17 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
 
 
 @function
+def add_late(dq, part, at, turns, turn):
+    await_turn(turns.at[at // HALF], turn)
+    atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
+
+
+@function
+def pass_late(turns, at, turn):
+    pass_turn(turns.at[at // HALF], turn)
+
+
+@function
 def add(dq, part, at, turns, turn):
     """Add 64 x 64 elements to dq, from row `at` in register order, in turn if there are `turns`."""
     if turns is not None:
@@ -421,6 +433,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before, turn, adder = 0, 2, 1, OUTSIDE, 0, 0
+            at_added, turn_added = OUTSIDE, 0
             k_part = k_tile if by_turns else k_tile.at[:, own]
             exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
@@ -435,6 +448,9 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
+                if ordered == 2:
+                    if not by_turns or before == wg:
+                        pass_late(turns, at_added, turn_added)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 block, masked, number = step_of(cta, blocks, i)
@@ -476,15 +492,25 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 dk_acc = wgmma_wait(dk_acc)
                 barrier_arrive(q_free)
                 if not by_turns:
-                    add(dq, wgmma_wait(part), at_before, turns, turn)
+                    if ordered == 2:
+                        add_late(dq, wgmma_wait(part), at_before, turns, turn)
+                    else:
+                        add(dq, wgmma_wait(part), at_before, turns, turn)
                 elif adder == wg:
                     late = wgmma(None, exchanged.at[before].T, k_part)
-                    add(dq, wgmma_wait(late), at_before, turns, turn)
+                    if ordered == 2:
+                        add_late(dq, wgmma_wait(late), at_before, turns, turn)
+                    else:
+                        add(dq, wgmma_wait(late), at_before, turns, turn)
+                at_added, turn_added = at_before, turn
                 at_before, turn = line_of(cta, stats, h, block * n, depth), number
                 at_before = at_before + (0 if by_turns else wg * LINES)
                 adder = 0 if adder == wgs - 1 else adder + 1
                 now, before, last = last, now, before
             barrier_wait(written.at[before])
+            if ordered == 2:
+                if not by_turns or before == wg:
+                    pass_late(turns, at_added, turn_added)
             if not by_turns or adder == wg:
                 rest = wgmma(None, exchanged.at[before].T, k_part)
                 add(dq, wgmma_wait(rest), at_before, turns, turn)
@@ -743,7 +769,7 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        of_keys(form, deterministic)(
+        of_keys(form, VARIANT if deterministic and form.depth <= 128 else deterministic)(
             *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
             scale=scale,
             diagonal=diagonal,
