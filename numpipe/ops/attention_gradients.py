@@ -27,7 +27,7 @@ from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.grid.ordered import await_turn, pass_turn
+from ..language.grid.cta_turns import await_turn, pass_turn
 from ..language.memory.copies import commit_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -37,6 +37,7 @@ from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.tiles.atomics import atomic_add
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
+from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
 from ..language.tiles.refs import ds
 from ..language.tiles.register_order import from_register_order, to_register_order
@@ -47,8 +48,7 @@ from ..plan.context import axis_index, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form
-from .attention_function_gradients import STEP, scores
-from .attention_functions import visible_blocks
+from .attention_functions import caller, kept, visible_blocks
 from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
 
@@ -166,14 +166,69 @@ def convert(form: Form) -> Kernel:
     return attention_gradient_converted  # type: ignore[no-any-return]
 
 
-VARIANT = 1
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
+STEP = 64
+"""queries of a step of the kernels of keys, and keys of a CTA of `of_keys_wide`"""
 
 
 def keys_of(form: Form) -> int:
     """Return the number of keys of a CTA of `of_keys`, or of a cluster of two."""
     return 192 if form.depth == 64 and not form.functions else 128
+
+
+@functools.cache
+def scores(form: Form) -> tuple[Function, Function, Function]:
+    """Return three kernel functions for a block of queries and 64 keys, which are rows: of (P,
+    slope) for the products, the weights and the derivatives of the scores; of dS for P, dP and
+    slope; and of which weights dropout keeps. P is negative where a weight is dropped."""
+    of, slope_of = (
+        each and caller("score", each, form.arrays[0]) for each in (form.score, form.slope)
+    )
+    mask_of = form.mask and caller("mask", form.mask, form.arrays[1])
+
+    @function
+    def keeps(seeds, cta, h, heads, query, own):
+        row, column = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
+        return kept(seeds, form.dropped, cta.b * heads + h, row, column)
+
+    @function
+    def weights(s, stats, cta, h, query, own, masked, sizes, arrays):
+        queries, keys, heads, scale = sizes
+        score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
+        factor, slope = scale * math.log2(math.e), 1.0
+        if form.functions:
+            row, column = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
+            i, j = row, column
+        if masked:
+            # a first query for each key: a last key for each query takes more registers
+            key = iota(64) + own
+            begin = np.where(
+                key < cta.end_row - cta.row, key + (cta.least - query) if form.causal else 0, STEP
+            )
+            if form.functions:
+                i, j = np.minimum(row, queries - 1), np.minimum(column, keys - 1)
+        if of is not None and slope_of is not None:
+            s, factor = s * scale, math.log2(math.e)
+            # 16 bits: half of the registers until dP is known
+            slope = slope_of(s, cta.b, h, i, j, score_0, score_1, score_2).astype(np.float16)
+            s = of(s, cta.b, h, i, j, score_0, score_1, score_2)
+        if masked:
+            if mask_of is not None:
+                s = np.where(mask_of(cta.b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
+            s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
+        p = np.exp2(fma(s, factor, -stats))
+        if form.dropout:
+            p = np.where(keeps(seeds, cta, h, heads, query, own), p, -p)
+        return p, slope
+
+    @function
+    def slopes(p, dp, total, slope):
+        if form.dropout:
+            dp, p = np.where(p > 0.0, dp * form.share, 0.0), np.abs(p)
+        return p * (dp - total) * slope.astype(np.float32)
+
+    return weights, slopes, keeps
 
 
 class Work(NamedTuple):
@@ -300,17 +355,6 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
 
 
 @function
-def add_late(dq, part, at, turns, turn):
-    await_turn(turns.at[at // HALF], turn)
-    atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
-
-
-@function
-def pass_late(turns, at, turn):
-    pass_turn(turns.at[at // HALF], turn)
-
-
-@function
 def add(dq, part, at, turns, turn):
     """Add 64 x 64 elements to dq, from row `at` in register order, in turn if there are `turns`."""
     if turns is not None:
@@ -433,7 +477,6 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
             now, before, last, at_before, turn, adder = 0, 2, 1, OUTSIDE, 0, 0
-            at_added, turn_added = OUTSIDE, 0
             k_part = k_tile if by_turns else k_tile.at[:, own]
             exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
@@ -448,9 +491,6 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
-                if ordered == 2:
-                    if not by_turns or before == wg:
-                        pass_late(turns, at_added, turn_added)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 block, masked, number = step_of(cta, blocks, i)
@@ -492,25 +532,15 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 dk_acc = wgmma_wait(dk_acc)
                 barrier_arrive(q_free)
                 if not by_turns:
-                    if ordered == 2:
-                        add_late(dq, wgmma_wait(part), at_before, turns, turn)
-                    else:
-                        add(dq, wgmma_wait(part), at_before, turns, turn)
+                    add(dq, wgmma_wait(part), at_before, turns, turn)
                 elif adder == wg:
                     late = wgmma(None, exchanged.at[before].T, k_part)
-                    if ordered == 2:
-                        add_late(dq, wgmma_wait(late), at_before, turns, turn)
-                    else:
-                        add(dq, wgmma_wait(late), at_before, turns, turn)
-                at_added, turn_added = at_before, turn
+                    add(dq, wgmma_wait(late), at_before, turns, turn)
                 at_before, turn = line_of(cta, stats, h, block * n, depth), number
                 at_before = at_before + (0 if by_turns else wg * LINES)
                 adder = 0 if adder == wgs - 1 else adder + 1
                 now, before, last = last, now, before
             barrier_wait(written.at[before])
-            if ordered == 2:
-                if not by_turns or before == wg:
-                    pass_late(turns, at_added, turn_added)
             if not by_turns or adder == wg:
                 rest = wgmma(None, exchanged.at[before].T, k_part)
                 add(dq, wgmma_wait(rest), at_before, turns, turn)
@@ -769,7 +799,7 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        of_keys(form, VARIANT if deterministic and form.depth <= 128 else deterministic)(
+        of_keys(form, deterministic)(
             *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
             scale=scale,
             diagonal=diagonal,

@@ -72,7 +72,7 @@ from .regions import Place, Region, bounds, overlap, settle
 from .state import SM, Access, WaitReason, Warpgroup
 
 IN_TURN = "add in turn"
-"""Additions of CTAs that wait for each other (`grid.ordered`)."""
+"""Additions of CTAs that wait for each other (`grid.cta_turns`)."""
 _FIRST = np.iinfo(np.int32).max
 """Code of the first access that is remembered. Later accesses have smaller codes, so a maximum is
 the earliest access, and 0 means none."""

@@ -325,7 +325,7 @@ class Warpgroup(Warps):
         self.time = 0
         self.blocked: WaitReason | None = None
         self.in_turn = False
-        """Whether it is its CTA's turn to add to global memory (`grid.ordered`)."""
+        """Whether it is its CTA's turn to add to global memory (`grid.cta_turns`)."""
         self.ready = False
         self.last_note: Note = "", {}
         self.last_wait: tuple[str, int, int] | None = None

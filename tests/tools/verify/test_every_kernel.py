@@ -184,19 +184,19 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         {
             "attend",
             "attend_short",
-            "attention_gradient_of_queries",
+            "attention_gradient_converted",
             "attention_gradient_sums",
-            "attention_function_gradients",
+            "attention_gradients",
             "attention_mask_flags",
             "attention_mask_lists",
             "attention_mask_order",
+            "attention_mask_steps",
         },
     ),
     "gradients of ops.attention": (
         attention_gradients,
         {
             "attention_gradient_converted",
-            "attention_gradient_of_queries",
             "attention_gradient_sums",
             "attention_gradients",
             "wide_attention_gradients",

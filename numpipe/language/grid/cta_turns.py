@@ -15,7 +15,7 @@ few CTAs run at once.
 
     await_turn   one lane    ld.acquire.gpu, repeated until the count is n
                  all         named barrier: what this lane has observed, all lanes may read
-    pass_turn    all         named barrier: the additions of all lanes come before what one does next
+    pass_turn    all         named barrier: the additions of all lanes come before the release
                  one lane    st.release.gpu of n + 1
 
 A release waits until all that the CTA has stored has arrived (some 700 cycles), which other
@@ -35,8 +35,6 @@ from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, special
 from ...plan.context import Context, only_if
 from ..tiles.array_views import GmemView
-
-__all__ = ["await_turn", "pass_turn"]
 
 
 @helper(context=True)

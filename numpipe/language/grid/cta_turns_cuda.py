@@ -7,7 +7,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.numba import I32
 from ...core.op import cuda_meaning
-from . import ordered as source
+from . import cta_turns as source
 
 # $0 the turn, $1 n, $2 whether it is in the array
 POLL = """{ .reg .pred there, p; .reg .b32 seen; setp.ne.b32 there, $2, 0;
@@ -19,6 +19,7 @@ RELEASE = """{ .reg .pred there; .reg .b32 next; setp.ne.b32 there, $2, 0; add.s
 
 def _emit(what: str, statement: str, np_: Any, turn: Any) -> Any:
     source.check(what, turn)
+    np_.unit.takes_turns = True
     builder, args = yield nb.types.void(np_, turn, I32)
     view = builder.fields(turn, args[1])
     ref, index = builder.fields(turn.ref, view.ref), builder.extract_value(view.start, 0)
