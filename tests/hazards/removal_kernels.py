@@ -265,6 +265,7 @@ for name, form, queries, keys, ordered in (
     ("keys of depth 128", Form(128, causal=True), 256, 128, False),
     ("wide keys of depth 256", Form(256, causal=True), 256, 128, False),
     ("with functions", FORM, 256, 256, False),
+    ("wide keys with functions", replace(FORM, depth=256), 256, 256, False),
     ("in turn", Form(128), 128, 256, True),
 ):
     steps = np.array([[[[2, 0, 3, 0, 0], [2, 3 + 65536, 5, 0, 0]]]], np.int32)
