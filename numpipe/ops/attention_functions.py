@@ -6,11 +6,12 @@ kernel                      computes
 `classify`                  the mask for all pairs of positions, and a flag for each block of
                             queries and keys: `NOTHING`, `PART` or `ALL` of it is visible
 `attention_mask_lists`      for each row of flags, a list of the visible blocks, `PART` first
+`attention_mask_steps`      for each row of flags of keys, a list for the gradients
 `attention_mask_order`      the order of the rows, the longest list first
 ==========================  ========================================================================
 
 The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
-mask again where a part of a block is visible. A row of the lists has the numbers of blocks with
+mask again where a part of a block is visible. A row of the first lists has the numbers of blocks with
 `PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
 """
 

@@ -6,9 +6,8 @@ dS = P * (dO V^T - sum(dO * O)), the gradients are::
     dV = P^T dO        dK = scale * dS^T Q        dQ = scale * dS K
 
 Three kernels compute them: `prepare` the sums of dO * O, `of_keys` all three products in one pass
-over the queries, and `convert` rounds dQ, to which CTAs have added in float32 in any order.
-If that order must be fixed, `of_keys` leaves dQ out, and `of_queries` computes P and dS again. So
-it does with score and mask functions (`attention_function_gradients`).
+over the queries, and `convert` rounds dQ, to which CTAs have added in float32: in any order, or in
+turn (`grid.cta_turns`), so that the bits are the same in each run.
 """
 
 # tiles in kernels have no types
@@ -242,6 +241,7 @@ class Work(NamedTuple):
               `delta` and dq
     steps     the number of blocks that see some of the keys; those from `whole` on see all
     entry     the block that the loop begins with; `direction` is 1 or -1
+    number    the number of the keys' block in its sequence
     """
 
     there: Any
@@ -261,8 +261,9 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, ordered: bool = False) -> Function:
-    """Return the kernel function of the `Work` of a CTA's keys."""
+def work(form: Form, ordered: bool) -> Function:
+    """Return the kernel function of the `Work` of a CTA's keys. If CTAs add to dQ in turn
+    (`ordered`), all go down."""
     size = keys_of(form)
 
     @function
@@ -384,7 +385,7 @@ def stored(form: Form) -> Function:
 
 @functools.cache
 def of_keys(form: Form, ordered: bool = False) -> Kernel:
-    """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
+    """Return the kernel of dK, dV and of what is added to dq / scale, in turn if `ordered`.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
     share its keys, so that CTAs at the same block read the same data and add to the same part of dQ
@@ -396,7 +397,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
 
     At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
     is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
-    half of the columns of dQ.
+    half of the columns of dQ. With functions, there are two at depth 64, too.
     """
     if form.depth > 128:
         return of_keys_wide(form, ordered)
