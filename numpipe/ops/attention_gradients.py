@@ -199,14 +199,8 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
         if form.functions:
             row, column = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
             i, j = row, column
-        if masked:
-            # a first query for each key: a last key for each query takes more registers
-            key = iota(64) + own
-            begin = np.where(
-                key < cta.end_row - cta.row, key + (cta.least - query) if form.causal else 0, STEP
-            )
-            if form.functions:
-                i, j = np.minimum(row, queries - 1), np.minimum(column, keys - 1)
+        if form.functions and masked:
+            i, j = np.minimum(row, queries - 1), np.minimum(column, keys - 1)
         if of is not None and slope_of is not None:
             s, factor = s * scale, math.log2(math.e)
             # 16 bits: half of the registers until dP is known
@@ -215,6 +209,9 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
         if masked:
             if mask_of is not None:
                 s = np.where(mask_of(cta.b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
+            # a first query for each key: a last key for each query takes more registers
+            key, left = iota(64) + own, cta.end_row - cta.row
+            begin = np.where(key < left, key + (cta.least - query) if form.causal else 0, STEP)
             s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
