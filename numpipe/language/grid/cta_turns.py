@@ -28,6 +28,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from ...core.lanes import one_lane
 from ...core.machine import current
 from ...core.op import called, helper, op
@@ -96,3 +98,13 @@ def release(np_: Context, turn: GmemView, n: Any) -> None:
     (i,), flags = turn.start, turn.ref.array
     if i < flags.shape[0]:
         current().gmem_signal(flags, i, f"turn {n + 1} of {turn.ref.name}[{i}]", turn=int(n))
+
+
+@op(context=True)
+def peek(np_: Context, turn: GmemView) -> Any:
+    return np.int32(0)
+
+
+@op(context=True)
+def spin(np_: Context, turn: GmemView, n: Any, seen: Any) -> None:
+    pass
