@@ -26,7 +26,7 @@ from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.grid.cta_turns import await_turn, pass_turn, peek, spin
+from ..language.grid.cta_turns import await_turn, pass_turn
 from ..language.memory.copies import commit_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -165,7 +165,6 @@ def convert(form: Form) -> Kernel:
     return attention_gradient_converted  # type: ignore[no-any-return]
 
 
-VARIANT = 1
 OUTSIDE = 1 << 30
 """a row beyond those of dQ in register order"""
 STEP = 64
@@ -354,33 +353,13 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
 
 
 @function
-def peek_at(turns, at):
-    return peek(turns.at[at // HALF])
-
-
-@function
-def spin_at(turns, at, turn, seen):
-    spin(turns.at[at // HALF], turn, seen)
-
-
-@function
-def plain(dq, part, at):
-    atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
-
-
-@function
-def pass_late(turns, at, turn):
-    pass_turn(turns.at[at // HALF], turn)
-
-
-@function
-def add(dq, part, at, turns, turn):
+def add(dq, part, at, turns, turn, allowed, added):
     """Add 64 x 64 elements to dq, from row `at` in register order, in turn if there are `turns`."""
     if turns is not None:
-        await_turn(turns.at[at // HALF], turn)
+        await_turn(turns.at[at // HALF], turn, allowed)
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
     if turns is not None:
-        pass_turn(turns.at[at // HALF], turn)
+        pass_turn(turns.at[at // HALF], turn, added)
 
 
 @functools.cache
@@ -433,7 +412,9 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
-        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
+        compiler_params=CompilerParams(
+            approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
+        ),
     )
     def attention_gradients(
         q,
@@ -482,6 +463,8 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         exchanged = scratch(SMEM((3, size, n), q.dtype))
         written = scratch(Barrier(num_arrivals=wgs, num_barriers=3))
         started = scratch(Barrier(num_arrivals=1, num_barriers=wgs - 1))
+        may_add, has_added = scratch((Barrier(num_barriers=wgs), Barrier(num_barriers=wgs)))
+        allowed, added = may_add.at[wg], has_added.at[wg]
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
@@ -495,11 +478,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         for _, (k_tile, v_tile) in kv(k, v):
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
-            now, before, last, at_before, turn, adder = 0, 2, 1, OUTSIDE, 0, 0
-            at_added, turn_added = OUTSIDE, 0
-            if ordered == 8 and cta.number > 0:
-                ahead = line_of(cta, stats, 0, step_of(cta, blocks, min(cta.steps - 1, 3))[0] * n, depth)
-                spin_at(turns, ahead, cta.number, 0)
+            now, before, last, at_before, turn, adder = 0, 2, 1, OUTSIDE, cta.number, 0
             k_part = k_tile if by_turns else k_tile.at[:, own]
             exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
@@ -513,13 +492,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
-                seen = 0
                 s = wgmma(None, k_own, q_tile.T)
-                if ordered in (6, 7, 8, 9):
-                    seen = peek_at(turns, at_before)
-                if ordered == 6:
-                    if not by_turns or before == wg:
-                        pass_late(turns, at_added, turn_added)
                 s = wgmma_wait(s)
                 barrier_wait(stats_ready)
                 block, masked, number = step_of(cta, blocks, i)
@@ -543,9 +516,6 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 weighed = np.maximum(p, 0.0) * form.share if form.dropout else p
                 if not by_turns:
                     dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
-                if ordered in (7, 8, 9):
-                    if not by_turns or before == wg:
-                        pass_late(turns, at_added, turn_added)
                 dp = wgmma_wait(dp)
                 grad_s = slopes(p, dp, delta_tile[...][None, :], slope).astype(q.dtype)
                 if by_turns:  # only now: registers do not suffice for both products
@@ -564,50 +534,18 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 dk_acc = wgmma_wait(dk_acc)
                 barrier_arrive(q_free)
                 if not by_turns:
-                    if ordered in (6, 7, 8, 9):
-                        part = wgmma_wait(part)
-                        if ordered != 9:
-                            spin_at(turns, at_before, turn, seen)
-                        plain(dq, part, at_before)
-                    elif ordered == 3:
-                        plain(dq, wgmma_wait(part), at_before)
-                    elif ordered == 4:
-                        plain(dq, wgmma_wait(part), at_before)
-                        pass_late(turns, at_before, turn)
-                    else:
-                        add(dq, wgmma_wait(part), at_before, turns, turn)
+                    add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
                 elif adder == wg:
                     late = wgmma(None, exchanged.at[before].T, k_part)
-                    if ordered in (6, 7, 8, 9):
-                        late = wgmma_wait(late)
-                        if ordered != 9:
-                            spin_at(turns, at_before, turn, seen)
-                        plain(dq, late, at_before)
-                    elif ordered == 3:
-                        plain(dq, wgmma_wait(late), at_before)
-                    elif ordered == 4:
-                        plain(dq, wgmma_wait(late), at_before)
-                        pass_late(turns, at_before, turn)
-                    else:
-                        add(dq, wgmma_wait(late), at_before, turns, turn)
-                at_added, turn_added = at_before, turn
+                    add(dq, wgmma_wait(late), at_before, turns, turn, allowed, added)
                 at_before, turn = line_of(cta, stats, h, block * n, depth), number
                 at_before = at_before + (0 if by_turns else wg * LINES)
                 adder = 0 if adder == wgs - 1 else adder + 1
                 now, before, last = last, now, before
             barrier_wait(written.at[before])
-            if ordered in (6, 7, 8, 9):
-                if not by_turns or before == wg:
-                    pass_late(turns, at_added, turn_added)
             if not by_turns or adder == wg:
                 rest = wgmma(None, exchanged.at[before].T, k_part)
-                if ordered in (4, 9):
-                    plain(dq, wgmma_wait(rest), at_before)
-                    pass_late(turns, at_before, turn)
-                elif ordered == 3:
-                    plain(dq, wgmma_wait(rest), at_before)
-                else:
-                    add(dq, wgmma_wait(rest), at_before, turns, turn)
+                add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, blocks, diagonal, group, program_id(0))
         store(dk, done, done.row + wg * 64, dk_acc * scale)
@@ -642,7 +580,9 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
-        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
+        compiler_params=CompilerParams(
+            approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
+        ),
     )
     def wide_attention_gradients(
         q,
@@ -709,6 +649,8 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         weights = scratch(SMEM((STEP, STEP), np.float32))
         slopes, received = scratch((SMEM((STEP, STEP), q.dtype), SMEM((STEP, STEP), q.dtype)))
         weighed, written = scratch((Barrier(num_arrivals=2), Barrier(num_arrivals=1)))
+        may_add, has_added = scratch((Barrier(num_barriers=2), Barrier(num_barriers=2)))
+        allowed, added = may_add.at[wg], has_added.at[wg]
         landed, free = scratch((Barrier(num_arrivals=1), ClusterBarrier("pair", num_arrivals=2)))
 
         def share(left):
@@ -721,7 +663,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
 
         acc = zeros((STEP, depth), np.float32)
         for _, (k_tile, v_tile, k_other) in kv(k, v, k):
-            at_before, turn = OUTSIDE, 0
+            at_before, turn = OUTSIDE, cta.number
             k_part = k_tile.at[:, ds(rank * half + wg * 64, 64)]
             k_rest = k_other.at[:, ds(wg * 64, 64)]
             # the first step adds zeros outside of dq
@@ -755,7 +697,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
                     barrier_arrive(delta_free)
                     if form.functions:
                         part = wgmma_wait(part)
-                        add(dq, part, at_before, turns, turn)
+                        add(dq, part, at_before, turns, turn, allowed, added)
                     x, slope = weigh(
                         x,
                         stats_tile[...][None, :],
@@ -777,7 +719,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
                 else:
                     barrier_arrive(stats_free)
                     part = wgmma_wait(part)
-                    add(dq, part, at_before, turns, turn)
+                    add(dq, part, at_before, turns, turn, allowed, added)
                     # all warps have read dS
                     barrier_arrive(weighed)
                     barrier_wait(weighed)
@@ -806,7 +748,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
                 else:
                     acc = wgmma(acc, left, q_tile)
                 if not form.functions and wg == 0:
-                    add(dq, part, at_before, turns, turn)
+                    add(dq, part, at_before, turns, turn, allowed, added)
                 barrier_wait(written)
                 acc = wgmma_wait(acc)
                 if wg == 0:
@@ -819,11 +761,13 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
             rest = received.T[...]
             part = wgmma(None, slopes.T, k_part)
             part = wgmma(part, rest, k_rest)
-            add(dq, wgmma_wait(part), at_before, turns, turn)
+            add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
+        # computed again, after the loop: values and addresses kept from before it would be spilled
+        done = work_of(q, k, table, count, blocks, diagonal, group, program_id(0) // 2)
         if wg == 0:
-            store(dv, cta, row, acc)
+            store(dv, done, done.row + rank * STEP, acc)
         else:
-            store(dk, cta, row, acc * scale)
+            store(dk, done, done.row + rank * STEP, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
@@ -863,7 +807,7 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        of_keys(form, VARIANT if deterministic and form.depth <= 128 else deterministic)(
+        of_keys(form, deterministic)(
             *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
             scale=scale,
             diagonal=diagonal,

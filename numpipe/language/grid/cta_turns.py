@@ -2,9 +2,9 @@
 
 ::
 
-    numpipe.await_turn(turns.at[i], n)  # n CTAs have passed turn i on
+    numpipe.await_turn(turns.at[i], n, allowed)  # n CTAs have passed turn i on
     numpipe.atomic_add(total.at[ds(i * 64, 64), ds(0, 64)], tile)
-    numpipe.pass_turn(turns.at[i], n)
+    numpipe.pass_turn(turns.at[i], n, added)
 
 A turn is an int32 in global memory that an earlier kernel set to 0, and that counts how often it
 has been passed on. CTAs with the same turn have different n, from 0 on without gaps. A CTA may only
@@ -13,13 +13,13 @@ few CTAs run at once.
 
 ::
 
-    await_turn   one lane    ld.acquire.gpu, repeated until the count is n
-                 all         named barrier: what this lane has observed, all lanes may read
-    pass_turn    all         named barrier: the additions of all lanes come before the release
-                 one lane    st.release.gpu of n + 1
+    storing role   await_turn   ld.acquire.gpu, repeated until the count is n; arrive at `allowed`
+                   pass_turn    wait for `added`; st.release.gpu of n + 1
+    compute role   await_turn   wait for `allowed`
+                   pass_turn    arrive at `added`
 
-A release waits until all that the CTA has stored has arrived (some 700 cycles), which other
-warpgroups, or products in flight, should fill.
+Both take some 700 cycles, in which a warpgroup that computes would stand still. So warps next to the
+loading one do it (``CompilerParams(store_role=True)``), one for each compute warpgroup.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
 """
@@ -28,49 +28,62 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
-from ...core.lanes import one_lane
 from ...core.machine import current
 from ...core.op import called, helper, op
 from ...diagnostics.errors import SpecError
-from ...intrinsics import barrier, special
+from ...intrinsics import mbarrier
+from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context import Context, only_if
+from ..memory.phases import arrive, wait
 from ..tiles.array_views import GmemView
 
 
 @helper(context=True)
-def await_turn(np_, turn, n):  # type: ignore[no-untyped-def]
-    """Wait until a turn has been passed on n times: ``numpipe.await_turn(turns.at[i], n)``.
+def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
+    """Wait until a turn has been passed on n times:
+    ``numpipe.await_turn(turns.at[i], n, allowed)``.
 
-    turn  an element of an int32 array, which was 0 when the kernel began; elements outside the
-          array are not waited for
-    n     the number of CTAs that come before, which have smaller indices
+    turn     an element of an int32 array, which was 0 when the kernel began; elements outside the
+             array are not waited for
+    n        the number of CTAs that come before, which have smaller indices
+    allowed  a `Barrier` of this warpgroup with one arrival
 
     All later accesses of this warpgroup come after the wait. The additions between it and
-    `pass_turn` are in the order of the turns: their sum has the same bits in each run. In the
-    memory role it does nothing. On the simulated SM it raises PipelineDeadlock if the turn never
-    comes.
+    `pass_turn` are in the order of the turns: their sum has the same bits in each run. On the
+    simulated SM it raises PipelineDeadlock if the turn never comes.
     """
-    only_if(np_, "computes", _await, turn, n)
+    only_if(np_, "assists", allow, turn, n, allowed)
+    only_if(np_, "computes", await_barrier, allowed)
 
 
 @helper(context=True)
-def pass_turn(np_, turn, n):  # type: ignore[no-untyped-def]
-    """Pass a turn on, after all previous stores and additions of this warpgroup."""
-    only_if(np_, "computes", _pass, turn, n)
+def pass_turn(np_, turn, n, added):  # type: ignore[no-untyped-def]
+    """Pass a turn on, after all previous stores and additions of this warpgroup. `added` is a
+    `Barrier` of this warpgroup with one arrival."""
+    only_if(np_, "computes", arrive_at, added)
+    only_if(np_, "assists", pass_on, turn, n, added)
 
 
 @helper
-def _await(np_, turn, n):  # type: ignore[no-untyped-def]
-    one_lane(poll, np_, turn, n)
-    barrier.sync(1 + special.warpgroup_index(), 128)
+def allow(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
+    poll(np_, turn, n)
+    mbarrier.arrive_count(allowed.address, ARRIVALS_A_WARPGROUP)
 
 
 @helper
-def _pass(np_, turn, n):  # type: ignore[no-untyped-def]
-    barrier.sync(1 + special.warpgroup_index(), 128)
-    one_lane(release, np_, turn, n)
+def await_barrier(np_, allowed):  # type: ignore[no-untyped-def]
+    wait(allowed)
+
+
+@helper
+def arrive_at(np_, added):  # type: ignore[no-untyped-def]
+    arrive(added)
+
+
+@helper
+def pass_on(np_, turn, n, added):  # type: ignore[no-untyped-def]
+    wait(added)
+    release(np_, turn, n)
 
 
 def check(what: str, turn: Any) -> None:
@@ -98,13 +111,3 @@ def release(np_: Context, turn: GmemView, n: Any) -> None:
     (i,), flags = turn.start, turn.ref.array
     if i < flags.shape[0]:
         current().gmem_signal(flags, i, f"turn {n + 1} of {turn.ref.name}[{i}]", turn=int(n))
-
-
-@op(context=True)
-def peek(np_: Context, turn: GmemView) -> Any:
-    return np.int32(0)
-
-
-@op(context=True)
-def spin(np_: Context, turn: GmemView, n: Any, seen: Any) -> None:
-    pass
