@@ -385,6 +385,9 @@ class Machine(Protocol):
         """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it is set, then set it to 0
         unless it stays. `turn`: until it has this number."""
 
+    in_turn: bool
+    """Whether it is this warpgroup's turn to add to global memory (`grid.cta_turns`)."""
+
     # ---- other GPUs
     def gpu_begin(self) -> None:
         """Tell all GPUs that the launch on this one has begun, in one lane of it."""

@@ -167,10 +167,10 @@ def role_code(sass: Sass, who: Role) -> list[Instruction]:
     ``setmaxnreg`` to the cluster's barrier, if there is one.
 
     That barrier begins with a fence beyond the CTA. If CTAs load data that others have stored,
-    there are more such fences, one for each arrival.
+    there are more such fences, one for each arrival, and if they take turns.
     """
     starts = sass.find(r"USETMAXREG\." + ("TRY_ALLOC" if who.computes else "DEALLOC"))
-    end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] and sass.find("UCGABAR_ARV")[1:] else BEYOND
+    end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] else BEYOND
     return [i for start in starts for i in sass.reachable(start, end)]
 
 
@@ -324,7 +324,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         # ordinary stores pass work indices on in shared memory, and record the events of a profile
         own = sass.target.opcodes + r"|STSM|BAR\." + r"|UTMASTG|UTMAREDG" * unit.storing.computes
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (
-            not unit.params.profile_space and not unit.gpus
+            not unit.params.profile_space and not unit.gpus and not unit.takes_turns
         )
         # records of waits that timed out
         own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)

@@ -73,10 +73,12 @@ def allow(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
 @helper
 def await_barrier(np_, allowed):  # type: ignore[no-untyped-def]
     wait(allowed)
+    hold(np_, True)
 
 
 @helper
 def arrive_at(np_, added):  # type: ignore[no-untyped-def]
+    hold(np_, False)
     arrive(added)
 
 
@@ -93,6 +95,12 @@ def check(what: str, turn: Any) -> None:
             f"{what}(turn, n): turn must be an element of an int32 array, turns.at[i], got "
             f"{called(turn)}"
         )
+
+
+@op
+def hold(np_: Context, turn: bool) -> None:
+    """Tell the simulator whether it is this warpgroup's turn."""
+    current().in_turn = turn
 
 
 @op

@@ -29,6 +29,9 @@ def _emit(what: str, statement: str, np_: Any, turn: Any) -> Any:
     builder.emit_asm(nb.void, [at, args[2], builder.zext(there, nb.i32)], statement)
 
 
+cuda_meaning(source.hold)(nb.no_code)
+
+
 @cuda_meaning(source.poll)
 def _poll(np_: Any, turn: Any, n: Any) -> Any:
     yield from _emit("numpipe.await_turn", POLL, np_, turn)
