@@ -763,7 +763,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
             part = wgmma(part, rest, k_rest)
             add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, table, count, blocks, diagonal, group, program_id(0) // 2)
+        done = work_of(q, k, table, count, blocks, diagonal, group, (program_id(0) - rank) // 2)
         if wg == 0:
             store(dv, done, done.row + rank * STEP, acc)
         else:
