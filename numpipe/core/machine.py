@@ -379,9 +379,7 @@ class Machine(Protocol):
         `what`. `stays`: waits leave it set. `turn`: the number of the turn of CTAs that ends; the
         flag is the number of the next."""
 
-    def gmem_await(
-        self, flags: np.ndarray, index: int, what: str, turn: int | None = None
-    ) -> None:
+    def gmem_await(self, flags: np.ndarray, index: int, what: str, turn: int | None = None) -> None:
         """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it is set, then set it to 0
         unless it stays. `turn`: until it has this number."""
 

@@ -11,8 +11,8 @@ kernel                      computes
 ==========================  ========================================================================
 
 The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
-mask again where a part of a block is visible. A row of the first lists has the numbers of blocks with
-`PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
+mask again where a part of a block is visible. A row of attention's lists has the numbers of blocks
+with `PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
 """
 
 # tiles in kernels have no types

@@ -480,9 +480,7 @@ def signal(
     flag.open(who.time)
 
 
-def wait(
-    who: Warpgroup, flags: np.ndarray, index: int, what: str, turn: int | None = None
-) -> None:
+def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str, turn: int | None = None) -> None:
     who.in_turn = turn is not None
     flag = _flag(who, flags, index, what, "ld.acquire.gpu", 1 if turn is None else turn)
     if turn == 0:
