@@ -36,7 +36,8 @@ from ...diagnostics.errors import SpecError
 from ...intrinsics import mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context import Context, only_if
-from ..memory.phases import arrive, wait
+from ..memory.phases import wait
+from ..pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..tiles.array_views import GmemView
 
 
@@ -55,14 +56,16 @@ def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
     simulated SM it raises PipelineDeadlock if the turn never comes.
     """
     only_if(np_, "assists", allow, turn, n, allowed)
-    only_if(np_, "computes", await_barrier, allowed)
+    barrier_wait(allowed)
+    hold(np_, True)
 
 
 @helper(context=True)
 def pass_turn(np_, turn, n, added):  # type: ignore[no-untyped-def]
     """Pass a turn on, after all previous stores and additions of this warpgroup. `added` is a
     `Barrier` of this warpgroup with one arrival."""
-    only_if(np_, "computes", arrive_at, added)
+    hold(np_, False)
+    barrier_arrive(added)
     only_if(np_, "assists", pass_on, turn, n, added)
 
 
@@ -70,18 +73,6 @@ def pass_turn(np_, turn, n, added):  # type: ignore[no-untyped-def]
 def allow(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
     poll(np_, turn, n)
     mbarrier.arrive_count(allowed.address, ARRIVALS_A_WARPGROUP)
-
-
-@helper
-def await_barrier(np_, allowed):  # type: ignore[no-untyped-def]
-    wait(allowed)
-    hold(np_, True)
-
-
-@helper
-def arrive_at(np_, added):  # type: ignore[no-untyped-def]
-    hold(np_, False)
-    arrive(added)
 
 
 @helper
@@ -102,7 +93,8 @@ def check(what: str, turn: Any) -> None:
 @op
 def hold(np_: Context, turn: bool) -> None:
     """Tell the simulator whether it is this warpgroup's turn."""
-    current().in_turn = turn
+    if np_.computes:
+        current().in_turn = turn
 
 
 @op
