@@ -11,7 +11,8 @@ turn (`grid.cta_turns`), so that the bits are the same in each run.
 """
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, index, var-annotated"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-arg"
+# mypy: disable-error-code="index, var-annotated"
 
 from __future__ import annotations
 
