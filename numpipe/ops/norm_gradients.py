@@ -471,7 +471,7 @@ def launch_gradient(
         row = choose(128 if SHORT_ROW < n < 128 else n)
         height, whole = 4 if n > SHORT // 2 else row.height, row.whole * (row.n == n)
         row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3, loops=True)
-        run = of_short_rows(*names).scheduled(row)
+        run: Kernel | RowKernel = of_short_rows(*names).scheduled(row)
         programs = min(cdiv(count, height), SMS * row.ctas)
     elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
