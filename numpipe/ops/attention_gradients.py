@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -52,6 +53,8 @@ from .attention_function_gradients import launch_function_gradients, scores
 from .attention_functions import nth, visible_blocks
 from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
+from .reduce_axis import launch_reduction
+from .tiled import reshaped
 
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
@@ -193,7 +196,9 @@ class Work(NamedTuple):
     """The keys of a CTA, and the blocks of queries that it loops over.
 
     there     whether there is anything to do
-    b, hk     batch and head of the keys; `head` is the first of the heads of q that share them
+    b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
+              share the keys
+    sums      the batch of its sums in dk and dv
     row       the first key in the array, and `end_row` the end of its sequence there
     least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
@@ -206,6 +211,8 @@ class Work(NamedTuple):
     b: Any
     hk: Any
     head: Any
+    heads: Any
+    sums: Any
     row: Any
     end_row: Any
     least: Any
@@ -223,13 +230,15 @@ def work(form: Form) -> Function:
     size = keys_of(form)
 
     @function
-    def of_cta(q, k, table, count, diagonal, group, number):
+    def of_cta(q, k, dk, table, count, diagonal, group, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
+        parts = dk.shape[0] // k.shape[0]
+        own = q.shape[form.heads] // (heads * parts)
         blocks = max(1, count[0] if form.ranges else cdiv(keys, size))
         head, j = number // blocks, number % blocks
         if form.causal or form.ranges:
-            head, j = interleaved(blocks, k.shape[0] * heads, group, number)
-        there = head < k.shape[0] * heads
+            head, j = interleaved(blocks, dk.shape[0] * heads, group, number)
+        there = head < dk.shape[0] * heads
         row, end_row, query, place = j * size, keys, 0, 0
         least = row - diagonal
         if form.ranges:
@@ -241,7 +250,8 @@ def work(form: Form) -> Function:
         start = max(0, min(end - 1, least // STEP)) if form.causal else 0
         whole = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
         whole = whole if size <= end_row - row else end
-        b, hk = head // heads, head % heads
+        sums, hk = head // heads, head % heads
+        b, part = sums % k.shape[0], sums // k.shape[0]
         # CTAs that begin together go down from the end. The others begin one after another, each
         # with a later block, as CTAs end: going up, they meet those that began before
         up = form.causal and 2 * j >= blocks
@@ -250,7 +260,9 @@ def work(form: Form) -> Function:
             there,
             b,
             hk,
-            hk * (q.shape[form.heads] // heads),
+            (hk * parts + part) * own,
+            own,
+            sums,
             row,
             end_row,
             least,
@@ -291,8 +303,8 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
     size = keys_of(form)
     if form.ranges:
-        return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
-    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
+        return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
+    return lambda dk: cdiv(dk.shape[form.positions], size) * dk.shape[form.heads] * dk.shape[0] * ctas
 
 
 @function
@@ -311,10 +323,10 @@ def stored(form: Form) -> Function:
     def store(x, cta, row, sums):
         d = ds(0, form.depth)
         if not form.ranges or row + 64 <= cta.end_row:
-            x[place(cta.b, cta.hk, ds(row, 64), d)] = sums.astype(x.dtype)
+            x[place(cta.sums, cta.hk, ds(row, 64), d)] = sums.astype(x.dtype)
         else:
             inside = ds(row, 64, stop=cta.end_row)
-            x[place(cta.b, cta.hk, inside, d)] = sums.astype(x.dtype)
+            x[place(cta.sums, cta.hk, inside, d)] = sums.astype(x.dtype)
 
     return store
 
@@ -370,8 +382,8 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         diagonal,
         group,
     ):
-        wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        cta = work_of(q, k, table, count, diagonal, group, program_id(0))
+        wg = axis_index("wg")
+        cta = work_of(q, k, dk, table, count, diagonal, group, program_id(0))
         if not cta.there:
             return
 
@@ -393,7 +405,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
-            grid=(cta.steps, sharing),
+            grid=(cta.steps, cta.heads),
             in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -467,7 +479,7 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
                     rest = wgmma(None, exchanged.at[before].T, k_part)
                     add(dq, wgmma_wait(rest), at_before)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, table, count, diagonal, group, program_id(0))
+        done = work_of(q, k, dk, table, count, diagonal, group, program_id(0))
         store(dk, done, done.row + wg * 64, dk_acc * scale)
         store(dv, done, done.row + wg * 64, dv_acc)
 
@@ -519,9 +531,9 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         diagonal,
         group,
     ):
-        wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
+        wg = axis_index("wg")
         rank = axis_index("pair")
-        cta = work_of(q, k, table, count, diagonal, group, program_id(0) // 2)
+        cta = work_of(q, k, dk, table, count, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
         row = cta.row + rank * STEP
@@ -544,7 +556,7 @@ def of_keys_wide(form: Form, with_dq: bool) -> Kernel:
         kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(cta.steps, sharing),
+            grid=(cta.steps, cta.heads),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2),
                 numbers,
@@ -768,6 +780,19 @@ def of_queries(form: Form) -> Kernel:
     return attention_gradient_of_queries  # type: ignore[no-any-return]
 
 
+def parts_of(ctas: int, sharing: int, queries: int) -> int:
+    """Return among how many CTAs to divide the heads that share keys."""
+    import os
+    if "PARTS" in os.environ:
+        return math.gcd(int(os.environ["PARTS"]), sharing)
+
+    def time(parts):
+        steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 6)
+        return cdiv(ctas * parts, DEFAULT.sms) * steps
+
+    return min((n for n in range(1, sharing + 1) if sharing % n == 0), key=time)
+
+
 def launch_gradients(
     arrays: Arrays,
     form: Form,
@@ -806,9 +831,16 @@ def launch_gradients(
     if keys and form.functions:
         launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
-        run = of_keys(form, not deterministic)
+        run, made = of_keys(form, not deterministic), (dk, dv)
+        tiles = (of_k[0].shape[0] if form.ranges else cdiv(keys, keys_of(form))) * batches
+        parts = parts_of(tiles * k.shape[form.heads], heads // k.shape[form.heads], queries)
+        if parts > 1:
+            made = [allocated(q, (parts * x.shape[0], *x.shape[1:]), place, np.float32) for x in made]
         log2 = scale * math.log2(math.e)
-        run(*read, *of_k, *dq_total, dk, dv, group=group, scale_log2=log2, **scalars)
+        run(*read, *of_k, *dq_total, *made, group=group, scale_log2=log2, **scalars)
+        for sums, x in zip(made, (dk, dv), strict=True):
+            if parts > 1:
+                launch_reduction("sum", reshaped(sums, parts, *x.shape), 0, x, place)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
