@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import functools
 import math
+import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -304,7 +305,9 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
     size = keys_of(form)
     if form.ranges:
         return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
-    return lambda dk: cdiv(dk.shape[form.positions], size) * dk.shape[form.heads] * dk.shape[0] * ctas
+    return lambda dk: (
+        cdiv(dk.shape[form.positions], size) * dk.shape[form.heads] * dk.shape[0] * ctas
+    )
 
 
 @function
@@ -336,12 +339,12 @@ def of_keys(form: Form, with_dq: bool) -> Kernel:
     """Return the kernel of dK, dV and, `with_dq`, of what is added to dq / scale.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
-    share its keys, so that CTAs at the same block read the same data and add to the same part of dQ
-    while these are in L2 (`work`). The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so
-    P^T and dS^T are A operands in registers for dV and dK. dS^T passes through shared memory for
-    dQ = dS K alone, which is a step late, and which lanes add in register order. A warpgroup begins
-    after the first exponentials of the previous one: from then on, some compute while others have
-    products.
+    share its keys, or a part of them (`parts_of`), so that CTAs at the same block read the same
+    data and add to the same part of dQ while these are in L2 (`work`). The products S^T = K Q^T and
+    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
+    passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
+    register order. A warpgroup begins after the first exponentials of the previous one: from then
+    on, some compute while others have products.
 
     At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
     is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
@@ -781,15 +784,20 @@ def of_queries(form: Form) -> Kernel:
 
 
 def parts_of(ctas: int, sharing: int, queries: int) -> int:
-    """Return among how many CTAs to divide the heads that share keys."""
-    import os
-    if "PARTS" in os.environ:
-        return math.gcd(int(os.environ["PARTS"]), sharing)
+    """Return among how many CTAs to divide the heads that share keys, given the number of CTAs if
+    they are not divided: the divisor of `sharing` for which all waves of CTAs take least time.
 
-    def time(parts):
+    >>> parts_of(10, 8, 624), parts_of(512, 8, 4096)
+    (8, 1)
+    """
+
+    def time(parts: int) -> int:
+        # of a CTA that loads, loops over its steps and stores, in steps; parts are also added up
         steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 6)
         return cdiv(ctas * parts, DEFAULT.sms) * steps
 
+    if "PARTS" in os.environ:
+        return math.gcd(int(os.environ["PARTS"]), sharing)
     return min((n for n in range(1, sharing + 1) if sharing % n == 0), key=time)
 
 
@@ -831,16 +839,20 @@ def launch_gradients(
     if keys and form.functions:
         launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
-        run, made = of_keys(form, not deterministic), (dk, dv)
-        tiles = (of_k[0].shape[0] if form.ranges else cdiv(keys, keys_of(form))) * batches
-        parts = parts_of(tiles * k.shape[form.heads], heads // k.shape[form.heads], queries)
-        if parts > 1:
-            made = [allocated(q, (parts * x.shape[0], *x.shape[1:]), place, np.float32) for x in made]
+        shared, grads = k.shape[form.heads], (dk, dv)
+        tiles = of_k[0].shape[0] if form.ranges else cdiv(keys, keys_of(form))
+        ctas = tiles * batches * shared * (1 if depth <= 128 else 2)
+        parts = parts_of(ctas, heads // shared, queries)
+        sums = [
+            x if parts == 1 else allocated(q, (parts * batches, *k.shape[1:]), place, np.float32)
+            for x in grads
+        ]
         log2 = scale * math.log2(math.e)
-        run(*read, *of_k, *dq_total, *made, group=group, scale_log2=log2, **scalars)
-        for sums, x in zip(made, (dk, dv), strict=True):
+        run = of_keys(form, not deterministic)
+        run(*read, *of_k, *dq_total, *sums, group=group, scale_log2=log2, **scalars)
+        for each, x in zip(sums, grads, strict=True):
             if parts > 1:
-                launch_reduction("sum", reshaped(sums, parts, *x.shape), 0, x, place)
+                launch_reduction("sum", reshaped(each, parts, *x.shape), 0, x, place)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
