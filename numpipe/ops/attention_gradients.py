@@ -783,18 +783,20 @@ def of_queries(form: Form) -> Kernel:
     return attention_gradient_of_queries  # type: ignore[no-any-return]
 
 
-def parts_of(ctas: int, sharing: int, queries: int) -> int:
+def parts_of(ctas: int, sharing: int, queries: int, causal: bool) -> int:
     """Return among how many CTAs to divide the heads that share keys, given the number of CTAs if
     they are not divided: the divisor of `sharing` for which all waves of CTAs take least time.
 
-    >>> parts_of(10, 8, 624), parts_of(512, 8, 4096)
+    >>> parts_of(10, 8, 624, False), parts_of(512, 8, 4096, False)
     (8, 1)
     """
 
-    def time(parts: int) -> int:
-        # of a CTA that loads, loops over its steps and stores, in steps; parts are also added up
+    def time(parts: int) -> float:
+        # in steps: a CTA also loads keys and stores, and sums of parts are added up
         steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 6)
-        return cdiv(ctas * parts, DEFAULT.sms) * steps
+        # half of all steps, the longest CTAs first, if causal
+        waves = ctas * parts / DEFAULT.sms
+        return steps * (max(1.0, waves / 2) if causal else math.ceil(waves))
 
     if "PARTS" in os.environ:
         return math.gcd(int(os.environ["PARTS"]), sharing)
@@ -842,7 +844,7 @@ def launch_gradients(
         shared, grads = k.shape[form.heads], (dk, dv)
         tiles = of_k[0].shape[0] if form.ranges else cdiv(keys, keys_of(form))
         ctas = tiles * batches * shared * (1 if depth <= 128 else 2)
-        parts = parts_of(ctas, heads // shared, queries)
+        parts = parts_of(ctas, heads // shared, queries, form.causal)
         sums = [
             x if parts == 1 else allocated(q, (parts * batches, *k.shape[1:]), place, np.float32)
             for x in grads
