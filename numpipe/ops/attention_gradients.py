@@ -18,7 +18,6 @@ from __future__ import annotations
 
 import functools
 import math
-import os
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
@@ -798,8 +797,6 @@ def parts_of(ctas: int, sharing: int, queries: int, causal: bool) -> int:
         waves = ctas * parts / DEFAULT.sms
         return steps * (max(1.0, waves / 2) if causal else math.ceil(waves))
 
-    if "PARTS" in os.environ:
-        return math.gcd(int(os.environ["PARTS"]), sharing)
     return min((n for n in range(1, sharing + 1) if sharing % n == 0), key=time)
 
 
