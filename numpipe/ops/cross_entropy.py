@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..core.arith import cdiv
 from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
@@ -14,11 +15,7 @@ from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
 from .copy import window
 from .copy_ways import Part
-from .cross_entropy_kernels import (
-    backward,
-    forward,
-    reduced,
-)
+from .cross_entropy_kernels import VECTOR, backward, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .operands import move
@@ -28,6 +25,8 @@ from .tiled import reshaped
 __all__ = ["cross_entropy"]
 
 LABELS = ("int32", "int64")
+PART, MOST_PARTS = 2 * VECTOR, 256
+"""losses that a CTA adds up at least, and the most CTAs that do"""
 OPTIONS = {
     "label_smoothing": FRACTION,
     "ignore_index": INT32,
@@ -99,14 +98,21 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
-    rows: dict[str, Any] = {
-        name: strided(x, (1, *x.shape), (0, *x.strides))
-        for name, info in (("losses", losses), ("labels", labels))
-        if info is not None
-        for x in [as_rows(info, place)]
-    }
-    kernel = reduced(*lacking(rows, "losses"))
-    kernel(**rows, result=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
+    whole, options = reshaped(result, 1), {"ignored": ignore_index, "mean": mean, **place}
+    rows = {"losses": losses, "labels": labels}
+    rows = {name: _row(as_rows(x, place)) for name, x in rows.items() if x is not None}
+    parts = min(MOST_PARTS, cdiv(rows["labels"].shape[1], PART))
+    if parts > 1:
+        made = {name: allocated(labels, (parts,), place, np.float32) for name in ("total", "count")}
+        reduced(*lacking(rows, "losses", "weights"))(**rows, **made, **options)
+        rows = {"weights": _row(made["count"])}
+        if losses is not None:
+            rows["losses"] = _row(made["total"])
+    reduced(*lacking(rows, "losses", "labels", "weights"), "count")(**rows, total=whole, **options)
+
+
+def _row(x: ArrayInfo) -> ArrayInfo:
+    return strided(x, (1, *x.shape), (0, *x.strides))
 
 
 def _launch(

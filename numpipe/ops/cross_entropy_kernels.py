@@ -16,6 +16,7 @@ from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
+from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 
@@ -113,21 +114,34 @@ VECTOR = 4096
 
 @functools.cache
 def reduced(*absent: str) -> Kernel:
-    """Return the kernel ``(losses, labels, result)`` without the `absent` ones: result[0] = sum of
-    losses (1, n), or 1 without losses; with `mean`, this is divided by the number of labels (1, n)
-    that are not ignored."""
+    """Return the kernel ``(losses, labels, weights, total, count)`` without the `absent` ones.
 
-    @kernel(grid=(1,), warp_specialized=False, without=absent)
-    def cross_entropy_reduced(losses, labels, result, *, ignored, mean):
+    Each CTA adds up its part of losses (1, n), or 1 in all without losses, and of their weights: 1
+    for labels (1, n) that are not ignored, or the given `weights` (1, n). It stores total[i] and
+    count[i]; without `count`, total[i] is divided by it if `mean`.
+    """
+
+    @kernel(grid=lambda total: total.shape[0], warp_specialized=False, without=absent)
+    def cross_entropy_reduced(losses, labels, weights, total, count, *, ignored, mean):
+        per_row = labels if weights is None else weights
+        steps, n = cdiv(per_row.shape[1], total.shape[0] * VECTOR), per_row.shape[1]
         totals = counts = full((1, VECTOR), 0.0, np.float32)
-        for k in range(cdiv(labels.shape[1], VECTOR)):
-            i, j = ds(0, 1), ds(k * VECTOR, VECTOR)
-            counted = (labels[i, j] != ignored) & (iota((1, VECTOR), 1) + j.start < labels.shape[1])
-            counts = counts + np.where(counted, 1.0, 0.0)
+        part = program_id(0)
+        for k in range(steps):
+            i, j = ds(0, 1), ds((part * steps + k) * VECTOR, VECTOR)
+            if weights is None:
+                counted = (labels[i, j] != ignored) & (iota((1, VECTOR), 1) + j.start < n)
+                counts = counts + np.where(counted, 1.0, 0.0)
+            else:
+                counts = counts + weights[i, j]
             if losses is not None:
                 totals = totals + losses[i, j]
-        total = 1.0 if losses is None else totals.sum()
-        count = counts.sum() if mean else 1.0
-        result[ds(0, 1)] = full(1, total, np.float32) / full(1, count, np.float32)
+        added = 1.0 if losses is None else totals.sum()
+        weight = counts.sum() if mean else 1.0
+        if count is None:
+            total[ds(part, 1)] = full(1, added, np.float32) / full(1, weight, np.float32)
+        else:
+            total[ds(part, 1)] = full(1, added, np.float32)
+            count[ds(part, 1)] = full(1, weight, np.float32)
 
     return cross_entropy_reduced  # type: ignore[no-any-return]

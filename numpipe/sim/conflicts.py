@@ -612,13 +612,8 @@ def _product_reads(this: Conflict) -> Finding:
             fix = f"delay_release={needed}{more} is needed: {leaves}; or {fix}"
         else:
             fix += f": {reads}"
-    elif later.agent is not product.agent and this.later.kind == "write" and _drained(product):
-        fix = f"{_read_first(product, later)}: {reads}"
     elif later.agent is not product.agent:
-        fix = (
-            "wgmma_wait(0) before the release (barrier_arrive), by each of the four warps: "
-            f"{leaves if left > 0 else reads}"
-        )
+        fix = f"{_read_first(product, later)}: {leaves if left > 0 else reads}"
     elif left > 0:
         newer = product.agent.products.issued - product.needs[0][1]
         fix = f"wgmma_wait({newer}) and commit_smem before the bytes are written: {leaves}"
@@ -639,18 +634,17 @@ _READ = {
 """When an access of a kind has read its bytes."""
 
 
-def _read_first(read: Access, store: Access) -> str:
+def _read_first(read: Access, write: Access) -> str:
     both = "numpipe.atomic_add(tile.at[…], value), if both add to it; else "
     new = (
         "; if the new value is meant, barrier_arrive after the store and barrier_wait before the "
         "read"
     )
-    return (
-        both
-        * (read.site == store.site)
-        + f"barrier_arrive by {read.agent.name} after {_READ[read.kind]}, and barrier_wait by "
-        f"{store.agent.name} before the store" + new * (read.kind == "read")
+    fix = (
+        f"barrier_arrive by {read.agent.name} after {_READ[read.kind]}, and barrier_wait by "
+        f"{write.agent.name} before the {'copy' if write.kind == 'TMA load' else 'store'}"
     )
+    return both * (read.site == write.site) + fix + new * (read.kind == "read")
 
 
 def _overtaken(this: Conflict) -> bool:
@@ -667,11 +661,6 @@ def _overtaken(this: Conflict) -> bool:
             or mbarriers.telling(this.sm, store) in (None, mbarriers.awaited(reader))
         )
     )
-
-
-def _drained(product: Access) -> bool:
-    """Return whether its warpgroup has waited for a product."""
-    return not clocks.lacks(product.agent.vectors.max(axis=0), product.needs)
 
 
 def _newer_at_release(this: Conflict) -> int:

@@ -6,6 +6,7 @@ Instructions: setmaxnreg".
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import Literal
 
 from ..diagnostics.reports import Party
@@ -92,7 +93,10 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
     over = generation.before
     sm.scheduler.touch(generation.thing, ARRIVE, generation.number, (1, 0), (generation.missing, 0))
     if over is not None and who.knows(sm.clocks.named(barrier, sm.place)) < over.number:
-        users = ", ".join(w.name for w in over.arrived)
+        users = ", ".join(
+            name if times == 1 else f"{name} ({times} times)"
+            for name, times in Counter(w.name for w in over.arrived).items()
+        )
         raise race_report.race(
             who,
             f"{operation} {barrier} with {threads} threads, but nothing orders this after the use "

@@ -126,7 +126,7 @@ def test_the_sidebar_lists_every_page_once() -> None:
     listed = [ROOT / "docs" / "index.md"]
     for index in (ROOT / "docs").rglob("index.md"):
         for tree in TOCTREE.findall(index.read_text(encoding="utf8")):
-            listed += [index.parent / f"{line}.md" for line in tree.split()]
+            listed += [(index.parent / f"{line}.md").resolve() for line in tree.split()]
     assert sorted(listed) == sorted(set((ROOT / "docs").rglob("*.md")) - TABLES)
 
 

@@ -3,6 +3,7 @@ JAX."""
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 import ml_dtypes
@@ -16,7 +17,7 @@ from numpipe.errors import SimulationError
 from numpipe.kernels import row_kernels
 from numpipe.kernels.row_kernels import choose
 from numpipe.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
-from numpipe.ops.cross_entropy_kernels import backward, forward
+from numpipe.ops.cross_entropy_kernels import backward, forward, reduced
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import in_steps
 
@@ -107,6 +108,21 @@ def test_loss_and_gradients_match_float64(
     _, grad = expected(x, labels, smoothing, "none")
     back = cross_entropy_backward(x, labels, lse, each, **options)
     assert near(back, grad * each[..., None], bound)
+
+
+def test_losses_of_many_rows_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    losses, labels = numbers(1, 20_001), labels_of(numbers(1, 20_001, 9), np.int32)
+    total, count = np.zeros(3, np.float32), np.zeros(3, np.float32)
+    add = reduced("weights")
+    add(losses=losses, labels=labels, total=total, count=count, ignored=-100, mean=True)
+    assert near(total.sum(), losses.sum(dtype=np.float64), 1e-6) and total.all()
+    assert count.sum() == 20_000
+
+    monkeypatch.setattr(import_module("numpipe.ops.cross_entropy"), "PART", 8)
+    x = numbers(20, 3)
+    found, dx = ops.cross_entropy(x, labels_of(x), with_gradient=True)
+    right, grad = expected(x, labels_of(x))
+    assert near(found, right, 1e-6) and near(dx, grad, 1e-6)
 
 
 def test_arrays_of_any_layout() -> None:
