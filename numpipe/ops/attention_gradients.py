@@ -790,10 +790,11 @@ def parts_of(ctas: int, sharing: int, queries: int, causal: bool) -> int:
     (8, 1)
     """
 
-    def time(parts: int) -> float:
-        # in steps: a CTA also loads keys and stores, and sums of parts are added up
-        steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 6)
-        # half of all steps, the longest CTAs first, if causal
+    def time(parts: int) -> Any:
+        # in steps: a CTA also loads keys and stores, which takes some 3 steps. In float32, and with
+        # the sums added up, it took 12 (288 CTAs of 96 and of 152 steps, on an H200)
+        steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 12)
+        # a causal mask leaves half of the steps, and the longest CTAs begin first
         waves = ctas * parts / DEFAULT.sms
         return steps * (max(1.0, waves / 2) if causal else math.ceil(waves))
 
@@ -838,20 +839,20 @@ def launch_gradients(
     if keys and form.functions:
         launch_function_gradients(read, dk, dv, form, of_functions, diagonal, scale, place)
     elif keys:
-        shared, grads = k.shape[form.heads], (dk, dv)
-        tiles = of_k[0].shape[0] if form.ranges else cdiv(keys, keys_of(form))
-        ctas = tiles * batches * shared * (1 if depth <= 128 else 2)
-        parts = parts_of(ctas, heads // shared, queries, form.causal)
+        shared, parts = k.shape[form.heads], 1
+        if not form.ranges:  # else steps are known on the GPU alone
+            ctas = cdiv(keys, keys_of(form)) * batches * shared * (1 if depth <= 128 else 2)
+            parts = parts_of(ctas, heads // shared, queries, form.causal)
         sums = [
             x if parts == 1 else allocated(q, (parts * batches, *k.shape[1:]), place, np.float32)
-            for x in grads
+            for x in (dk, dv)
         ]
         log2 = scale * math.log2(math.e)
         run = of_keys(form, not deterministic)
         run(*read, *of_k, *dq_total, *sums, group=group, scale_log2=log2, **scalars)
-        for each, x in zip(sums, grads, strict=True):
+        for each, x in zip(sums, (dk, dv), strict=True):
             if parts > 1:
-                launch_reduction("sum", reshaped(each, parts, *x.shape), 0, x, place)
+                launch_reduction("sum", reshaped(each, parts, *k.shape), 0, x, place)
     if deterministic:
         wgs, n, _ = queries_and_keys(form)
         lists = visible_blocks(q, k, form, of_functions, 64 * wgs, n, place)
