@@ -99,15 +99,16 @@ def launch_reduced(
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
     whole, options = reshaped(result, 1), {"ignored": ignore_index, "mean": mean, **place}
-    rows = {"losses": losses, "labels": labels}
-    rows = {name: _row(as_rows(x, place)) for name, x in rows.items() if x is not None}
+    rows: dict[str, Any] = {
+        name: _row(as_rows(x, place))
+        for name, x in (("losses", losses), ("labels", labels))
+        if x is not None
+    }
     parts = min(MOST_PARTS, cdiv(rows["labels"].shape[1], PART))
     if parts > 1:
-        made = {name: allocated(labels, (parts,), place, np.float32) for name in ("total", "count")}
-        reduced(*lacking(rows, "losses", "weights"))(**rows, **made, **options)
-        rows = {"weights": _row(made["count"])}
-        if losses is not None:
-            rows["losses"] = _row(made["total"])
+        total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
+        reduced(*lacking(rows, "losses", "weights"))(**rows, total=total, count=count, **options)
+        rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
     reduced(*lacking(rows, "losses", "labels", "weights"), "count")(**rows, total=whole, **options)
 
 
