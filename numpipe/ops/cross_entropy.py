@@ -183,9 +183,6 @@ def cross_entropy_backward(
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradient of the logits, given lse, log(sum(exp(logits))) of each row, and the
     gradient of each row's loss."""
@@ -208,9 +205,6 @@ def cross_entropy_rows(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     debug: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return (loss, log(sum(exp(logits)))) of each row, float32. The gradient of the second is not
     followed."""
