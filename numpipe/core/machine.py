@@ -367,13 +367,24 @@ class Machine(Protocol):
         """Load directly to the warpgroup from the array called `what`: ``array[index]``, which must
         be inside the array."""
 
-    def gmem_signal(self, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
+    def gmem_signal(
+        self,
+        flags: np.ndarray,
+        index: int,
+        what: str,
+        stays: bool = False,
+        turn: int | None = None,
+    ) -> None:
         """Execute st.release.gpu of 1 to ``flags[index]`` in one lane; reports call the flag
-        `what`. `stays`: waits leave it set."""
+        `what`. `stays`: waits leave it set. `turn`: the number of the turn of CTAs that ends; the
+        flag is the number of the next."""
 
-    def gmem_await(self, flags: np.ndarray, index: int, what: str) -> None:
+    def gmem_await(self, flags: np.ndarray, index: int, what: str, turn: int | None = None) -> None:
         """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it is set, then set it to 0
-        unless it stays."""
+        unless it stays. `turn`: until it has this number."""
+
+    in_turn: bool
+    """Whether it is this warpgroup's turn to add to global memory (`grid.cta_turns`)."""
 
     # ---- other GPUs
     def gpu_begin(self) -> None:

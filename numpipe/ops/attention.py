@@ -574,9 +574,6 @@ def attention_backward(
     layout: str = "bhsd",
     deterministic: bool = False,
     dropout: float = 0.0,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradients of q, k and v, given the results (o, lse) of attention with return_lse,
     and their gradients."""
@@ -643,8 +640,7 @@ def attention(
                 (batches, heads, queries); -inf where a query sees no key
     deterministic
                 add up the gradient of q in a fixed order, which is slower. Otherwise its last bits
-                differ from run to run, unless there are functions or dropout; all other results are
-                always reproducible
+                differ from run to run; all other results are always reproducible
     batch_invariant
                 let the bits of a row of the result and its sum depend only on its query, and on
                 the keys and values that it sees: not on the number of queries, heads and batches,

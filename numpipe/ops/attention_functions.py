@@ -6,12 +6,13 @@ kernel                      computes
 `classify`                  the mask for all pairs of positions, and a flag for each block of
                             queries and keys: `NOTHING`, `PART` or `ALL` of it is visible
 `attention_mask_lists`      for each row of flags, a list of the visible blocks, `PART` first
+`attention_mask_steps`      for each row of flags of keys, a list for the gradients
 `attention_mask_order`      the order of the rows, the longest list first
 ==========================  ========================================================================
 
 The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
-mask again where a part of a block is visible. A row of the lists has the numbers of blocks with
-`PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
+mask again where a part of a block is visible. A row of attention's lists has the numbers of blocks
+with `PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
 """
 
 # tiles in kernels have no types
@@ -154,6 +155,28 @@ def attention_mask_lists(flags, lists):
 
 
 @numpipe_kernel(
+    grid=lambda flags: (flags.shape[2], flags.shape[0] * flags.shape[1]), warp_specialized=False
+)
+def attention_mask_steps(flags, lists):
+    """Store, for each row of flags, how many blocks are visible, and these in order, each with
+    whether it is visible in part only, and in how many earlier rows it is visible: ``earlier << 16
+    | block << 1 | part``."""
+    i, b, h = program_id(0), program_id(1) // flags.shape[1], program_id(1) % flags.shape[1]
+    count = 0
+    for first in range(0, flags.shape[3], CHUNK):
+        here = ds(first, CHUNK)
+        flag, earlier = flags[b, h, i, here], full(CHUNK, 0, np.int32)
+        for row in range(i):
+            earlier = earlier + (flags[b, h, row, here] != NOTHING).astype(np.int32)
+        seen = flag != NOTHING
+        place = np.where(seen, np.cumsum(seen.astype(np.int32)) + count, -1)
+        found = earlier * 65536 + (iota(CHUNK) + first) * 2 + (flag == PART).astype(np.int32)
+        lists[b, h, i, index(place, "zero")] = found
+        count = count + seen.astype(np.int32).sum()
+    lists[b, h, i, 0] = count
+
+
+@numpipe_kernel(
     grid=lambda lists: (cdiv(lists.shape[2], 64), lists.shape[0] * lists.shape[1]),
     warp_specialized=False,
 )
@@ -223,9 +246,11 @@ def visible_blocks(
     own = arrays[form.arrays[0] : sum(form.arrays)]
     made(*own, flags, queries=queries, keys=keys, sharing=sharing, **place)
     lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
+    if by_keys:
+        attention_mask_steps(flags, lists, **place)
+        return [lists]
     attention_mask_lists(flags, lists, **place)
-    if not by_keys:
-        attention_mask_order(lists, **place)
+    attention_mask_order(lists, **place)
     if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
         raise SpecError(
             f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "

@@ -66,6 +66,11 @@ class ContextFacts:
         return self.role is self.unit.storing
 
     @property
+    def assists(self) -> bool:
+        """Whether this role only stores what another one computes."""
+        return self.stores and not self.computes
+
+    @property
     def numbered(self) -> bool:
         return self.role.numbered
 

@@ -20,6 +20,7 @@ from . import race_report, sites
 from .boxes import UPDATES, Intervals, combined, intervals
 from .clocks import FENCED, GENERIC
 from .footprints import WRITES
+from .gmem import IN_TURN
 from .gmem_accesses import LOAD, STORE
 from .state import Access, Warpgroup
 
@@ -229,7 +230,8 @@ def write_array(
     who.elapse_moving(2 * np.asarray(values).nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
-    who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), reduction)
+    kind = IN_TURN if who.in_turn and reduction == "add" else reduction
+    who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values) if reduction else values
     _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
 

@@ -71,6 +71,8 @@ from .gmem_accesses import (
 from .regions import Place, Region, bounds, overlap, settle
 from .state import SM, Access, WaitReason, Warpgroup
 
+IN_TURN = "add in turn"
+"""Additions of CTAs that wait for each other (`grid.cta_turns`)."""
 _FIRST = np.iinfo(np.int32).max
 """Code of the first access that is remembered. Later accesses have smaller codes, so a maximum is
 the earliest access, and 0 means none."""
@@ -110,8 +112,8 @@ class GlobalMemory:
         self._regions: list[Region] = []
         self._places: dict[tuple, Place] = {}
         self._cuts: dict[TensorMap, tuple[Place, set[Ints]]] = {}
-        self.flags: dict[int, Flag] = {}
-        """The flags with which CTAs hand data to each other, by address."""
+        self.flags: dict[tuple[int, int], Flag] = {}
+        """The flags with which CTAs hand data to each other, by address and value."""
         self._awaits = programmatic
         self._early: Touch | None = None
         """The first access before a griddepcontrol.wait."""
@@ -281,7 +283,7 @@ class GlobalMemory:
                 *touch.at,
             )
             self._reductions.setdefault(place, {}).setdefault(touch.reduction, {})[who] = touch
-        if not touch.reduction or not writes:
+        if touch.reduction in ("", IN_TURN) or not writes:
             written[...] = touch.code
             return
         other = [code for code, earlier in writes.items() if earlier.reduction != touch.reduction]
@@ -341,10 +343,12 @@ class GlobalMemory:
         self, access: Access, touch: Touch, earlier: Touch, written: Codes | None, known: list[int]
     ) -> None:
         """Raise PipelineRace unless an access comes after an earlier write."""
-        if touch.reduction and touch.reduction == earlier.reduction:
+        same = touch.reduction == earlier.reduction
+        if touch.reduction and same and touch.reduction != IN_TURN:
             return
         if earlier.number != self.number:
-            if touch.kind == LOAD and handed_over(access.agent.sm, earlier, known):
+            ordered = touch.kind == LOAD or (same and touch.reduction == IN_TURN)
+            if ordered and handed_over(access.agent.sm, earlier, known):
                 return
             raise conflict(access, touch, earlier, written)
         together = earlier.agent.cta == touch.agent.cta
@@ -425,22 +429,32 @@ class GlobalMemory:
 
 
 # ---- flags ---------------------------------------------------------------------------------------
-def _flag(who: Warpgroup, flags: np.ndarray, index: int, what: str, instruction: str) -> Flag:
+def _flag(
+    who: Warpgroup, flags: np.ndarray, index: int, what: str, instruction: str, value: int
+) -> Flag:
     """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or
     reads."""
     race_report.one_lane(who, instruction)
     who.elapse(who.sm.costs.tma_latency)
     who.breathe()
-    address = int(flags.ctypes.data) + flags.strides[0] * int(index)
-    flag: Flag = who.sm.gmem.flags.setdefault(address, Flag(what))
+    place = int(flags.ctypes.data) + flags.strides[0] * int(index), value
+    flag: Flag = who.sm.gmem.flags.setdefault(place, Flag(what))
     if instruction == "ld.acquire.gpu" and who.sm.scheduler.explores:
         who.breathe(lambda: flag.release is not None)
     who.sm.scheduler.touch_array(flags, (slice(int(index), int(index) + 1),), WRITES)
     return flag
 
 
-def signal(who: Warpgroup, flags: np.ndarray, index: int, what: str, stays: bool = False) -> None:
-    flag = _flag(who, flags, index, what, "st.release.gpu")
+def signal(
+    who: Warpgroup,
+    flags: np.ndarray,
+    index: int,
+    what: str,
+    stays: bool = False,
+    turn: int | None = None,
+) -> None:
+    value = 1 if turn is None else turn + 1
+    flag = _flag(who, flags, index, what, "st.release.gpu", value)
     if flag.release is not None:
         raise race_report.violation(
             who,
@@ -448,18 +462,29 @@ def signal(who: Warpgroup, flags: np.ndarray, index: int, what: str, stays: bool
             fix="use a separate slot for each part",
             hazard="cta-conflict",
         )
+    if turn is not None and not who.in_turn:
+        raise race_report.violation(
+            who,
+            f"{what} is passed on, but this warpgroup has not waited for it",
+            fix="call numpipe.await_turn before numpipe.pass_turn",
+            hazard="cta-conflict",
+        )
+    who.in_turn = False
     vector = who.vectors[0].copy()
     who.release_into(vector)
-    flag.release, flag.stays = Release(who.sm.gmem.number, vector), stays
+    flag.release, flag.stays = Release(who.sm.gmem.number, vector), stays or turn is not None
     flag.set_by = f"{who.name} of CTA {who.cta} at {sites.place(sites.user_site())}"
     flag.party = race_report.party(who, f"sets the flag of {what}")
-    flags[index] = 1
+    flags[index] = value
     who.sm.progress += 1
     flag.open(who.time)
 
 
-def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str) -> None:
-    flag = _flag(who, flags, index, what, "ld.acquire.gpu")
+def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str, turn: int | None = None) -> None:
+    who.in_turn = turn is not None
+    flag = _flag(who, flags, index, what, "ld.acquire.gpu", 1 if turn is None else turn)
+    if turn == 0:
+        return
     while flag.release is None:
         flag.enqueue(who, what=what)
     counter = who.sm.add_counter()

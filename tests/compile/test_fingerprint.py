@@ -405,13 +405,11 @@ kernel(Config(64, 1, alone=True), Form(64))
 from tests.kernels.attention_function_cases import documents, soft_cap
 of_functions = Form(64, score=soft_cap, mask=documents, arrays=(0, 1), dropout=0.125)
 kernel(Config(), of_functions)
-from numpipe.ops import attention_function_gradients
-attention_function_gradients.of_keys(of_functions)
-from numpipe.ops.attention_gradients import of_keys, of_queries, prepare
-of_queries(of_functions)
+from numpipe.ops.attention_gradients import of_keys, prepare
+of_keys(of_functions)
 from numpipe.ops.attention_varlen import plan
 plan(128, 128, True, True), kernel(Config(), Form(128, ranges=True))
-prepare(Form(64)), of_queries(Form(64)), of_keys(Form(64), True), of_keys(Form(256), False)
+prepare(Form(64)), of_keys(Form(64), True), of_keys(Form(256))
 from tests.kernels.op_calls import run_ops_over_rows
 run_ops_over_rows()
 import numpy as np

@@ -31,11 +31,15 @@ from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv
 from numpipe.kernels.call_results import HostView
 from numpipe.kernels.expressions import Expression
 from numpipe.kernels.sources import text_of
-from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention
-from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
-from numpipe.ops.attention_gradients import convert, of_keys, of_queries, prepare
+from numpipe.ops.attention_functions import (
+    attention_mask_lists,
+    attention_mask_order,
+    attention_mask_steps,
+    classify,
+)
+from numpipe.ops.attention_gradients import convert, of_keys, prepare
 from numpipe.ops.attention_varlen import plan as tiles
 from tests.kernels.attention_function_cases import alibi, documents
 from tests.kernels.product_configs import fuses
@@ -89,8 +93,8 @@ ATTENTION += [
         classify(documents, 1, 128, 128),
         attention_mask_lists,
         attention_mask_order,
-        function_gradients.of_keys(OF_FUNCTIONS, "dk"),
-        of_queries(OF_FUNCTIONS),
+        attention_mask_steps,
+        of_keys(OF_FUNCTIONS, True),
     )
 ]
 GRADIENTS = [
@@ -99,7 +103,7 @@ GRADIENTS = [
     for kernel in (
         prepare(form),
         convert(form),
-        of_keys(form, True),
+        of_keys(form),
     )
 ]
 MODULES = (batched_gemm, copy_pipeline, gemm, gemm_body, gemm_single, explained, steered)
@@ -204,7 +208,6 @@ def test_all_kernels_are_among_them() -> None:
         "jax_calls.py",
         "matmul.py",
         "attention.py",
-        "attention_function_gradients.py",
         "attention_functions.py",
         "attention_gradients.py",
         "attention_short.py",

@@ -19,11 +19,10 @@ import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 from numpipe.kernels.row_kernels import Rows
-from numpipe.kernels.row_schedules import choose
+from numpipe.kernels.row_schedules import Needs, choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
-from numpipe.ops.attention_function_gradients import of_keys as function_keys
-from numpipe.ops.attention_gradients import of_keys, of_queries
+from numpipe.ops.attention_gradients import of_keys
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
 from numpipe.ops.reduce_axis import reducer
@@ -261,43 +260,29 @@ run(
     group=1,
 )
 FORM = Form(64, score=soft_cap, slope=soft_cap, mask=documents, arrays=(0, 1), dropout=0.125)
-for name, made, rows, outputs in (
-    ("keys", function_keys(FORM), (256, 128), (128, 128)),
-    ("queries", of_queries(FORM), (128, 256), (128,)),
+for name, form, queries, keys, ordered in (
+    ("keys of depth 64", Form(64, causal=True), 384, 128, False),
+    ("keys of depth 128", Form(128, causal=True), 256, 128, False),
+    ("wide keys of depth 256", Form(256, causal=True), 256, 128, False),
+    ("with functions", FORM, 256, 256, False),
+    ("wide keys with functions", replace(FORM, depth=256), 256, 256, False),
+    ("in turn", Form(128), 128, 256, True),
 ):
-    blocks = np.array([[[[2, 2, 0, 1, 3, 2, 0]]]], np.int32)
+    steps = np.array([[[[2, 0, 3, 0, 0], [2, 3 + 65536, 5, 0, 0]]]], np.int32)
+    of = steps, np.arange(256, dtype=np.int32)[None] // 90, np.array([5], np.int32)
+    lines = queries * form.depth // 32
     run(
-        f"gradients of numpipe.ops.attention, {name}, with functions",
-        made,
-        *(ints(1, 1, rows[n], 64) for n in (0, 1, 1, 0)),
-        *(ints(1, 1, rows[0], dtype=F32), ints(1, 1, rows[0], dtype=F32)),
-        *(blocks, np.arange(256, dtype=np.int32)[None] // 90, np.array([5], np.int32)),
-        *(out(1, 1, size, 64) for size in outputs),
-        scale=np.float32(0.1),
-        diagonal=0,
-    )
-for name, depth, queries in (("keys", 64, 384), ("keys", 128, 256), ("wide keys", 256, 256)):
-    run(
-        f"gradients of numpipe.ops.attention, {name} of depth {depth}",
-        of_keys(Form(depth, causal=True), True),
-        *(ints(1, 1, rows, depth) for rows in (queries, 128, 128, queries)),
+        f"gradients of numpipe.ops.attention, {name}",
+        of_keys(form, ordered),
+        *(ints(1, 1, rows, form.depth) for rows in (queries, keys, keys, queries)),
         *(ints(1, 1, queries, dtype=F32), ints(1, 1, queries, dtype=F32)),
-        out(queries * depth // 32, 32, dtype=F32),
-        *(out(1, 1, 128, depth), out(1, 1, 128, depth)),
+        *of[: 3 * form.functions],
+        *(out(lines, 32, dtype=F32), out(lines // 64, dtype=np.int32))[: 1 + ordered],
+        *(out(1, 1, keys, form.depth), out(1, 1, keys, form.depth)),
         scale=np.float32(0.1),
-        scale_log2=np.float32(0.1),
         diagonal=0,
         group=1,
     )
-run(
-    "gradients of numpipe.ops.attention, queries",
-    of_queries(Form(64, causal=True)),
-    *(ints(1, 1, rows, 64) for rows in (128, 256, 256, 128)),
-    *(ints(1, 1, 128, dtype=F32), ints(1, 1, 128, dtype=F32)),
-    out(1, 1, 128, 64),
-    scale=np.float32(0.1),
-    diagonal=64,
-)
 for rung in (
     attention_ladder.Config(64),
     attention_ladder.Config(64, wgs=2, overlapped=True, turns=True),
@@ -576,7 +561,7 @@ run(
 )
 run(
     "odd rows, which one copy loads",
-    swapped.scheduled(choose(57, 2, np.dtype(F16), flat=True)),
+    swapped.scheduled(choose(57, Needs(2), np.dtype(F16), flat=True)),
     *(ints(40, 57), ints(41, 57)[:40], out(40, 57), out(40, 57)),
 )
 run(

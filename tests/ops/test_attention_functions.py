@@ -11,11 +11,10 @@ import pytest
 
 import numpipe
 from numpipe.ops import attention, attention_blocks
-from numpipe.ops import attention_function_gradients as function_gradients
 from numpipe.ops.attention import Config, kernel
 from numpipe.ops.attention_configs import Form, with_functions
 from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
-from numpipe.ops.attention_gradients import of_queries
+from numpipe.ops.attention_gradients import of_keys
 from numpipe.ops.derivatives import derivative
 from tests.kernels import attention_function_cases as functions
 from tests.kernels.attention_function_cases import CASES, Case, alibi, documents
@@ -64,7 +63,7 @@ def test_blocks_can_be_computed_once() -> None:
 @pytest.mark.parametrize("name", CASES)
 def test_gradients_match_float64(name: str, depth: int) -> None:
     case = replace(CASES[name], depth=depth)
-    for deterministic in (False, True)[: 1 + (depth == 64)]:
+    for deterministic in (False, True):
         assert case.wrong_gradients("sim", deterministic) == ""
 
 
@@ -145,21 +144,21 @@ def test_no_schedule_finds_a_race() -> None:
 @compiles
 @pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("depth", [64, 128, 256])
-@pytest.mark.parametrize("what", ["forward", "keys", "queries"])
+@pytest.mark.parametrize("what", ["forward", "gradients", "gradients in turn"])
 def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
     form = Form(depth, score=alibi, mask=documents, arrays=(1, 1), dropout=0.1)
     x, numbers = np.zeros((1, 2, 256, depth), np.float16), np.zeros((1, 2, 256), np.float32)
     of = np.zeros((1, 1, 2, 7), np.int32), numbers[0, :, 0], np.zeros((1, 256), np.int32)
     of += (np.zeros(1, np.int32),)
-    read = x, x, x, x, numbers, numbers, *of
-    made, *given = {
-        "forward": (kernel(with_functions(depth), form), *(x, x, x), *of, x),
-        "keys": (function_gradients.of_keys(form, *["dk"] * (depth > 128)), *read, x)
-        + (x,) * (depth <= 128),
-        "queries": (of_queries(form), *read, x),
-    }[what]
-    named = {"group": 1} if what == "forward" else {}
-    assert made.inspect("gate", *given, scale=0.1, diagonal=0, **named) == ()
+    if what == "forward":
+        made, given = kernel(with_functions(depth), form), (x, x, x, *of, x)
+    else:
+        lines, ordered = 16 * depth, what != "gradients"
+        turns = np.zeros(lines // 64, np.int32)
+        made = of_keys(form, ordered)
+        total = (np.zeros((lines, 32), np.float32), turns)[: 1 + ordered]
+        given = x, x, x, x, numbers, numbers, *of, *total, x, x
+    assert made.inspect("gate", *given, scale=0.1, diagonal=0, group=1) == ()
 
 
 # ---- derivatives
@@ -180,6 +179,11 @@ def unknown(score, batch, head, query, key):
     return np.arctan(score)
 
 
+@numpipe.function
+def peak(score, batch, head, query, key):
+    return score - score.max(1)
+
+
 @pytest.mark.parametrize("of", [wild, functions.soft_cap, functions.alibi, functions.relative])
 @pytest.mark.parametrize("head", [0, 1])
 def test_a_derivative_is_that_of_small_differences(of: Any, head: int) -> None:
@@ -192,13 +196,16 @@ def test_a_derivative_is_that_of_small_differences(of: Any, head: int) -> None:
     np.testing.assert_allclose(found + 0 * x, (ahead - behind) / 2e-6, rtol=1e-4, atol=1e-6)
 
 
-def test_an_operation_without_a_rule_is_named_with_a_fix() -> None:
+@pytest.mark.parametrize(
+    ("of", "operation"), [(unknown, r"np.arctan\(score\)"), (peak, r"score.max\(1\)")]
+)
+def test_an_operation_without_a_rule_is_named_with_a_fix(of: Any, operation: str) -> None:
     with pytest.raises(
         numpipe.SpecError,
-        match=r"test_attention_functions.py:\d+: score unknown: the derivative of "
-        r"'np.arctan\(score\)' is not known; fix: pass score_gradient=",
+        match=rf"test_attention_functions.py:\d+: score {of.__name__}: the derivative of "
+        rf"'{operation}' is not known; fix: pass score_gradient=",
     ):
-        derivative(unknown)
+        derivative(of)
 
 
 # ---- refusals

@@ -11,14 +11,9 @@ import pytest
 import numpipe
 from numpipe.arch.dimensions import round_up
 from numpipe.ops.attention import Form, attention_backward
-from numpipe.ops.attention_gradients import of_keys, of_queries
+from numpipe.ops.attention_gradients import of_keys
 from tests.kernels.attention_gradient_cases import CASES, Case, operands, options, run, wrong
 from tests.kernels.compilers import compiles
-
-KERNELS = {
-    "keys": of_keys,
-    "queries": lambda form, _: of_queries(form),
-}
 
 
 @pytest.mark.variants(3)
@@ -48,19 +43,17 @@ def test_each_part_of_the_gradient_is_checked() -> None:
         assert "of dq" in wrong(case, list(made))
 
 
-def arrays(name: str, case: Case, kind: Any = np.zeros) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of a kernel of KERNELS."""
+def arrays(case: Case, ordered: bool, kind: Any = np.zeros) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of `of_keys`."""
     q, k, _ = case.arrays()
     numbers = [kind(q.shape[:3], np.float32) for _ in range(2)]
     # in register order, whole blocks of queries
     lines = np.prod(q.shape[:2]) * round_up(case.queries, 128) * case.depth // 32
-    total, grads = kind((lines, 32), np.float32), [kind(k.shape, k.dtype) for _ in range(2)]
-    results = [kind(q.shape, q.dtype)] if name == "queries" else [total, *grads]
-    scalars = {"scale": 0.2, "diagonal": case.diagonal}
-    if name == "keys":
-        scalars |= {"scale_log2": 0.3, "group": 1}
+    total = [kind((lines, 32), np.float32), kind((lines // 64,), np.int32)][: 1 + ordered]
     read = [kind(x.shape, x.dtype) for x in (q, k, k, q)]
-    return [*read, *numbers, *results], scalars
+    grads = [kind(k.shape, k.dtype) for _ in range(2)]
+    scalars = {"scale": 0.2, "diagonal": case.diagonal, "group": 1}
+    return [*read, *numbers, *total, *grads], scalars
 
 
 @pytest.mark.parametrize(
@@ -80,13 +73,12 @@ def test_operands_that_do_not_match_are_refused(changed: dict[int, Any], words: 
         attention_backward(*given, target="sim")
 
 
-@pytest.mark.parametrize(
-    "name, depth", [("keys", 64), ("keys", 128), ("keys", 256), ("queries", 64)]
-)
-def test_no_schedule_finds_a_race(name: str, depth: int) -> None:
-    case = Case(queries=256, keys=136, depth=depth, causal=True)
-    given, scalars = arrays(name, case)
-    made = KERNELS[name](Form(depth, True), True)
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("depth", [64, 128, 256])
+def test_no_schedule_finds_a_race(depth: int, ordered: bool) -> None:
+    case = Case(queries=256, keys=200, depth=depth, causal=True)
+    given, scalars = arrays(case, ordered)
+    made = of_keys(Form(depth, True), ordered)
     found = numpipe.verify(made, *given, **scalars, schedules=4)
     assert found.ok and found.schedules == 4, str(found)
 
@@ -94,12 +86,10 @@ def test_no_schedule_finds_a_race(name: str, depth: int) -> None:
 @compiles
 @pytest.mark.variants(0, thorough=4)
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("with_dq", [True, False])
-@pytest.mark.parametrize("name, depth", [(name, n) for name in KERNELS for n in (64, 128, 256)])
-def test_kernels_pass_the_build_gate(name: str, depth: int, with_dq: bool, causal: bool) -> None:
+@pytest.mark.parametrize("ordered", [False, True])
+@pytest.mark.parametrize("depth", [64, 128, 256])
+def test_kernels_pass_the_build_gate(depth: int, ordered: bool, causal: bool) -> None:
     case = Case(queries=256, keys=256, depth=depth, dtype="bfloat16")
-    given, scalars = arrays(name, case)
-    if name == "keys" and not with_dq:
-        del given[6]
-    made = KERNELS[name](Form(depth, causal), with_dq)
+    given, scalars = arrays(case, ordered)
+    made = of_keys(Form(depth, causal), ordered)
     assert not made.inspect("gate", *given, **scalars)

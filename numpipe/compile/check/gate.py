@@ -14,7 +14,8 @@ entry registers        more threads or fewer registers than setmaxnreg redistrib
 local memory           registers were moved to memory without being reported as spills
 memory barriers        a MEMBAR at GPU scope, which halves the speed of a loop: releases must stay
                        inside the CTA, or specify no scope. Allowed are one in a cluster's barrier
-                       at the end (with debug=True also at the beginning), and, outside the loop of
+                       at the end (with debug=True also at the beginning), in a kernel whose CTAs
+                       take turns (`grid.cta_turns`), and, outside the loop of
                        products, those that pass a partial sum to another CTA through global memory
                        or signal a semaphore
 waterfalls             a TMA instruction is wrapped in a loop over the active lanes: its lane was
@@ -166,10 +167,10 @@ def role_code(sass: Sass, who: Role) -> list[Instruction]:
     ``setmaxnreg`` to the cluster's barrier, if there is one.
 
     That barrier begins with a fence beyond the CTA. If CTAs load data that others have stored,
-    there are more such fences, one for each arrival.
+    there are more such fences, one for each arrival, and if they take turns.
     """
     starts = sass.find(r"USETMAXREG\." + ("TRY_ALLOC" if who.computes else "DEALLOC"))
-    end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] and sass.find("UCGABAR_ARV")[1:] else BEYOND
+    end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] else BEYOND
     return [i for start in starts for i in sass.reachable(start, end)]
 
 
@@ -213,7 +214,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """Check that a kernel has no fence beyond the CTA, except in the cluster's two barriers,
     outside loops; outside the loops of products, in a kernel that hands partial sums over
     (`partials`) or has semaphores; one at the end, where the last CTA resets a counter; and in
-    arrivals by which CTAs let each other load stored data."""
+    arrivals by which CTAs let each other load stored data, or take turns."""
     handed = any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
@@ -228,7 +229,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
                 yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
         elif spared:
             spared -= 1
-        elif not built.unit.orders_stores:
+        elif not (built.unit.orders_stores or built.unit.takes_turns):
             yield f"a memory barrier beyond the CTA: {instruction}"
     wanted = built.unit.clustered + built.unit.meets_at_end
     if (meetings := len(sass.find("UCGABAR_ARV"))) != wanted:
@@ -323,7 +324,7 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         # ordinary stores pass work indices on in shared memory, and record the events of a profile
         own = sass.target.opcodes + r"|STSM|BAR\." + r"|UTMASTG|UTMAREDG" * unit.storing.computes
         own += r"|STS\b" * (not tickets) + r"|STG\b" * (
-            not unit.params.profile_space and not unit.gpus
+            not unit.params.profile_space and not unit.gpus and not unit.takes_turns
         )
         # records of waits that timed out
         own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)

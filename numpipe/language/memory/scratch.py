@@ -285,7 +285,7 @@ def _refs(np_: Context, tree: Any) -> Any:
         return slots if tree.slots else slots.at[()]
     copy = np_.unit.number(current().warpgroup) if tree.memory.owners and np_.computes else 0
     ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
-    if np_.computes:
+    if np_.numbered:
         for number in range(tree.kind.count):
             current().mbar_init_at_entry(
                 ref.address + 8 * number, tree.arrivals, tree.name_of(copy, number), observed=True

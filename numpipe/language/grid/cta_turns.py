@@ -1,0 +1,115 @@
+"""Turns of CTAs, which make the order of additions to an array the same in each run.
+
+::
+
+    numpipe.await_turn(turns.at[i], n, allowed)  # n CTAs have passed turn i on
+    numpipe.atomic_add(total.at[ds(i * 64, 64), ds(0, 64)], tile)
+    numpipe.pass_turn(turns.at[i], n, added)
+
+A turn is an int32 in global memory that an earlier kernel set to 0, and that counts how often it
+has been passed on. CTAs with the same turn have different n, from 0 on without gaps. A CTA may only
+wait for CTAs with a smaller index, which the GPU starts first. So no wait lasts forever, however
+few CTAs run at once.
+
+::
+
+    storing role   await_turn   ld.acquire.gpu, repeated until the count is n; arrive at `allowed`
+                   pass_turn    wait for `added`; st.release.gpu of n + 1
+    compute role   await_turn   wait for `allowed`
+                   pass_turn    arrive at `added`
+
+A release waits until all additions of the CTA have arrived, and a load of the count takes some 700
+cycles. A warpgroup that computes would stand still meanwhile: this took 1.4 times as long on an
+H200. So warps next to the loading one do both (``CompilerParams(store_role=True)``), one for each
+compute warpgroup, and only tell it when it may add.
+
+PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ...core.machine import current
+from ...core.op import called, helper, op
+from ...diagnostics.errors import SpecError
+from ...intrinsics import mbarrier
+from ...plan.allocations import ARRIVALS_A_WARPGROUP
+from ...plan.context import Context, only_if
+from ..memory.phases import wait
+from ..pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..tiles.array_views import GmemView
+
+
+@helper(context=True)
+def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
+    """Wait until a turn has been passed on n times:
+    ``numpipe.await_turn(turns.at[i], n, allowed)``.
+
+    turn     an element of an int32 array, which was 0 when the kernel began; elements outside the
+             array are not waited for
+    n        the number of CTAs that come before, which have smaller indices
+    allowed  a `Barrier` of this warpgroup with one arrival
+
+    All later accesses of this warpgroup come after the wait. The additions between it and
+    `pass_turn` are in the order of the turns: their sum has the same bits in each run. On the
+    simulated SM it raises PipelineDeadlock if the turn never comes.
+    """
+    only_if(np_, "assists", allow, turn, n, allowed)
+    barrier_wait(allowed)
+    hold(np_, True)
+
+
+@helper(context=True)
+def pass_turn(np_, turn, n, added):  # type: ignore[no-untyped-def]
+    """Pass a turn on, after all previous stores and additions of this warpgroup. `added` is a
+    `Barrier` of this warpgroup with one arrival."""
+    hold(np_, False)
+    barrier_arrive(added)
+    only_if(np_, "assists", pass_on, turn, n, added)
+
+
+@helper
+def allow(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
+    poll(np_, turn, n)
+    mbarrier.arrive_count(allowed.address, ARRIVALS_A_WARPGROUP)
+
+
+@helper
+def pass_on(np_, turn, n, added):  # type: ignore[no-untyped-def]
+    wait(added)
+    release(np_, turn, n)
+
+
+def check(what: str, turn: Any) -> None:
+    """Raise SpecError unless a turn, or its Numba type, is an element of an int32 array."""
+    if not isinstance(turn, GmemView) or turn.axes or turn.ref.arg.dtype.name != "int32":
+        raise SpecError(
+            f"{what}(turn, n): turn must be an element of an int32 array, turns.at[i], got "
+            f"{called(turn)}"
+        )
+
+
+@op
+def hold(np_: Context, turn: bool) -> None:
+    """Tell the simulator whether it is this warpgroup's turn."""
+    if np_.computes:
+        current().in_turn = turn
+
+
+@op
+def poll(np_: Context, turn: GmemView, n: Any) -> None:
+    """Wait for a turn, in one lane."""
+    check("numpipe.await_turn", turn)
+    (i,), flags = turn.start, turn.ref.array
+    if i < flags.shape[0]:
+        current().gmem_await(flags, i, f"turn {n} of {turn.ref.name}[{i}]", int(n))
+
+
+@op
+def release(np_: Context, turn: GmemView, n: Any) -> None:
+    """Pass a turn on, in one lane."""
+    check("numpipe.pass_turn", turn)
+    (i,), flags = turn.start, turn.ref.array
+    if i < flags.shape[0]:
+        current().gmem_signal(flags, i, f"turn {n + 1} of {turn.ref.name}[{i}]", turn=int(n))
