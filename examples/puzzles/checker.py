@@ -99,7 +99,7 @@ class Puzzle:
             state = "deadlock" if isinstance(error, PipelineDeadlock) else "hazard"
             return self._result(state, str(error), hazard, trace.timeline(72))
         except Exception as error:
-            return self._result(*_failed(error))
+            return self._result(*_failed(error, inspect.getfile(self.kernel.function)))
         timeline = trace.timeline(72)
         for got, expected in zip(_arrays(output), _arrays(self.expected), strict=True):
             if len(wrong := np.argwhere(~np.isclose(got, expected, 1e-3, 1e-3))):
@@ -159,7 +159,7 @@ def check_file(file: Path, seconds: float = SECONDS) -> Result:
         with time_limit(seconds):
             puzzle = load(file)
     except Exception as error:
-        return Result(*_failed(error))
+        return Result(*_failed(error, str(file)))
     return puzzle.check(seconds)
 
 
@@ -229,15 +229,11 @@ def _unfilled(kernel: Kernel) -> list[int]:
     )
 
 
-def _failed(error: BaseException) -> tuple[str, str]:
-    """Return the state and text of an exception, with the last line of the user's code."""
-    own = (str(Path(numpipe.__file__).parent), __file__, "<")
-    lines = [
-        line
-        for line in traceback.extract_tb(error.__traceback__)
-        if not line.filename.startswith(own)
-    ]
-    where = f" at {Path(lines[-1].filename).name}:{lines[-1].lineno}" if lines else ""
+def _failed(error: BaseException, file: str) -> tuple[str, str]:
+    """Return the state and text of an exception, with the last line of the user's file."""
+    steps = traceback.extract_tb(error.__traceback__)
+    lines = [step.lineno for step in steps if step.filename == file]
+    where = f" at {Path(file).name}:{lines[-1]}" if lines else ""
     if isinstance(error, TimeoutError):
         return "too long", f"stopped after {error}{where}: is there a loop that does not end?"
     if isinstance(error, NumpipeError):  # says where

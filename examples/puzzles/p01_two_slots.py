@@ -39,8 +39,8 @@ PUZZLE = Puzzle(
     hints={
         "too slow": "wg0 waits (.) while copy in loads (L), and nothing is loaded while wg0 "
         "computes (#). With max_concurrent_steps=2, the next block is loaded meanwhile.",
-        "solved": "two slots let a block be loaded while another one is added. Loads take longer than "
-        "additions here, so three slots are faster still: try them.",
+        "solved": "two slots let a block be loaded while another one is added. Loads take longer "
+        "than additions here, so three slots are faster still: try them.",
     },
 )
 if __name__ == "__main__":

@@ -39,8 +39,8 @@ PUZZLE = Puzzle(
     hints={
         "read-after-release": "the report's line 'fix:' names the argument of the pipeline.",
         "error": "delay_release has to be less than the number of slots, max_concurrent_steps.",
-        "solved": "of the three slots, one now holds the previous tile and one the current tile, so "
-        "only one is left for a load that runs ahead.",
+        "solved": "of the three slots, one now holds the previous tile and one the current tile, so"
+        " only one is left for a load that runs ahead.",
     },
 )
 if __name__ == "__main__":

@@ -37,8 +37,8 @@ PUZZLE = Puzzle(
     hints={
         "refilled-while-read": "a store reads its tile until wait_smem_to_gmem says otherwise. It "
         "is enough to wait until the store has read (wait_read_only=True).",
-        "solved": "wait_smem_to_gmem(1, …) waits until at most one store is left, so the last store can "
-        "go on during the next load, which goes to the other tile.",
+        "solved": "wait_smem_to_gmem(1, …) waits until at most one store is left, so the last store"
+        " can go on during the next load, which goes to the other tile.",
     },
 )
 if __name__ == "__main__":

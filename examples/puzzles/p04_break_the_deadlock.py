@@ -51,8 +51,8 @@ PUZZLE = Puzzle(
     hints={
         "deadlock": "in the first steps, the slots are free although nobody has arrived yet.",
         "hazard": "only the first SLOTS loads go into slots that nobody has read.",
-        "solved": "numpipe.pipeline makes the same two barriers for each slot, and waits in the same "
-        "places: its barriers are called ready and consumed.",
+        "solved": "numpipe.pipeline makes the same two barriers for each slot, and waits in the "
+        "same places: its barriers are called ready and consumed.",
     },
 )
 if __name__ == "__main__":

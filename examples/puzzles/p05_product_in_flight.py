@@ -47,8 +47,8 @@ PUZZLE = Puzzle(
         "too slow": "tensor core has gaps between products. It takes both changes: "
         "delay_release=1 in the pipeline, and no wgmma_wait in the loop.",
         "error": "delay_release has to be less than the number of slots, max_concurrent_steps.",
-        "solved": "the tensor core is given the next product before it has finished the last one. The "
-        "price is a slot, which holds a step that is already used.",
+        "solved": "the tensor core is given the next product before it has finished the last one. "
+        "The price is a slot, which holds a step that is already used.",
     },
 )
 if __name__ == "__main__":

@@ -45,8 +45,8 @@ PUZZLE = Puzzle(
         "wrong result": "step k of sequence s loads page pages[s, k], and there are lengths[s] "
         "steps.",
         "out-of-bounds": "entries of the table after a sequence's last page are -1.",
-        "solved": "the memory warpgroup reads both arrays by itself, so loads run ahead as with any "
-        "other index map. A sequence without pages has no steps, and its sum is zero.",
+        "solved": "the memory warpgroup reads both arrays by itself, so loads run ahead as with any"
+        " other index map. A sequence without pages has no steps, and its sum is zero.",
     },
 )
 if __name__ == "__main__":

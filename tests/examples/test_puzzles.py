@@ -97,7 +97,7 @@ def test_a_solution_compiles(name: str, tmp_path: Path, monkeypatch: pytest.Monk
         ("p01_two_slots", ("# ----", "for\n#"), "error", "SyntaxError"),
         (
             "p01_two_slots",
-            ("        acc = ", "        while True:\n            tile[...]\n        acc = "),
+            ("        acc = ", "        while True:\n            acc = acc + 1\n        acc = "),
             "too long",
             "stopped after 1 s at p01_two_slots.py:2",
         ),
