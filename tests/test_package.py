@@ -90,7 +90,8 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> set[str]:
             for top in ("numpipe", "intrinsics")
             for p in (*(ROOT / top).rglob("*.py"), *(ROOT / top).rglob("*.npz"))
         ]
-        + ["numpipe/py.typed", "setup.cfg", "pyproject.toml", "README.md", "LICENSE"]
+        + ["numpipe/py.typed", "numpipe/traces/timeline_page.html"]
+        + ["setup.cfg", "pyproject.toml", "README.md", "LICENSE"]
     )
     for name in names:
         if (ROOT / name).is_file():
@@ -111,7 +112,7 @@ def test_wheel_holds_every_module_its_types_and_the_files_of_gpus(wheel: set[str
         for p in (ROOT / "numpipe").rglob(f"*.{ending}")
     }
     modules |= {f"numpipe/intrinsics/{p.name}" for p in (ROOT / "intrinsics").glob("*.py")}
-    assert modules | {"numpipe/py.typed"} <= wheel
+    assert modules | {"numpipe/py.typed", "numpipe/traces/timeline_page.html"} <= wheel
 
 
 def test_wheel_adds_nothing_but_numpipe(wheel: set[str]) -> None:

@@ -160,8 +160,8 @@ class Kernel:
         schedule_seed
                the same as `seed`, for a kernel that has a parameter `seed`, which then gets `seed`
         trace  a numpipe.Trace that collects events, or the name of a file to write them to,
-               ``run.json`` (for ui.perfetto.dev) or ``run.txt``, which is also written if the run
-               ends in a race or a deadlock
+               ``run.html`` (a page), ``run.json`` (for ui.perfetto.dev) or ``run.txt``, which is
+               also written if the run ends in a race or a deadlock
         ctas   number of CTAs of a `persistent` grid (default: 2)
         limit  seconds that the run may take (default: one hour). SpecError is raised as soon as the
                control flow of the first CTA, or the time that finished CTAs took, shows that the

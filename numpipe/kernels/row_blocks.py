@@ -57,8 +57,8 @@ def functions(rows: Any) -> dict[str, Function]:
     sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, column = (
         lanes[name] for name in ("sum", "sums", "max", "mean", "number", "column")
     )
-    exp, log, normal, raised, first_of = (
-        lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of")
+    exp, log, normal, raised, first_of, both_reduced = (
+        lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced")
     )
 
     @function
@@ -255,10 +255,15 @@ def functions(rows: Any) -> dict[str, Function]:
         return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
+    def together(tops, totals):
+        """The maximum of each row, and the sum of exp(element - maximum)."""
+        top = tops.max(axis=1)
+        return top, (totals * exp(tops - top[:, None])).sum(axis=1)
+
+    @function
     def softmax(f, off=0.0):
         tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
-        top = largest_of_lanes(lambda j: tops)
-        total = sum_of_lanes(lambda j: totals * exp(tops - top))
+        top, total = both_reduced(tops, totals, together)
 
         return lambda j: normal(exp(f(j) - top), total), top - off + log(total)
 

@@ -24,7 +24,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .decorator import kernel
 from .row_registers import CLUSTER
-from .row_schedules import ODD, Rows, choose
+from .row_schedules import ODD, Needs, Rows, choose
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -42,10 +42,7 @@ class RowKernel:
     the length of the first array's rows."""
 
     body: Callable
-    operands: int
-    held: int
-    once: bool
-    unit: int
+    needs: Needs
     options: Mapping[str, Any]
 
     def __post_init__(self) -> None:
@@ -94,16 +91,18 @@ class RowKernel:
         runs, for `numpipe.verify`, ``inspect`` and others."""
         x, *_ = given = [*args, *named.values()]
         dtype = _info(x).dtype
-        how = {"once": self.once, "held": self.held, "unit": self.unit}
-        rows = choose(int(x.shape[1]), self.operands, dtype, **how)
+        count, n = (int(size) for size in x.shape)
+        rows = choose(n, self.needs, dtype)
         # lanes would load and store odd rows of 16-bit elements one by one
-        many = rows.n * int(x.shape[0]) >= MANY
-        halves = rows.height > 1 and dtype.itemsize == 2 and many and not self.once
-        if rows.steps or (rows.n % 2 and (rows.n > ODD or halves)):
+        many = n * count >= MANY
+        halves = rows.height > 1 and dtype.itemsize == 2 and many and not self.needs.once
+        if rows.steps or (n % 2 and (n > ODD or halves)):
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
-            same = (self.operands == 1 and not halves) or all(info.dtype == dtype for info in infos)
+            same = (self.needs.operands == 1 and not halves) or all(
+                info.dtype == dtype for info in infos
+            )
             aligned, flat = (same and fits for fits in loadable(*infos))
-            rows = choose(rows.n, self.operands, dtype, aligned, flat, **how)
+            rows = choose(n, self.needs, dtype, aligned, flat, count)
         return self.scheduled(rows)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -174,4 +173,4 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, operands, held, once, unit, options)
+    return lambda body: RowKernel(body, Needs(operands, held, once, unit), options)

@@ -321,12 +321,12 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def reduced(tile, along):
         """The reduction ``along(tile)`` of each row."""
-        if not shared:
-            return along(tile)[:, None]
-        own = along(split_row(tile))
-        at = half()
-        give(at, 0, own)
-        return along(got(at, 0)[None, :])[:, None]
+        if shared:
+            own = along(split_row(tile))
+            at = half()
+            give(at, 0, own)
+            tile = got(at, 0)[None, :]
+        return along(tile)[:, None]
 
     @function
     def sum_of(f):
@@ -348,19 +348,19 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def both_reduced(first, second, along):
         """The reductions ``along(first, second)`` of each row, exchanged at once."""
-        if not shared:
-            return along(first, second)
-        one, other = along(split_row(first), split_row(second))
-        at = half()
-        give(at, 0, one)
-        give(at, 1, other)
-        return along(got(at, 0)[None, :], got(at, 1)[None, :])
+        if shared:
+            one, other = along(split_row(first), split_row(second))
+            at = half()
+            give(at, 0, one)
+            give(at, 1, other)
+            first, second = got(at, 0)[None, :], got(at, 1)[None, :]
+        one, other = along(first, second)
+        return one[:, None], other[:, None]
 
     @function
     def sums(f, g):
         one, other = kept(f(columns()), 0.0), kept(g(columns()), 0.0)
-        first, second = both_reduced(one, other, lambda a, b: (a.sum(axis=1), b.sum(axis=1)))
-        return first[:, None], second[:, None]
+        return both_reduced(one, other, lambda a, b: (a.sum(axis=1), b.sum(axis=1)))
 
     @function
     def highest(tops, keys):
@@ -373,7 +373,7 @@ def functions(rows: Any) -> dict[str, Function]:
     def first_of(tops, columns):
         """The first of the columns that have the largest of the maxima of a row."""
         _, key = both_reduced(tops, bitcast(HIGHEST - columns, np.float32), highest)
-        return HIGHEST - bitcast(key[:, None], np.int32)
+        return HIGHEST - bitcast(key, np.int32)
 
     @function
     def argmax(f):
@@ -415,6 +415,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "max": largest,
             "higher_at": higher_at,
             "first_of": first_of,
+            "both_reduced": both_reduced,
             "argmax": argmax,
             "softmax": softmax,
         }

@@ -8,8 +8,9 @@ short         lanes of one warp           once, into registers; odd ones of 16-b
 long          warpgroups of a CTA         once, into registers
 longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
               CTAs                        row finds it. What does not fit is read again from L2
-longer, not   a CTA                       once for each pass, later ones from L2
-for TMA
+longer, not   a CTA, or a cluster of      once for each pass, later ones from L2
+for TMA, or   CTAs if rows are few
+of one pass
 ============  ==========================  ==================================================
 """
 
@@ -44,10 +45,35 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
+FEW = 49152
+"""most bytes of a part of one of few rows: half of it is loaded while CTAs exchange numbers"""
+ROOM = 396
+"""CTAs for which an H200's 132 SMs have room at once"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
 """of a `Barrier`: slots of all warpgroups"""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a kernel over rows has in registers.
+
+    operands  matrices whose rows it loads
+    held      float32 matrices that it computes and keeps; 0: only what it loads
+    once      whether it has one pass over a row: one reduction or one store
+    unit      its tiles begin and end at multiples of so many columns: 1 or 128
+    """
+
+    operands: int = 1
+    held: int = 0
+    once: bool = False
+    unit: int = 1
+
+    @property
+    def brief(self) -> bool:
+        """whether it uses what it computes from an element at once"""
+        return self.once and not self.held and self.unit == 1
 
 
 @dataclass(frozen=True)
@@ -68,7 +94,6 @@ class Rows:
              the number of matrices that the kernel loads, and their element type
     flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
-    unit     tiles begin and end at multiples of so many columns
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
     returns a float32 tile (rows, columns), for example ``x_(j) * gamma[j]``.
@@ -116,7 +141,6 @@ class Rows:
     dtype: np.dtype = field(default=FLOAT32, repr=False)
     flat: bool = field(default=False, repr=False)
     loops: bool = field(default=False, repr=False)
-    unit: int = field(default=1, repr=False)
     cluster: int = field(default=1, repr=False)
 
     def __getattr__(self, name: str) -> Function:
@@ -137,69 +161,67 @@ def functions(rows: Rows) -> dict[str, Function]:
 @functools.lru_cache(maxsize=1024)
 def choose(
     n: int,
-    operands: int = 1,
+    needs: Needs = Needs(),
     dtype: np.dtype = FLOAT32,
     aligned: bool = True,
     flat: bool = False,
-    once: bool = False,
-    held: int = 0,
-    unit: int = 1,
+    count: int = ROOM,
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
-    operands  matrices whose rows a kernel loads
-    dtype     element type of these matrices
-    aligned   whether TMA can load their rows: all begin at multiples of 16 bytes
-    flat      whether TMA can load parts of them as flat arrays: they are contiguous
-    once      whether the kernel has one pass over a row: one reduction or one store
-    held      float32 matrices that a kernel has in registers; 0: only what it loads
-    unit      tiles begin and end at multiples of so many columns: 1 or 128
+    needs    what the kernel has in registers
+    dtype    element type of the matrices that it loads
+    aligned  whether TMA can load their rows: all begin at multiples of 16 bytes
+    flat     whether TMA can load parts of them as flat arrays: they are contiguous
+    count    rows of each matrix
 
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 4)
     """
-    # whether what a kernel computes from a row is used at once
-    values, brief = max(held, operands), once and not held and unit == 1
-    # bytes of a column in registers
-    nbytes = max(4 * held, operands * dtype.itemsize)
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, unit=unit)
+    operands, unit, itemsize = needs.operands, needs.unit, dtype.itemsize
+    # float32 matrices, and bytes of a column, in registers
+    values, nbytes = max(needs.held, operands), max(4 * needs.held, operands * itemsize)
+    flat = flat and unit == 1
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype)
     if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
+        return _short(rows, n, values, unit, flat, nbytes if needs.brief else 4 * values)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
-    flat = flat and not aligned and unit == 1
+    flat = flat and not aligned
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
-    most = ODD if flat and n % 2 and not once else 2 * part
+    most = ODD if flat and n % 2 and not needs.once else 2 * part
     if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
         width = round_up(cdiv(n, wgs), STEP)
-        inside = max(0, n - (wgs - 1) * width)
-        whole = inside if inside >= width else inside // STEP * STEP
+        whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
-        if brief:
+        if needs.brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
         return rows(1, width, wgs, whole, ctas)
-    itemsize = dtype.itemsize
-    if once or not (aligned or flat):
-        # smaller chunks leave registers for elements that are loaded one by one
-        width = max(STEP, 2 * CHUNK // (itemsize if n * itemsize % 4 == 0 else 4 * operands))
-        return rows(1, width, 2, ctas=2 + (once and unit == 1), steps=cdiv(n, 2 * width))
-    cluster = 1
-    while cluster < CLUSTER and n * itemsize * operands > cluster * SHARED:
+    # lanes load pairs of 16-bit elements quickly, but single ones slowly
+    pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
+    direct = not (aligned or flat) or (needs.once and pairs)
+    part = size if direct else SHARED
+    while cluster < CLUSTER and size > cluster * (FEW if 2 * cluster * count <= ROOM else part):
         cluster *= 2
+    if direct:
+        # smaller chunks leave registers for elements that are loaded one by one
+        width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
+        steps = cdiv(n, cluster * 2 * width)
+        return rows(1, width, 2, 0, 2 + needs.brief, steps, cluster=cluster)
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers
     wgs = 4 if cluster <= 2 and not flat else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
-    width = max(STEP, width >> max(0, held - 1))
-    steps, step = cdiv(n, cluster * wgs * width), width * itemsize
-    slots = min(steps, PHASES // wgs, MOST_SHARED // (wgs * operands * step))
+    width = max(STEP, width >> max(0, needs.held - 1))
+    steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
+    slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    ctas = 1 + 4 // wgs if wgs * operands * step * (slots - 1) <= SHARED else 1
+    ctas = 1 + 4 // wgs if step * (slots - 1) <= SHARED else 1
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
@@ -207,7 +229,7 @@ def _short(
     rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
-    if flat and unit == 1:
+    if flat:
         room = 6144 // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         # two vectors along the columns take as many registers as another matrix

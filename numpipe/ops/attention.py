@@ -574,9 +574,6 @@ def attention_backward(
     layout: str = "bhsd",
     deterministic: bool = False,
     dropout: float = 0.0,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradients of q, k and v, given the results (o, lse) of attention with return_lse,
     and their gradients."""

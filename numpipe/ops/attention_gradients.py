@@ -23,6 +23,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -51,6 +52,8 @@ from .attention_configs import L2, Form
 from .attention_functions import caller, kept, visible_blocks
 from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
+from .reduce_axis import launch_reduction
+from .tiled import reshaped
 
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
@@ -232,7 +235,9 @@ class Work(NamedTuple):
     """The keys of a CTA, and the blocks of queries that it loops over.
 
     there     whether there is anything to do
-    b, hk     batch and head of the keys; `head` is the first of the heads of q that share them
+    b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
+              share the keys
+    sums      the batch of its sums in dk and dv
     row       the first key in the array, and `end_row` the end of its sequence there
     least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
@@ -246,6 +251,8 @@ class Work(NamedTuple):
     b: Any
     hk: Any
     head: Any
+    heads: Any
+    sums: Any
     row: Any
     end_row: Any
     least: Any
@@ -265,13 +272,15 @@ def work(form: Form, ordered: bool) -> Function:
     size = keys_of(form)
 
     @function
-    def of_cta(q, k, table, count, blocks, diagonal, group, number):
+    def of_cta(q, k, dk, table, count, blocks, diagonal, group, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
+        parts = dk.shape[0] // k.shape[0]
+        own = q.shape[form.heads] // (heads * parts)
         tiles = max(1, count[0] if form.ranges else cdiv(keys, size))
         head, j = number // tiles, number % tiles
         if form.causal or form.ranges or ordered:
-            head, j = interleaved(tiles, k.shape[0] * heads, group, number)
-        there = head < k.shape[0] * heads
+            head, j = interleaved(tiles, dk.shape[0] * heads, group, number)
+        there = head < dk.shape[0] * heads
         row, end_row, query, place = j * size, keys, 0, 0
         least = row - diagonal
         if form.ranges:
@@ -283,7 +292,8 @@ def work(form: Form, ordered: bool) -> Function:
         start = max(0, min(end - 1, least // STEP)) if form.causal else 0
         whole = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
         whole = whole if size <= end_row - row else end
-        b, hk = head // heads, head % heads
+        sums, hk = head // heads, head % heads
+        b, part = sums % k.shape[0], sums // k.shape[0]
         count_of = end - start
         if blocks is not None:
             count_of = blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
@@ -295,7 +305,9 @@ def work(form: Form, ordered: bool) -> Function:
             there,
             b,
             hk,
-            hk * (q.shape[form.heads] // heads),
+            (hk * parts + part) * own,
+            own,
+            sums,
             row,
             end_row,
             least,
@@ -349,8 +361,10 @@ def grid_of(form: Form, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
     size = keys_of(form)
     if form.ranges:
-        return lambda k, table: table.shape[0] * k.shape[form.heads] * ctas
-    return lambda k: cdiv(k.shape[form.positions], size) * k.shape[form.heads] * k.shape[0] * ctas
+        return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
+    return lambda dk: (
+        cdiv(dk.shape[form.positions], size) * dk.shape[form.heads] * dk.shape[0] * ctas
+    )
 
 
 @function
@@ -373,10 +387,10 @@ def stored(form: Form) -> Function:
     def store(x, cta, row, sums):
         d = ds(0, form.depth)
         if not form.ranges or row + 64 <= cta.end_row:
-            x[place(cta.b, cta.hk, ds(row, 64), d)] = sums.astype(x.dtype)
+            x[place(cta.sums, cta.hk, ds(row, 64), d)] = sums.astype(x.dtype)
         else:
             inside = ds(row, 64, stop=cta.end_row)
-            x[place(cta.b, cta.hk, inside, d)] = sums.astype(x.dtype)
+            x[place(cta.sums, cta.hk, inside, d)] = sums.astype(x.dtype)
 
     return store
 
@@ -386,12 +400,12 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
     """Return the kernel of dK, dV and of what is added to dq / scale, in turn if `ordered`.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
-    share its keys, so that CTAs at the same block read the same data and add to the same part of dQ
-    while these are in L2 (`work`). The products S^T = K Q^T and dP^T = V dO^T have keys as rows, so
-    P^T and dS^T are A operands in registers for dV and dK. dS^T passes through shared memory for
-    dQ = dS K alone, which is a step late, and which lanes add in register order. A warpgroup begins
-    after the first exponentials of the previous one: from then on, some compute while others have
-    products.
+    share its keys, or a part of them (`parts_of`), so that CTAs at the same block read the same
+    data and add to the same part of dQ while these are in L2 (`work`). The products S^T = K Q^T and
+    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
+    passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
+    register order. A warpgroup begins after the first exponentials of the previous one: from then
+    on, some compute while others have products.
 
     At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
     is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
@@ -443,9 +457,8 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         diagonal,
         group,
     ):
-        wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        queries = q.shape[form.positions]
-        cta = work_of(q, k, table, count, blocks, diagonal, group, program_id(0))
+        wg, queries = axis_index("wg"), q.shape[form.positions]
+        cta = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0))
         if not cta.there:
             return
 
@@ -469,7 +482,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
-            grid=(cta.steps, sharing),
+            grid=(cta.steps, cta.heads),
             in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -548,7 +561,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 rest = wgmma(None, exchanged.at[before].T, k_part)
                 add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, table, count, blocks, diagonal, group, program_id(0))
+        done = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0))
         store(dk, done, done.row + wg * 64, dk_acc * scale)
         store(dv, done, done.row + wg * 64, dv_acc)
 
@@ -611,10 +624,9 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         diagonal,
         group,
     ):
-        wg, sharing = axis_index("wg"), q.shape[form.heads] // k.shape[form.heads]
-        queries = q.shape[form.positions]
+        wg, queries = axis_index("wg"), q.shape[form.positions]
         rank = axis_index("pair")
-        cta = work_of(q, k, table, count, blocks, diagonal, group, program_id(0) // 2)
+        cta = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0) // 2)
         if not cta.there:
             return
         row = cta.row + rank * STEP
@@ -637,7 +649,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(cta.steps, sharing),
+            grid=(cta.steps, cta.heads),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2),
                 numbers,
@@ -764,13 +776,32 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
             part = wgmma(part, rest, k_rest)
             add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, table, count, blocks, diagonal, group, (program_id(0) - rank) // 2)
+        done = work_of(q, k, dk, table, count, blocks, diagonal, group, (program_id(0) - rank) // 2)
         if wg == 0:
             store(dv, done, done.row + rank * STEP, acc)
         else:
             store(dk, done, done.row + rank * STEP, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
+
+
+def parts_of(ctas: int, sharing: int, queries: int, causal: bool) -> int:
+    """Return among how many CTAs to divide the heads that share keys, given the number of CTAs if
+    they are not divided: the divisor of `sharing` for which all waves of CTAs take least time.
+
+    >>> parts_of(10, 8, 624, False), parts_of(512, 8, 4096, False)
+    (8, 1)
+    """
+
+    def time(parts: int) -> Any:
+        # in steps: a CTA also loads keys and stores, which takes some 3 steps. In float32, and with
+        # the sums added up, it took 12 (288 CTAs of 96 and of 152 steps, on an H200)
+        steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 12)
+        # a causal mask leaves half of the steps, and the longest CTAs begin first
+        waves = ctas * parts / DEFAULT.sms
+        return steps * (max(1.0, waves / 2) if causal else math.ceil(waves))
+
+    return min((n for n in range(1, sharing + 1) if sharing % n == 0), key=time)
 
 
 def launch_gradients(
@@ -808,11 +839,22 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
+        shared, parts = k.shape[form.heads], 1
+        if not (form.ranges or seen):  # else steps are known on the GPU alone
+            ctas = cdiv(keys, keys_of(form)) * batches * shared * (1 if depth <= 128 else 2)
+            parts = parts_of(ctas, heads // shared, queries, form.causal)
+        sums = [
+            x if parts == 1 else allocated(q, (parts * batches, *k.shape[1:]), place, np.float32)
+            for x in (dk, dv)
+        ]
         of_keys(form, deterministic)(
-            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
+            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, *sums),
             scale=scale,
             diagonal=diagonal,
             group=group,
             **place,
         )
+        for each, x in zip(sums, (dk, dv), strict=True):
+            if parts > 1:
+                launch_reduction("sum", reshaped(each, parts, *k.shape), 0, x, place)
     convert(form)(total, *of_q, dq, scale=scale, **place)

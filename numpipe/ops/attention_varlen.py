@@ -149,19 +149,10 @@ def _result(
     cu_seqlens_q: Any,
     exact: bool = True,
     batch_invariant: bool = False,
-    score: Any = None,
-    mask: Any = None,
-    deterministic: bool = False,
 ) -> ArrayType:
     """Return the shape and type of the result. Raises SpecError if the operands do not match, and
     for options that contradict each other."""
     check_invariant("attention_varlen", exact, batch_invariant)
-    if score or mask or deterministic:
-        raise SpecError(
-            "attention_varlen: score, mask and deterministic=True are not supported; fix: call "
-            "numpipe.ops.attention, with a mask function that compares the documents of query and "
-            "key"
-        )
     check_heads(q, k, "shd")
     if not cu_seqlens_q.shape[0]:
         raise SpecError("attention_varlen: 'cu_seqlens_q' must have sequences + 1 elements, got 0")
@@ -310,9 +301,6 @@ def attention_varlen_backward(
     align: str = "end",
     scale: float | None = None,
     debug: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradients of q, k and v, given the results (o, lse) of attention_varlen with
     return_lse, and their gradients."""
@@ -342,9 +330,6 @@ def attention_varlen(
     exact: bool = True,
     return_lse: bool = False,
     batch_invariant: bool = False,
-    score: Any = None,
-    mask: Any = None,
-    deterministic: bool = False,
     debug: bool = False,
     out: Any = None,
     target: str | None = None,
@@ -372,8 +357,6 @@ def attention_varlen(
     batch_invariant
                 let the bits of a row depend on nothing but its query, keys and values, as for
                 `attention`, whose rows then have the same bits
-    score, mask, deterministic
-                must be left out: use `attention` with a mask function of documents
     debug       let lengths that decrease, or exceed the arrays, fail the launch on the GPU; without
                 it, such a sequence has no position, or ends with the array. The simulator reports
                 them always
@@ -384,9 +367,10 @@ def attention_varlen(
     The launch covers all sequences: a small kernel first makes a list of the tiles of all sequences
     on the GPU, the longest first. A NaN or an infinity among the values of a sequence may also
     reach the previous sequence, if a block of keys reaches both. Gradients of q, k and v compute
-    the scores again, and have no gradients themselves. Raises SpecError if
-    shapes do not match, for other element types, and for arrays of different types or on different
-    devices.
+    the scores again, and have no gradients themselves. There are no score and mask functions, nor
+    gradients with the same bits in each run: `attention` has them, with a mask function that
+    compares the documents of query and key. Raises SpecError if shapes do not match, for other
+    element types, and for arrays of different types or on different devices.
 
     >>> q, at = np.ones((100, 8, 64), np.float16), np.array([0, 30, 100], np.int32)
     >>> attention_varlen(q, q[:, :2], q[:, :2], at, at, causal=True, target="sim").shape

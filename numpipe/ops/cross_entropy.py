@@ -99,15 +99,16 @@ def launch_reduced(
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
     whole, options = reshaped(result, 1), {"ignored": ignore_index, "mean": mean, **place}
-    rows = {"losses": losses, "labels": labels}
-    rows = {name: _row(as_rows(x, place)) for name, x in rows.items() if x is not None}
+    rows: dict[str, Any] = {
+        name: _row(as_rows(x, place))
+        for name, x in (("losses", losses), ("labels", labels))
+        if x is not None
+    }
     parts = min(MOST_PARTS, cdiv(rows["labels"].shape[1], PART))
     if parts > 1:
-        made = {name: allocated(labels, (parts,), place, np.float32) for name in ("total", "count")}
-        reduced(*lacking(rows, "losses", "weights"))(**rows, **made, **options)
-        rows = {"weights": _row(made["count"])}
-        if losses is not None:
-            rows["losses"] = _row(made["total"])
+        total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
+        reduced(*lacking(rows, "losses", "weights"))(**rows, total=total, count=count, **options)
+        rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
     reduced(*lacking(rows, "losses", "labels", "weights"), "count")(**rows, total=whole, **options)
 
 
@@ -182,9 +183,6 @@ def cross_entropy_backward(
     *,
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradient of the logits, given lse, log(sum(exp(logits))) of each row, and the
     gradient of each row's loss."""
@@ -207,9 +205,6 @@ def cross_entropy_rows(
     label_smoothing: float = 0.0,
     ignore_index: int = -100,
     debug: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return (loss, log(sum(exp(logits)))) of each row, float32. The gradient of the second is not
     followed."""

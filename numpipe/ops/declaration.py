@@ -100,7 +100,8 @@ def op(
     operations: Callable[..., float] | None = None,
 ) -> Callable[[Callable[P, Any]], Op[P]]:
     """Declare an op from a function without a body. The function's parameters are the op's operands
-    and options, then ``out``, ``target`` and ``stream``; its docstring becomes the op's.
+    and options, then ``out``, ``target`` and ``stream``, which are added if they are left out; its
+    docstring becomes the op's.
 
     operands    the arrays, each with the names of its dimensions ("rows n"; a leading "..." is any
                 number of dimensions) or an `Operand`; an operand whose default is None is optional
@@ -185,7 +186,7 @@ class Op(Generic[P]):
     ) -> None:
         functools.update_wrapper(self, stub, updated=())
         self.name = stub.__name__
-        self.signature = signature or inspect.signature(stub, eval_str=True)
+        self.signature = signature or with_place(inspect.signature(stub, eval_str=True), self.place)
         parameters = self.signature.parameters
         if not self.name.isidentifier():
             raise SpecError(f"numpipe.op decorates a def, got {stub!r}")
@@ -680,6 +681,17 @@ class Op(Generic[P]):
         op, followed by the caller's arguments."""
         self.torch_fronts.append(function)
         return function
+
+
+def with_place(signature: inspect.Signature, place: Sequence[str]) -> inspect.Signature:
+    """Return a signature that has the parameters of `place`."""
+    own = signature.parameters
+    lacking = [
+        inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None)
+        for name in place
+        if name not in own
+    ]
+    return signature.replace(parameters=[*own.values(), *lacking])
 
 
 @functools.cache

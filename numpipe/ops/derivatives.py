@@ -1,8 +1,8 @@
 """Derivatives of functions of tiles, made from their source.
 
 `derivative` rewrites a function statement by statement: before each assignment it computes the
-derivative of the value, by the rules of `RULES` and those of Python's operators. This is forward
-mode differentiation, so branches and loops stay as they are.
+derivative of the value, by the rules of `RULES`. This is forward mode differentiation, so branches
+and loops stay as they are.
 """
 
 from __future__ import annotations
@@ -20,7 +20,15 @@ from ..diagnostics.errors import SpecError, at
 from ..diagnostics.source import lines
 from ..language.tiles.mathematics import sigmoid
 
-RULES: dict[Any, tuple[str, ...]] = {
+RULES: dict[Any, tuple[str | None, ...]] = {
+    ast.UAdd: ("1.0",),
+    ast.USub: ("-1.0",),
+    ast.Add: ("1.0", "1.0"),
+    ast.Sub: ("1.0", "-1.0"),
+    ast.Mult: ("y", "x"),
+    ast.Div: ("1.0 / y", "-x / y / y"),
+    ast.Mod: ("1.0", None),
+    ast.Pow: ("y * x ** (y - 1)", None),
     np.exp: ("np_.exp(x)",),
     np.exp2: ("0.6931471805599453 * np_.exp2(x)",),
     np.log: ("1.0 / x",),
@@ -35,10 +43,10 @@ RULES: dict[Any, tuple[str, ...]] = {
     np.maximum: ("np_.where(x < y, 0.0, 1.0)", "np_.where(x < y, 1.0, 0.0)"),
     np.minimum: ("np_.where(y < x, 0.0, 1.0)", "np_.where(y < x, 1.0, 0.0)"),
     np.where: ("0.0", "np_.where(x, 1.0, 0.0)", "np_.where(x, 0.0, 1.0)"),
+    **dict.fromkeys((np.floor, np.ceil, np.trunc, np.round, np.rint, np.sign, round), ("0.0",)),
 }
-"""function -> its derivative by each argument; the arguments are x, y and z"""
-CONSTANT = np.floor, np.ceil, np.trunc, np.round, np.rint, np.sign, round
-"""functions whose derivative is 0 almost everywhere"""
+"""operator or function -> its derivative by each argument, where the arguments are x, y and z; None
+if it is not known"""
 ZERO, ONE = ast.Constant(0.0), ast.Constant(1.0)
 HELPERS = {"np_": np, "sigmoid_": sigmoid}
 
@@ -137,18 +145,17 @@ class _Derivative:
     # ---- expressions
     def of(self, node: ast.expr) -> ast.expr | None:
         """Return the derivative of an expression; None if it is 0."""
+        if not any(isinstance(x, ast.Name) and x.id in self.active for x in ast.walk(node)):
+            return None
         match node:
-            case ast.Constant() | ast.Compare() | ast.BoolOp():
+            case ast.Compare() | ast.BoolOp():
                 return None
             case ast.Name(id=name):
-                if name == self.score and self.constant:
-                    return ONE
-                return ast.Name(self.prime(name)) if name in self.active else None
-            case ast.UnaryOp(op=ast.USub() | ast.UAdd() as sign, operand=x):
-                found = self.of(x)
-                return found and ast.UnaryOp(sign, found)
+                return ONE if name == self.score and self.constant else ast.Name(self.prime(name))
+            case ast.UnaryOp(op=op, operand=x):
+                return self.by_rule(node, type(op), [x])
             case ast.BinOp(left=x, op=op, right=y):
-                return self.operator(node, x, op, y)
+                return self.by_rule(node, type(op), [x, y])
             case ast.IfExp(test=test, body=x, orelse=y):
                 one, other = self.of(x), self.of(y)
                 return ast.IfExp(test, one or ZERO, other or ZERO) if one or other else None
@@ -160,56 +167,34 @@ class _Derivative:
                     else ast.Call(ast.Attribute(found, "astype"), args, [])
                 )
             case ast.Call(func=name, args=args, keywords=[]):
-                return self.call(node, name, args)
-        return None if not self.uses(node) else self.fail(node)
-
-    def uses(self, node: ast.AST) -> bool:
-        return any(isinstance(x, ast.Name) and x.id in self.active for x in ast.walk(node))
-
-    def operator(
-        self, node: ast.expr, x: ast.expr, op: ast.operator, y: ast.expr
-    ) -> ast.expr | None:
-        dx, dy = self.of(x), self.of(y)
-        if dx is None and dy is None:
-            return None
-        match op:
-            case ast.Add() | ast.Sub():
-                if dy is None:
-                    return dx
-                signed = dy if isinstance(op, ast.Add) else ast.UnaryOp(ast.USub(), dy)
-                return ast.BinOp(dx, op, dy) if dx else signed
-            case ast.Mult():
-                return summed(product(dx, y), product(dy, x))
-            case ast.Div():
-                first = dx and ast.BinOp(dx, op, y)
-                second = product(dy, ast.UnaryOp(ast.USub(), node))
-                return summed(first, second and ast.BinOp(second, op, y))
-            case ast.Pow() if isinstance(y, ast.Constant) and isinstance(y.value, int):
-                power = ast.BinOp(x, op, ast.Constant(y.value - 1))
-                return product(dx, product(y, power))
-            case ast.Mod() if dy is None:
-                return dx
+                try:
+                    called = eval(compile(ast.Expression(name), "", "eval"), self.names)
+                except (NameError, AttributeError):
+                    self.fail(node)
+                return self.by_rule(node, called, args)
         self.fail(node)
 
-    def call(self, node: ast.expr, name: ast.expr, args: list[ast.expr]) -> ast.expr | None:
-        if not any(map(self.uses, args)):
-            return None
-        try:
-            called = eval(compile(ast.Expression(name), "", "eval"), self.names)
-        except (NameError, AttributeError):
-            self.fail(node)
-        if called in CONSTANT:
-            return None
-        rules = RULES.get(called, ())
+    def by_rule(self, node: ast.expr, operation: Any, args: list[ast.expr]) -> ast.expr | None:
+        """Return the derivative of an operation or a call."""
+        rules = RULES.get(operation, (None,) * len(args))
         if len(rules) != len(args):
             self.fail(node)
         total = None
         for rule, arg in zip(rules, args, strict=True):
-            if rule != "0.0" and (own := self.of(arg)) is not None:
-                factor = _Named(dict(zip("xyz", args, strict=False))).visit(
-                    ast.parse(rule, mode="eval").body
-                )
-                total = summed(total, product(own, ONE if rule == "1.0" else factor))
+            if rule == "0.0" or (own := self.of(arg)) is None:
+                continue
+            if rule is None:
+                self.fail(node)
+            names = _Named(dict(zip("xyz", args, strict=False)))
+            factor = ONE if rule == "1.0" else names.visit(ast.parse(rule, mode="eval").body)
+            term = (
+                factor
+                if own is ONE
+                else own
+                if factor is ONE
+                else ast.BinOp(own, ast.Mult(), factor)
+            )
+            total = ast.BinOp(total, ast.Add(), term) if total else term
         return total
 
 
@@ -221,11 +206,3 @@ class _Named(ast.NodeTransformer):
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
         return self.values.get(node.id, node)
-
-
-def product(x: ast.expr | None, y: ast.expr | None) -> ast.expr | None:
-    return y if x is ONE else x if y is ONE else x and y and ast.BinOp(x, ast.Mult(), y)
-
-
-def summed(x: ast.expr | None, y: ast.expr | None) -> ast.expr | None:
-    return ast.BinOp(x, ast.Add(), y) if x and y else x or y

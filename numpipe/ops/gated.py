@@ -126,9 +126,6 @@ def gated_backward(
     up: Any = None,
     *,
     activation: str = "silu",
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradients of gate and up, where grad is the gradient of activation(gate) * up."""
 

@@ -51,12 +51,58 @@ def numbers(statistics, i):
     return inverse, 0.0
 
 
-@functools.cache
-def of_rows(*present: str) -> RowKernel:
-    """Return the kernel of the gradient dx, with the arrays that are `present`. With dresidual,
-    which is the gradient of the total, dx is that of x before elements were dropped."""
+@function
+def weighted(grad, weight, j):
+    return grad if weight is None else grad * weight[j].astype(np.float32)
 
-    @rows(operands=2, without=lacking(present, "weight", "grad_total", "dresidual"))
+
+@function
+def gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j):
+    """Return the gradient of columns j of rows i: `tile` has the normed rows, `own` the gradient *
+    weight, and `sums` are those of own * tile and of own."""
+    along, total = sums
+    made = own - tile * (along / n)
+    if statistics.shape[1] == 2:
+        made = made - total / n
+    made = made * inverse
+    return made if grad_total is None else made + grad_total[i, j].astype(np.float32)
+
+
+@function
+def store_sums(dweight, dbias, i, j, of_weight, of_bias):
+    """Store the sums of the columns of two tiles to row i."""
+    if dweight is not None:
+        dweight[i, j] = of_weight.sum(axis=0)[None, :]
+    if dbias is not None:
+        dbias[i, j] = of_bias.sum(axis=0)[None, :]
+
+
+@functools.cache
+def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
+    """Return the kernel of the gradients that are `present`. Further warpgroups add up columns, a
+    tile of rows and columns at a time. With dresidual, which is the gradient of the total, dx is
+    that of x before elements were dropped."""
+    absent = lacking(present, "weight", "grad_total", "dresidual", "dweight", "dbias")
+    height, width = tile
+
+    def grid(x, parts, row):
+        tasks = cdiv(parts * cdiv(x.shape[1], width), row.wgs * row.cluster)
+        return ((cdiv(x.shape[0], row.height) + tasks) * row.cluster,)
+
+    @function
+    def of_columns(task, parts, x, grad, statistics, dweight, dbias):
+        """Add up some columns of each of `parts` sets of blocks of rows."""
+        at, j = ds(task % parts, 1), ds(task // parts * width, width)
+        of_weight = of_bias = full((height, width), 0.0, np.float32)
+        for k in range(task % parts, cdiv(x.shape[0], height), parts):
+            i = ds(k * height, height)
+            inverse, mean = numbers(statistics, i)
+            own = grad[i, j].astype(np.float32)
+            of_bias = of_bias + own
+            of_weight = of_weight + own * ((x[i, j].astype(np.float32) - mean) * inverse)
+        store_sums(dweight, dbias, at, j, of_weight, of_bias)
+
+    @rows(operands=2, grid=grid, without=absent)
     def norm_gradient(
         x,
         grad,
@@ -65,44 +111,43 @@ def of_rows(*present: str) -> RowKernel:
         grad_total,
         dx,
         dresidual,
+        dweight,
+        dbias,
         *,
+        parts,
         dropout,
         scale,
         seed,
         row: Static,
     ):
-        for k in row.blocks(x):
-            value, grads, block = row.load(k, x, grad)
-            i, n = ds(k * row.height, row.height), x.shape[1]
-            inverse, mean = numbers(statistics, i)
+        task = program_id(0) - cdiv(x.shape[0], row.height) * row.cluster
+        if task < 0:  # the same for all warpgroups that share a row
+            for k in row.blocks(x):
+                value, grads, block = row.load(k, x, grad)
+                i, n = ds(k * row.height, row.height), x.shape[1]
+                inverse, mean = numbers(statistics, i)
 
-            def tile(j):
-                return (value(j) - mean) * inverse
+                def tile(j):
+                    return (value(j) - mean) * inverse
 
-            def own(j):
-                if weight is not None:
-                    return grads(j) * weight[j].astype(np.float32)
+                def own(j):
+                    return weighted(grads(j), weight, j)
+
+                sums = row.sums(lambda j: own(j) * tile(j), own)
+
+                def made(j):
+                    return gradient(own(j), tile(j), sums, statistics, inverse, n, grad_total, i, j)
+
+                def dropped(j):
+                    return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
+
+                if dresidual is None:
+                    row.store(block, dx, made)
                 else:
-                    return grads(j)
-
-            along, total = row.sums(lambda j: own(j) * tile(j), own)
-
-            def made(j):
-                slope = own(j) - tile(j) * (along / n)
-                if statistics.shape[1] == 2:
-                    slope = slope - total / n
-                slope = slope * inverse
-                if grad_total is not None:
-                    slope = slope + grad_total[i, j].astype(np.float32)
-                return slope
-
-            def dropped(j):
-                return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
-
-            if dresidual is None:
-                row.store(block, dx, made)
-            else:
-                row.store(block, dx, dropped, dresidual, made)
+                    row.store(block, dx, dropped, dresidual, made)
+        else:
+            task = task * row.wgs + axis_index("wg")
+            of_columns(task, parts, x, grad, statistics, dweight, dbias)
 
     return norm_gradient
 
@@ -145,23 +190,15 @@ def of_short_rows(*present: str) -> RowKernel:
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
             # not kept, so that an SM has registers for more CTAs
-            factor = 1.0 if weight is None else weight[j].astype(np.float32)
-            weighted = own * factor
-            slope = weighted * tile
-            along, total = row.sums(lambda j: slope, lambda j: weighted)
-            made = weighted - tile * (along / n)
-            if statistics.shape[1] == 2:
-                made = made - total / n
-            made = made * inverse
-            if grad_total is not None:
-                made = made + grad_total[i, j].astype(np.float32)
+            own = weighted(own, weight, j)
+            slope = own * tile
+            sums = row.sums(lambda j: slope, lambda j: own)
+            made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
             dx[i, j] = made
-        dweight[at, j] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[at, j] = of_bias.sum(axis=0)[None, :]
+        store_sums(dweight, dbias, at, j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
 
@@ -387,43 +424,15 @@ def in_ring(
     return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
 
 
-HEIGHT, WIDTH = 128, 16
-"""of the tiles that are added up along their columns"""
+WIDE, TALL = (16, 64), (128, 8)
+"""rows and columns of the tiles that are added up along their columns"""
 SHORT = 1024
 """columns up to which a lane has float32 sums of all its columns"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
-"""most rows for which one program sums a column: partial sums need another launch"""
-
-
-@functools.cache
-def of_columns(*present: str) -> Kernel:
-    """Return the kernel of the sums that are `present`: program (i, j) stores row i of columns j
-    of the sums over its blocks of rows."""
-
-    @kernel(
-        grid=lambda x, parts: (parts, cdiv(x.shape[1], WIDTH)),
-        warp_specialized=False,
-        static_dims=(-1,),
-        without=lacking(present, "dweight", "dbias"),
-    )
-    def norm_gradient_of_columns(x, grad, statistics, dweight, dbias, *, parts):
-        j = ds(program_id(1) * WIDTH, WIDTH)
-        of_weight = of_bias = full((HEIGHT, WIDTH), 0.0, np.float32)
-        for k in range(program_id(0), cdiv(x.shape[0], HEIGHT), parts):
-            i = ds(k * HEIGHT, HEIGHT)
-            inverse, mean = numbers(statistics, i)
-            own = grad[i, j].astype(np.float32)
-            of_bias = of_bias + own
-            of_weight = of_weight + own * (x[i, j].astype(np.float32) - mean) * inverse
-        at = ds(program_id(0), 1)
-        if dweight is not None:
-            dweight[at, j] = of_weight.sum(axis=0)[None, :]
-        if dbias is not None:
-            dbias[at, j] = of_bias.sum(axis=0)[None, :]
-
-    return norm_gradient_of_columns  # type: ignore[no-any-return]
+"""most rows, or a quarter of those of short rows, for which one program sums a column: partial sums
+need another launch"""
 
 
 def scaling(dropout: float, seed: int) -> dict[str, Any]:
@@ -446,13 +455,14 @@ def launch_gradient(
     place: Place,
 ) -> None:
     """Compute the gradient of a norm, in one kernel if a CTA has room for the sums of columns."""
-    read = given(MATRIX, x=x, grad=grad, statistics=statistics)
-    inputs = read | given(MATRIX, grad_total=grad_total) | given(COLUMNS, weight=weight)
+    inputs = given(MATRIX, x=x, grad=grad, statistics=statistics, grad_total=grad_total)
+    inputs |= given(COLUMNS, weight=weight)
     results = given(MATRIX, dx=dx, dresidual=dresidual)
     totals = given(MATRIX, dweight=dweight, dbias=dbias)
     names, options = (*inputs, *results, *totals), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
-    many = dweight is not None and count > FEW
+    few = FEW if n > SHORT else 4 * FEW
+    many = dweight is not None and count > few
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size)
 
@@ -461,23 +471,20 @@ def launch_gradient(
         row = choose(128 if SHORT_ROW < n < 128 else n)
         height, whole = 4 if n > SHORT // 2 else row.height, row.whole * (row.n == n)
         row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3, loops=True)
-        run = of_short_rows(*names).scheduled(row)
+        run: Kernel | RowKernel = of_short_rows(*names).scheduled(row)
         programs = min(cdiv(count, height), SMS * row.ctas)
     elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}
     else:
-        launch_over_rows(of_rows(*inputs, *results), inputs, results, place, **options)
-        run, inputs, results = of_columns(*totals), read, {}
-        programs = max(1, min(count // FEW, SMS * 8 * WIDTH // n))
-        options = {"parts": programs}
-        if not totals:
-            return
+        run = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
+        programs = min(count // few, SMS * 64 // n) or 1
+        options["parts"] = programs if totals else 0
     sums = totals
     if programs > 1:
         sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
     launch_over_rows(run, inputs, results | sums, place, **options)
     if programs > 1:
         for name, (_, total) in totals.items():
-            launch_reduction("sum", sums[name][1], 0, total, place)
+            launch_reduction("sum", sums[name][1], 0, total, place, again=True)

@@ -177,9 +177,6 @@ def norm_backward(
     bias: bool = False,
     dropout: float = 0.0,
     seed: int = 0,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradients of x, of weight and, with `bias`, of bias, for the gradients grad of y
     and grad_total of the total. x is the input of the norm, or the total if there was a residual;
@@ -232,9 +229,6 @@ def norm_rows(
     eps: float = 1e-6,
     dropout: float = 0.0,
     seed: int = 0,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return (y, statistics), or (y, statistics, total) with a residual: y and total as rms_norm
     returns them, or layer_norm if `centered`. The statistics of a row are 1 / sqrt(variance + eps)

@@ -68,8 +68,9 @@ NARROW = 128
 """columns up to which columns are not loaded by TMA, and below which rows share no weights"""
 HELD = 4096
 """columns up to which maxima of large matrices are found by warps that have rows of their own"""
-ROWS = 64
-"""rows from which on a matrix may be reduced by `row_reducer`"""
+ROWS, LONG = 16, 1 << 19
+"""rows from which on a matrix may be reduced by `row_reducer`, and most bytes of one of them: as
+the CTAs of few rows have too little in flight of longer ones, there must be four times as many"""
 WIDE = 256
 """most columns of a tile, and of several rows that are read as one only because they are narrow"""
 SMS = 132
@@ -399,7 +400,8 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     inputs = {} if weights is None else {"weights": weights}
-    many = batch == 1 and rows >= ROWS and columns > 0 and not (down or again)
+    enough = rows >= ROWS * (1 if columns * size <= LONG else 4)
+    many = batch == 1 and enough and columns > 0 and not (down or again)
     # in `reducer`, warps have rows of their own, with fewer steps for indices, and share weights
     own = kind == "dot" or (kind == "argmax" and columns <= HELD and rows * near >= FOLDED)
     if many and not (own and columns >= NARROW and columns * size % 4 == 0):

@@ -87,9 +87,6 @@ def softmax_backward(
     grad: Any,
     *,
     log: bool = False,
-    out: Any = None,
-    target: str | None = None,
-    stream: Any = None,
 ) -> Any:
     """Return the gradient of x, where grad is the gradient of y: ``y * (grad - sum(grad * y))`` for
     y = softmax(x), or with `log` ``grad - exp(y) * sum(grad)`` for y = log_softmax(x)."""

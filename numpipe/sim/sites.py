@@ -6,6 +6,8 @@ reported.
 
 from __future__ import annotations
 
+import functools
+import linecache
 import os
 import sys
 from types import CodeType, FrameType
@@ -56,6 +58,13 @@ def lines(site: Site) -> tuple[Line, ...]:
 def place(site: Site) -> str:
     """Return a site as text: ``gemm.py:41 in matmul``."""
     return "the kernel's beginning or end" if site is None else str(lines(site)[0])
+
+
+@functools.lru_cache(1 << 12)
+def statement(site: Site) -> str:
+    """Return a site with its text: ``gemm.py:41 in matmul: for k in pipe(a, b):``."""
+    text = linecache.getline(site[0].co_filename, site[1]) if site else ""
+    return f"{place(site)}: {text.strip()}"
 
 
 def context(note: Note, wait: tuple[str, int, int] | None) -> str:

@@ -20,7 +20,7 @@ from ..diagnostics.reports import Party
 from ..plan.roles import COMPUTE
 from .clocks import WAITED, Clocks, Need, Release, Warps
 from .footprints import ARRIVE, AWAIT
-from .sites import Note, Site, context, lines, place, user_site
+from .sites import Note, Site, context, lines, place, statement, user_site
 
 if TYPE_CHECKING:
     from ..traces.trace import Trace
@@ -392,6 +392,8 @@ class Warpgroup(Warps):
     def record(self, start: int, end: int, kind: str, **details: Any) -> None:
         """Add an event to the trace, if there is one."""
         if self.sm.trace is not None:
+            if site := user_site():
+                details["statement"] = statement(site)
             self.sm.trace.add(self, start, end, kind, **details)
 
     def hold(self, kind: str = HELD) -> None:

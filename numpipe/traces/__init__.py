@@ -13,8 +13,10 @@ file                   concept
 ``spans``              what a warpgroup did at each moment, and its tiles and regions
 ``rows``               the contents of a timeline: bars of warpgroups and units, bands of tiles and
                        regions
-``text``               a timeline as text; ``timeline_pictures``: `numpipe.timeline`, also as SVG
-                       and PNG (matplotlib)
+``text``               a timeline as text; ``page``: as an HTML page that zooms and searches, drawn
+                       by the script in timeline_page.html
+``timeline_pictures``  `numpipe.timeline`: as text, a page, or SVG and PNG (matplotlib); ``looks``:
+                       colors and hatches
 ``summary``            where the time went
 ``legal``              whether a trace follows the rules of the protocol, which are deliberately
                        implemented a second time there

@@ -26,9 +26,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from ..plan.protocol import KINDS, MOMENTS, OF_A_RING
+from ..plan.protocol import KINDS, MOMENTS
 from . import spans
-from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups
+from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups, place_of
 
 Json = dict[str, Any]
 
@@ -169,13 +169,6 @@ def plain(value: Any) -> Any:
     return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
-def _place(mbar: str) -> Json:
-    """Return the ring and slot in an mbarrier's name, which has the form
-    ``ready[0] of a, b @ gemm.py:41``."""
-    named = OF_A_RING.fullmatch(mbar)
-    return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
-
-
 def _unit(event: Event) -> Json:
     details = dict(event.details)
     name = details.get("tensor", "wgmma")
@@ -187,7 +180,7 @@ def _unit(event: Event) -> Json:
         event.kind,
         event.start,
         end,
-        {"warpgroup": event.warpgroup, **_place(details.get("mbar", "")), **details},
+        {"warpgroup": event.warpgroup, **place_of(details.get("mbar", "")), **details},
     )
 
 
@@ -209,10 +202,10 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
         elif kind in KINDS and KINDS[kind].title:
             mbar = details.get("mbar", "")
             shown = f"wait for {mbar.partition(' of ')[0]}" if mbar else KINDS[kind].title
-            yield _span(shown, kind, event.start, event.end, {**_place(mbar), **details})
+            yield _span(shown, kind, event.start, event.end, {**place_of(mbar), **details})
         elif kind == "arrive":
             mbar = details["mbar"]
-            releases = _place(mbar).get("ring") == note.get("ring", "")
+            releases = place_of(mbar).get("ring") == note.get("ring", "")
             title = name if releases else kind
             yield _span(
                 title, title, event.start, event.end, {**(note if releases else {}), **details}

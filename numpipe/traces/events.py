@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import NONE, each, require, whole, word
 from ..diagnostics.errors import SpecError
-from ..plan.protocol import KINDS, MOMENTS, Ring
+from ..plan.protocol import KINDS, MOMENTS, OF_A_RING, Ring
 
 __all__ = ["Event", "Ring"]
 
@@ -30,6 +30,13 @@ def cta_name(place: Place) -> str:
     ('CTA (1, 0, 0)', 'CTA (2, 0, 0) of GPU 1')
     """
     return f"CTA {place[-3:]}" + (f" of GPU {place[0]}" if len(place) > 3 else "")
+
+
+def place_of(mbar: str) -> dict[str, Any]:
+    """Return the ring and slot in an mbarrier's name, which has the form
+    ``ready[0] of a, b @ gemm.py:41``."""
+    named = OF_A_RING.fullmatch(mbar)
+    return {} if named is None else {"ring": named["ring"], "slot": int(named["slot"])}
 
 
 def moment(what: str, details: Mapping[str, Any], step: Any = None) -> str:
@@ -74,7 +81,10 @@ class Event:
                     a GPU had no room
     ==============  ================================================================================
 
-    If a warpgroup was blocked when the run failed, its last event has details["unfinished"]. `gpu`
+    On the simulated SM, details["statement"] is the user's line that was executed, ``gemm.py:41 in
+    matmul: for k in pipe(a, b):``. If a warpgroup was blocked when the run failed, its last event
+    has details["unfinished"]. If a report names the event, details["now"], ["before"] or
+    ["waits"] says as what. `gpu`
     is the number of the GPU, in a run on several.
     """
 

@@ -448,12 +448,13 @@ def _at(event: Event | None) -> str:
 
 
 def _plain(event: Event, named: _Named) -> dict[str, Any]:
-    """Return an event's details, with the ring's number instead of its name, because a ring may
-    have several names."""
-    if "ring" not in event.details:
-        return event.details
-    ring = named.get((event.details["ring"], event.note == "store"))
-    return {**event.details, "ring": None if ring is None else ring.index}
+    """Return an event's details without its statement, which a GPU does not record, and with the
+    ring's number instead of its name, because a ring may have several names."""
+    details = {key: value for key, value in event.details.items() if key != "statement"}
+    if "ring" in details:
+        ring = named.get((details["ring"], event.note == "store"))
+        details["ring"] = None if ring is None else ring.index
+    return details
 
 
 # ---- words ---------------------------------------------------------------------------------------

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from typing import TypeAlias
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
 
 from ..diagnostics.errors import SpecError
-from .events import UNITS, Event, Place, Recording, cta_name, of_warpgroups
+from .events import UNITS, Event, Place, Recording, cta_name, of_warpgroups, place_of
 from .spans import Span, regions, spans, tiles
 
 Wanted: TypeAlias = Callable[[str], bool]
@@ -23,12 +23,14 @@ class Bar:
 
     look  a kind of span (`spans.MEANS`), ``copy in``, ``copy out``, or ``wg1``: products of
           warpgroup 1 on the tensor core
+    about  details of the event, with its ring, slot and step, if known
     """
 
     start: float
     end: float
     look: str
     label: str = ""
+    about: dict[str, Any] = field(default_factory=dict, compare=False)
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
                     span.end,
                     span.kind,
                     "" if span.kind == "store" else _step(span.step, span.slot),
+                    span.about,
                 )
                 for span in spans(own)
                 if span.kind != "other"
@@ -113,6 +116,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
                     e.details.get("port_until", e.end),
                     f"wg{e.warpgroup}" if kind == "mma" else name,
                     _step(e.details.get("step"), None),
+                    {**place_of(e.details.get("mbar", "")), **e.details, "until": e.end},
                 )
                 for e in own
             ]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from ..plan.protocol import BARRIERS, COMPUTING, KINDS, MOMENTS, OF_A_RING, Moment
@@ -29,8 +29,7 @@ MEANS = {
 @dataclass(frozen=True)
 class Span:
     """An interval of a warpgroup's time. `kind` is "tile", "region" or a key of `MEANS`; `step` and
-    `slot`
-    are set if they are known."""
+    `slot` are set if they are known."""
 
     kind: str
     start: int
@@ -42,6 +41,8 @@ class Span:
     """name of a tile or region"""
     unfinished: bool = False
     """whether the end of the region or tile is missing from the trace"""
+    about: dict[str, Any] = field(default_factory=dict, compare=False)
+    """the details of the event that it begins with, or is"""
 
 
 def spans(events: Iterable[Event]) -> list[Span]:
@@ -55,11 +56,12 @@ def spans(events: Iterable[Event]) -> list[Span]:
         nonlocal at
         at = time if at is None else at
         if time > at or (kind == "issue" and time == at):
-            span = Span(kind, at, time, where.get("ring"), where.get("slot"), where.get("step"))
+            place = where.get("ring"), where.get("slot"), where.get("step")
+            span = Span(kind, at, time, *place, about=where)
             if (
                 kind != "issue"
                 and done
-                and dataclasses.replace(done[-1], start=at, end=time) == span
+                and (done[-1].kind, done[-1].ring, done[-1].slot, done[-1].step) == (kind, *place)
             ):
                 span = dataclasses.replace(done.pop(), end=time)  # it goes on
             done.append(span)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ..diagnostics.argument_checks import FUNCTION, NONE, finite, require, whole
 from ..plan.protocol import COMPUTING
 from .events import Place, Recording
-from .rows import Row, Wanted, view
+from .rows import Row, View, Wanted, view
 
 _LETTERS = {
     COMPUTING: "#",
@@ -43,10 +43,15 @@ def timeline(
     shown = view(trace, cta, start, end, wanted)
     if shown is None:
         return "no events"
+    return lines_of(shown, width, start is not None or end is not None)
+
+
+def lines_of(shown: View, width: int = 100, part: bool = False) -> str:
+    """Return what a timeline shows as text; `part`: whether it names the time range."""
     label = max((len(row.name) for row in shown.rows), default=0)
     length = shown.last - shown.first
-    window = "" if start is None and end is None else f" from {shown.first} to {shown.last}"
-    lines = [f"{shown.where}: {length} {trace.clock}{window}, {length / width:.0f} a column"]
+    window = f" from {shown.first} to {shown.last}" if part else ""
+    lines = [f"{shown.where}: {length} {shown.clock}{window}, {length / width:.0f} a column"]
     for row in shown.rows:
         letters = _row(row, width, shown.first, shown.last)
         lines.append(f"{row.name:<{label}} |{letters.rstrip()}")

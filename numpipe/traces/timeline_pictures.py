@@ -13,9 +13,10 @@ from typing import Any
 
 from ..diagnostics.argument_checks import NONE, PATH, STRING, each, require
 from ..diagnostics.errors import SpecError
-from ..plan.protocol import COMPUTING
 from ..plan.roles import ROLES
+from . import page
 from .events import UNITS, Place
+from .looks import BANDS, look
 from .rows import Bar, View, view
 from .spans import MEANS, Span
 from .trace import Trace
@@ -26,22 +27,6 @@ Cta = Place | int
 ROWS = (*map(str, ROLES), "copy in", "copy out", "tensor core", "tiles", "regions")
 """valid entries of `rows`, in addition to ``wg0``, ``wg1`` …"""
 
-# Okabe and Ito's colours; (face, hatch, colour of text on it)
-_LOOKS = {
-    COMPUTING: ("#0072b2", "", "white"),
-    "store": ("#e69f00", "", "black"),
-    "issue": ("#000000", "", "white"),
-    "data": ("#f7ef9a", "////", "black"),
-    "slot": ("#e3e3e3", "----", "black"),
-    "barrier": ("#e8c7dc", "xxxx", "black"),
-    "copy in": ("#56b4e9", "", "black"),
-    "copy out": ("#e69f00", "", "black"),
-}
-_PRODUCTS = (("#0072b2", "white"), ("#66cdaa", "black"), ("#d55e00", "white"), ("#f0c0dc", "black"))
-"""colors of the warpgroups' products on the tensor core, and of text on them, alternately dark and
-light"""
-_BANDS = {"tile": ("#d0d0d0", "#f0f0f0"), "region": ("#b8e0d2", "#dcefe7")}
-"""colors of tiles and of regions, alternating"""
 _INCHES = 11.0
 _ROW, _BAND, _MARGIN, _LEGEND = 0.34, 0.17, 0.75, 0.55
 """inches: a row, a band above it, the title and axis of a trace, and the legend"""
@@ -61,8 +46,8 @@ def timeline(
     or of a GPU, below one another.
 
     traces      `Trace` objects, or names of ``.json`` files that they were saved to
-    path        a file name ending in ``.svg`` or ``.png`` (needs ``pip install 'numpipe[plot]'``);
-                None: text
+    path        a file name ending in ``.html`` (a page that zooms and searches), or in ``.svg`` or
+                ``.png`` (needs ``pip install 'numpipe[plot]'``); None: text
     cta         (x, y, z), or x; by default the first CTA of each trace. In a run on several GPUs,
                 the CTA is drawn for each GPU, or for one if given as (gpu, x, y, z)
     start, end  the time range to draw, in cycles, or in nanoseconds on a GPU; one value for all
@@ -113,11 +98,16 @@ def timeline(
             for trace, head, first, last in zip(loaded, heads, starts, ends, strict=True)
         )
     file = Path(path)
-    if file.suffix not in (".svg", ".png"):
+    if file.suffix not in (".html", ".svg", ".png"):
         raise SpecError(
-            f"timeline: path={str(file)!r} ends in neither .svg nor .png; without path= the "
+            f"timeline: path={str(file)!r} ends in none of .html, .svg and .png; without path= the "
             "timeline is text"
         )
+    if file.suffix == ".html":
+        shows = zip(loaded, names, starts, ends, strict=True)
+        text = str(page.Page([page.panel(*one, cta, wanted) for one in shows]))
+        file.write_text(text, encoding="utf8", errors="backslashreplace")
+        return str(file)
     panels = []
     for trace, title, first, last in zip(loaded, names, starts, ends, strict=True):
         shown = view(trace, cta, first, last, wanted)
@@ -261,15 +251,6 @@ def _bars(
             legend[MEANS.get(name) or f"products of {name}"] = face, hatch
 
 
-def look(name: str) -> tuple[str, str, str]:
-    """Return (face, hatch, ink) of a bar: a key of `_LOOKS`, or ``wg1`` for products of warpgroup 1
-    on the tensor core."""
-    if name in _LOOKS:
-        return _LOOKS[name]
-    face, ink = _PRODUCTS[int(name[2:]) % len(_PRODUCTS)]
-    return face, "", ink
-
-
 def _band(
     axes: Any, band: Sequence[Span], y: float, first: float, last: float, points: float, level: int
 ) -> None:
@@ -280,7 +261,7 @@ def _band(
         axes.broken_barh(
             [(start, end - start)],
             (y + 0.02, _BAND - 0.03),
-            facecolor=_BANDS[span.kind][number % 2],
+            facecolor=BANDS[span.kind][number % 2],
             linewidth=0,
         )
         label = f"tile {span.name}" if span.kind == "tile" else span.name

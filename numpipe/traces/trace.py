@@ -16,8 +16,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from ..diagnostics.argument_checks import NONE, a, require
-from . import legal, text, trace_files
-from .events import Place, Recording
+from ..diagnostics.reports import Report
+from . import legal, page, text, trace_files
+from .events import UNITS, Event, Place, Recording
 from .summary import Summary, summarise
 
 __all__ = ["Trace"]
@@ -86,6 +87,7 @@ class Trace(Recording):
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the events to a file, in the format that its suffix selects.
 
+        ``.html``  a page that zooms and searches the timeline, in a browser; it is one file
         ``.json``  the Trace Event Format, for ui.perfetto.dev (see `numpipe.traces.chrome`); a
                    microsecond is a cycle, or a microsecond on a GPU
         ``.txt``   the timeline of every CTA
@@ -93,6 +95,11 @@ class Trace(Recording):
         Raises SpecError for any other suffix.
         """
         trace_files.save(self, trace_files.file_of(path))
+
+    def show(self, *others: Trace) -> page.Page:
+        """Return the page of ``.html`` files, for a notebook; other traces are shown below this
+        one."""
+        return page.Page([page.panel(trace) for trace in (self, *others)])
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Trace:
@@ -102,6 +109,28 @@ class Trace(Recording):
         """
         trace_files.load(trace := cls(), path)
         return trace
+
+
+def mark(events: list[Event], report: Report) -> None:
+    """Record in events what a report says about them: in the last event of each warpgroup that it
+    names or, for an earlier access, in the last event at its line and step."""
+    named = [("now", report.now), ("before", report.before)]
+    for when, party in (*named, *(("waits", party) for party in report.waiting)):
+        if party is None:
+            continue
+        place = party.gpu, party.cta, party.warpgroup
+        line = "".join(map(str, party.lines[:1])) if when == "before" else ""
+        by_unit = bool(line) and party.did.startswith(("TMA", "wgmma"))
+        for event in reversed(events):
+            details = event.details
+            if (
+                (event.gpu, event.cta, event.warpgroup) == place
+                and (event.kind in UNITS) == by_unit
+                and (not line or details.get("step", party.step) == party.step)
+                and details.get("statement", "").startswith(line)
+            ):
+                details[when] = f"{party.name} of {party.where}: {party.did}"
+                break
 
 
 @contextlib.contextmanager
@@ -115,6 +144,8 @@ def collecting(trace: Trace | str | os.PathLike[str] | None) -> Iterator[Trace |
     except BaseException as error:
         if filled is not None:
             filled.failure = f"{type(error).__name__}: {error}"
+            if report := getattr(error, "report", None):
+                mark(filled.events, report)
         try:
             if file is not None:
                 filled.save(file)

@@ -15,6 +15,7 @@ from ..diagnostics.argument_checks import PATH, told
 from ..diagnostics.errors import SpecError
 from ..diagnostics.regular_files import content
 from ..plan.protocol import Ring
+from . import page
 from .chrome import Json, plain, trace_events
 from .events import Event, Recording
 from .text import timeline
@@ -55,6 +56,7 @@ DETAILS: Json = {
     "what": str,
     "port_until": int,
     "semaphore": str,
+    **dict.fromkeys(("statement", "now", "before", "waits"), str),
 }
 NEEDED = {
     "arrive": ("mbar",),
@@ -77,9 +79,10 @@ def file_of(path: Any) -> Path:
     if not PATH.holds(path):
         raise SpecError(f"trace: a numpipe.Trace or a file name, got {told(path)}")
     file = Path(path)
-    if file.suffix not in (".json", ".txt"):
+    if file.suffix not in (".html", ".json", ".txt"):
         raise SpecError(
-            f"trace: {str(file)!r} ends in neither .json (for ui.perfetto.dev) nor .txt (timelines)"
+            f"trace: {str(file)!r} ends in none of .html (a page), .json (for ui.perfetto.dev) and "
+            ".txt (timelines)"
         )
     if not file.parent.is_dir():
         raise SpecError(
@@ -122,6 +125,8 @@ def save(trace: Recording, file: Path) -> None:
             json.dumps(trace_events(trace), indent=0).removesuffix("\n}")
             + f',\n"{KEY}": {packed}\n}}'
         )
+    elif file.suffix == ".html":
+        content = str(page.Page([page.panel(trace)]))
     else:
         content = "\n\n".join(timeline(trace, cta=cta) for cta in trace.ctas) or timeline(trace)
         content += f"\n\n{trace.failure}" if trace.failure else ""
@@ -135,7 +140,7 @@ def load(trace: Recording, path: Any) -> None:
     file = file_of(path)
     where = f"Trace.load: {str(file)!r}"
     if file.suffix != ".json":
-        raise SpecError(f"{where} is a text timeline; load the .json file that Trace.save wrote")
+        raise SpecError(f"{where} is a timeline; load the .json file that Trace.save wrote")
     try:
         found = parsed(content(file, MOST_BYTES))
     except OSError as error:

@@ -12,6 +12,7 @@ import pytest
 import numpipe
 from numpipe import SpecError
 from numpipe.kernels.row_kernels import Rows, choose
+from numpipe.kernels.row_schedules import Needs
 from numpipe.launch.array_info import ArrayInfo, dense_strides
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import KERNELS, in_steps, operands, softmax, wrong
@@ -24,6 +25,7 @@ LENGTHS = {
     "a warpgroup": (2, 2500),
     "an odd row of a warpgroup": (2, 3001),
     "two warpgroups": (1, 9000),
+    "few rows of CTAs that share them": (2, 30000),
 }
 """(rows, columns) for each kind of schedule"""
 
@@ -43,7 +45,7 @@ def test_every_schedule_agrees_with_numpy(
 STEPS = {
     "a row ends in a step": in_steps(2500, 3),
     "a row does not fit": in_steps(4500, 2),
-    "a row is in no slot": in_steps(3100, 0),
+    "CTAs share a row that is in no slot": in_steps(3100, 0, cluster=2),
     "rows begin anywhere": in_steps(2501, 3, ml_dtypes.bfloat16, flat=True),
     "CTAs share a row": in_steps(4500, 3, cluster=2),
     "a row of one step begins anywhere": in_steps(1021, 1, flat=True),
@@ -113,12 +115,14 @@ def on_gpu(
 
 @compiles
 @pytest.mark.variants(1, thorough=5)
-@pytest.mark.parametrize("columns", [64, 4096, 16384, 65536, 50257])
+@pytest.mark.parametrize(
+    ("rows", "columns"), [*((4096, n) for n in (64, 4096, 16384, 65536, 50257)), (40, 65536)]
+)
 @pytest.mark.parametrize("name", KERNELS)
-def test_the_code_has_no_bounds_checks_and_no_spills(name: str, columns: int) -> None:
-    x = on_gpu(4096, columns)
-    more = [on_gpu(*of.shape, dtype=of.dtype) for of in operands(name, np.zeros((4096, columns)))]
-    sums, columns_of_maxima = (on_gpu(4096, dtype=dtype) for dtype in (np.float32, np.int32))
+def test_the_code_has_no_bounds_checks_and_no_spills(name: str, rows: int, columns: int) -> None:
+    x = on_gpu(rows, columns)
+    more = [on_gpu(*of.shape, dtype=of.dtype) for of in operands(name, np.zeros((rows, columns)))]
+    sums, columns_of_maxima = (on_gpu(rows, dtype=dtype) for dtype in (np.float32, np.int32))
     results = {"softmax": [x, sums], "argmax": [columns_of_maxima]}.get(name, [x])
     kernel = KERNELS[name].kernel(x, *more, *results)
     assert kernel.inspect("gate", x, *more, *results) == ()
@@ -130,13 +134,24 @@ def test_the_code_has_no_bounds_checks_and_no_spills(name: str, columns: int) ->
 def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> None:
     bf16 = np.dtype(ml_dtypes.bfloat16)
     assert choose(1024).height == 8
-    assert choose(1024, operands=2).ctas == 3
-    assert (choose(8192, operands=2).wgs, choose(8194, operands=2).steps) == (2, 2)
-    assert choose(16384, operands=2, aligned=False).wgs == 4
-    long = [choose(65536, dtype=bf16, operands=n) for n in (1, 2)]
+    assert choose(1024, Needs(2)).ctas == 3
+    assert (choose(8192, Needs(2)).wgs, choose(8194, Needs(2)).steps) == (2, 2)
+    assert choose(16384, Needs(2), aligned=False).wgs == 4
+    long = [choose(65536, Needs(n), bf16) for n in (1, 2)]
     assert [(row.cluster, row.slots) for row in long] == [(2, 4), (4, 2)]
     longest = choose(1 << 20, dtype=bf16)
     assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 13, 16, 1)
+
+
+def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
+    bf16 = np.dtype(ml_dtypes.bfloat16)
+    for needs in (Needs(), Needs(once=True), Needs(once=True, unit=128)):
+        shared = [choose(125568, needs, bf16, count=count).cluster for count in (0, 40, 60)]
+        assert shared == [8, 8, 4], needs
+        assert choose(20000, needs, bf16, count=1).cluster == 1, "40 KB"
+    many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
+    assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
+    assert choose(50257, Needs(once=True), bf16, False, True).slots > 0, "TMA loads odd rows"
 
 
 @pytest.mark.parametrize(

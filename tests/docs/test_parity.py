@@ -66,6 +66,8 @@ def seen(plan: Plan) -> tuple[Any, ...]:
     trace = Trace()
     grid = plan.grids()[-1 if plan.static else 4]
     load(plan).simulate(*inputs(plan, grid), trace=trace)
+    for event in trace.events:
+        event.details.pop("statement", None)
     return tuple(
         (e.warpgroup, e.role, e.kind, e.start, re.sub(r"pipeline_\w+\.py:\d+", "", str(e.details)))
         for e in trace.events

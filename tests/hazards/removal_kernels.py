@@ -19,7 +19,7 @@ import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 from numpipe.kernels.row_kernels import Rows
-from numpipe.kernels.row_schedules import choose
+from numpipe.kernels.row_schedules import Needs, choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_gradients import of_keys
@@ -561,7 +561,7 @@ run(
 )
 run(
     "odd rows, which one copy loads",
-    swapped.scheduled(choose(57, 2, np.dtype(F16), flat=True)),
+    swapped.scheduled(choose(57, Needs(2), np.dtype(F16), flat=True)),
     *(ints(40, 57), ints(41, 57)[:40], out(40, 57), out(40, 57)),
 )
 run(

@@ -108,10 +108,10 @@ CASES = {
     ),
     "nobody sees anything": Case(queries=72, keys=72, causal=True, diagonal=-200),
     "groups of heads": Case(2, 4, 2, 40, 40, causal=True, dtype="bfloat16"),
-    "one head of keys": Case(1, 4, 1, 72, 72),
+    "one head of keys": Case(1, 8, 1, 72, 72),
     "positions before heads": Case(2, 2, 1, 136, 40, layout="bshd", causal=True),
     "depth 128": Case(1, 2, 1, 72, 136, 128, dtype="bfloat16", causal=True),
-    "depth 256": Case(queries=72, keys=72, depth=256, layout="bshd"),
+    "depth 256": Case(1, 8, 1, 72, 72, 256, layout="bshd"),
     "a scale": Case(scale=0.03),
     "peaked": Case(queries=72, keys=200, size=24.0),
 }

@@ -179,6 +179,11 @@ def unknown(score, batch, head, query, key):
     return np.arctan(score)
 
 
+@numpipe.function
+def peak(score, batch, head, query, key):
+    return score - score.max(1)
+
+
 @pytest.mark.parametrize("of", [wild, functions.soft_cap, functions.alibi, functions.relative])
 @pytest.mark.parametrize("head", [0, 1])
 def test_a_derivative_is_that_of_small_differences(of: Any, head: int) -> None:
@@ -191,13 +196,16 @@ def test_a_derivative_is_that_of_small_differences(of: Any, head: int) -> None:
     np.testing.assert_allclose(found + 0 * x, (ahead - behind) / 2e-6, rtol=1e-4, atol=1e-6)
 
 
-def test_an_operation_without_a_rule_is_named_with_a_fix() -> None:
+@pytest.mark.parametrize(
+    ("of", "operation"), [(unknown, r"np.arctan\(score\)"), (peak, r"score.max\(1\)")]
+)
+def test_an_operation_without_a_rule_is_named_with_a_fix(of: Any, operation: str) -> None:
     with pytest.raises(
         numpipe.SpecError,
-        match=r"test_attention_functions.py:\d+: score unknown: the derivative of "
-        r"'np.arctan\(score\)' is not known; fix: pass score_gradient=",
+        match=rf"test_attention_functions.py:\d+: score {of.__name__}: the derivative of "
+        rf"'{operation}' is not known; fix: pass score_gradient=",
     ):
-        derivative(unknown)
+        derivative(of)
 
 
 # ---- refusals

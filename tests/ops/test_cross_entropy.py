@@ -12,7 +12,6 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, SpecError, ops
-from numpipe.arch.dtypes import FLOAT32
 from numpipe.errors import SimulationError
 from numpipe.kernels import row_kernels
 from numpipe.kernels.row_kernels import choose
@@ -36,8 +35,8 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         row_kernels,
         "choose",
-        lambda n, operands=1, dtype=FLOAT32, aligned=True, flat=False, once=False, held=0, unit=1: (
-            choose(n) if n <= 4000 else in_steps(n, 3 * (aligned and not once), dtype)
+        lambda n, needs, dtype, aligned=True, *_: (
+            choose(n) if n <= 4000 else in_steps(n, 3 * (aligned and not needs.once), dtype)
         ),
     )
 

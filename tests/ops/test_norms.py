@@ -88,6 +88,13 @@ def test_the_gradient_kernels_agree_with_numpy(
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize("rows", [5, 140])
+def test_the_gradient_of_a_bias_needs_no_weight(rows: int) -> None:
+    x, grad = numbers(rows, 70), numbers(rows, 70)[::-1]
+    _, dbias = backward("layer_norm", x, grad)
+    np.testing.assert_allclose(dbias, grad.sum(0), rtol=1e-5, atol=2e-5)
+
+
 @pytest.mark.parametrize("columns", [8, 1040])
 def test_gradients_of_no_rows_are_0(columns: int) -> None:
     x, weight = numbers(0, columns), numbers(columns)

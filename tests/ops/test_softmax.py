@@ -16,7 +16,7 @@ import pytest
 import numpipe
 from numpipe import SpecError, ops
 from numpipe.kernels import row_kernels
-from numpipe.kernels.row_schedules import choose
+from numpipe.kernels.row_schedules import Needs, choose
 from numpipe.ops.softmax import backward, softmax_backward
 from tests.kernels.rows_of_kernels import in_steps
 
@@ -182,7 +182,7 @@ def test_odd_rows_of_halves_are_loaded_with_one_copy(
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
     x = numbers(67, columns, dtype=np.float16)
     assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(
-        choose(columns, 2, x.dtype, flat=True)
+        choose(columns, Needs(2), x.dtype, flat=True)
     )
     np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
     y, total = ops.rms_norm(x, x[0], x)

@@ -55,7 +55,9 @@ def test_waits_name_their_barrier_phase_and_step(traced):
         "mbar": "ready[0] of a, b @ gemm.py:41",
         "phase": 0,
         "step": 0,
+        "statement": wait.details["statement"],
     }
+    assert wait.details["statement"].endswith("machine.mbar_wait(self.ready(slot), phase, step)")
 
 
 def test_units_serve_one_at_a_time_and_take_what_the_model_says(traced):

@@ -18,8 +18,8 @@ import numpipe
 from numpipe import BlockSpec, SpecError, Trace, ds, timeline
 from numpipe import __main__ as command
 from numpipe.traces.events import Event
+from numpipe.traces.looks import LOOKS, PRODUCTS, look
 from numpipe.traces.rows import rows_of
-from numpipe.traces.timeline_pictures import _LOOKS, _PRODUCTS, look
 from tests.docs.test_docs import ROOT, run
 from tests.kernels.kernels_for_tests import Config, operands
 from tests.kernels.kernels_for_tests import gemm as tiled
@@ -243,11 +243,11 @@ def test_neighboring_bars_differ_in_grey_or_are_hatched() -> None:
         )
         return float(116 * np.cbrt(0.2126 * red + 0.7152 * green + 0.0722 * blue) - 16)
 
-    kinds = [_LOOKS[name] for name in ("compute", "store", "issue", "data", "slot", "barrier")]
+    kinds = [LOOKS[name] for name in ("compute", "store", "issue", "data", "slot", "barrier")]
     for number, (face, hatch, _) in enumerate(kinds):
         for other, hatched, _ in kinds[:number]:
             assert abs(lightness(face) - lightness(other)) > 15 or hatch != hatched
-    faces = [look(f"wg{number}")[0] for number in range(len(_PRODUCTS) + 1)]
+    faces = [look(f"wg{number}")[0] for number in range(len(PRODUCTS) + 1)]
     assert all(abs(lightness(a) - lightness(b)) > 15 for a, b in itertools.pairwise(faces))
 
 
@@ -265,7 +265,7 @@ def test_the_picture_in_the_docs_is_the_one_that_its_page_draws(
 @pytest.mark.parametrize(
     "options, message",
     [
-        ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in neither .svg nor .png"),
+        ({"path": "x.pdf"}, r"timeline: path='x.pdf' ends in none of .html, .svg and .png"),
         (
             {"rows": ["tensorcore"]},
             "timeline: rows: 'tensorcore' is not one of compute, memory, storing, copy in",

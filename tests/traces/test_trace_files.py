@@ -205,10 +205,10 @@ def test_a_text_file_holds_the_timeline_of_every_cta(tmp_path: Path) -> None:
     [
         (
             "run.csv",
-            r"trace: '.*run.csv' ends in neither .json \(for ui.perfetto.dev\) nor .txt "
-            r"\(timelines\)",
+            r"trace: '.*run.csv' ends in none of .html \(a page\), .json \(for "
+            r"ui.perfetto.dev\) and .txt \(timelines\)",
         ),
-        ("run", "ends in neither"),
+        ("run", "ends in none of"),
     ],
 )
 def test_another_ending_is_refused_before_the_run(name: str, message: str, tmp_path: Path) -> None:
@@ -409,6 +409,7 @@ DAMAGED: list[tuple[str, Any, str]] = [
         r"events\[5\]\[4\].port_until is 'x', not int",
     ),
     ("events/5", [0, 1, 1, "write", {}], r"events\[5\]\[4\].what is None, not str"),
+    ("events/5/4/statement", 1, r"events\[5\]\[4\].statement is 1, not str"),
 ]
 
 

@@ -468,6 +468,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         "list.json": "[]",
         "broken.json": "{",
         "run.txt": "CTA",
+        "run.html": "CTA",
     }
     for name, text in cases.items():
         (tmp_path / name).write_text(text, encoding="utf8")
@@ -475,12 +476,13 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
         ("old.json", "has no member 'numpipe'"),
         ("list.json", "has no member"),
         ("broken.json", "is not JSON"),
-        ("run.txt", "is a text timeline"),
+        ("run.txt", "is a timeline"),
+        ("run.html", "is a timeline"),
         ("none.json", "cannot be read: No such"),
     ):
         with pytest.raises(SpecError, match=f"{name}' {message}"):
             Trace.load(tmp_path / name)
-    with pytest.raises(SpecError, match="ends in neither"):
+    with pytest.raises(SpecError, match="ends in none of"):
         Trace.load(tmp_path / "run.csv")
 
 

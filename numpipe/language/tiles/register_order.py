@@ -80,22 +80,28 @@ def from_form(tile: Any, shape: Any) -> Form:
     return found
 
 
-def elements(form: Form) -> tuple[np.ndarray, np.ndarray]:
-    """Return the row and the column of each register of each lane, (lanes, registers)."""
-    own = form.record.own(np.arange(LANES))
-    row, column = (
-        first[:, None] + np.array(distances)
-        for first, distances in zip(own, zip(*form.places, strict=True), strict=True)
+def elements(form: Form) -> np.ndarray:
+    """Return the row and the column of each register of each lane, (2, lanes, registers)."""
+    first = form.record.own(np.arange(LANES))
+    return np.array(
+        [
+            np.add.outer(np.zeros(LANES, int) if own is None else own, [n or 0 for n in distances])
+            for own, distances in zip(first, zip(*form.places, strict=True), strict=True)
+        ]
     )
-    return row, column
 
 
 def renamed(tile: Tile, form: Form) -> Tile:
-    """Return a tile of another form whose lanes have the same registers."""
+    """Return a tile of another form whose lanes have the same registers. Registers that only one of
+    the tiles has are left out."""
     if tile.inert:
         return Tile(None, form)
-    value = np.empty(form.shape, form.dtype)
-    value[elements(form)] = tile.value[elements(tile.form)]
+    value, have, made = np.empty(form.shape, form.dtype), elements(tile.form), elements(form)
+    count = min(have.shape[2], made.shape[2])
+    both = np.concatenate((have[..., :count], made[..., :count]))
+    sizes = np.reshape((*tile.shape, *form.shape), (4, 1, 1))
+    row, column, *place = both[:, (both < sizes).all(axis=0)]
+    value[tuple(place)] = tile.value[row, column]
     return Tile(value, form)
 
 

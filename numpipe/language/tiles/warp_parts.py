@@ -6,11 +6,8 @@ A row that is spread over a warpgroup, (1, N), has parts (8, N / 8), two for eac
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 from typing import Any
-
-import numpy as np
 
 from ...core.functions import function
 from ...core.op import constant, op
@@ -19,6 +16,7 @@ from .conversions import moved
 from .layout_names import ROW, ROWS
 from .layouts import Form
 from .load import RUNS, load_tile
+from .register_order import renamed
 from .row_layouts import WHOLE
 from .tile import Tile, form_of
 
@@ -51,30 +49,12 @@ def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
     return have, Form((rows, size // rows), form.dtype, SPREAD if rows == 1 else BY_WARP)
 
 
-@functools.lru_cache(maxsize=64)
-def _sources(have: Form, result: Form) -> np.ndarray:
-    """Return the (row, column) in one tile of each element of the other: both are in the same
-    register of the same lane."""
-    places = {
-        holder: (place[0] or 0, place[1] or 0)
-        for place, holders in have.record.holders(have.shape).items()
-        for holder in holders
-    }
-    held = result.record.holders(result.shape)
-    elements = np.ndindex(result.shape)
-    single = result.shape[0] == 1
-    return np.array([places[held[None if single else i, j][0]] for i, j in elements]).T
-
-
 @op
 def with_rows(tile: Any, rows: int) -> Tile:
     """Return the registers of a tile (M, N) as a tile of `rows` rows: 8 parts of a row, groups of
     rows (0), or the rows that have these groups."""
     have, result = forms(tile, rows)
-    if tile.inert:
-        return Tile(None, result)
-    row, column = _sources(have, result)
-    return Tile(moved(tile, have).value[row, column].reshape(result.shape), result)
+    return renamed(moved(tile, have), result)
 
 
 @function
