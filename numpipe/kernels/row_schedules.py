@@ -19,7 +19,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -55,8 +55,7 @@ PHASES = 32
 """of a `Barrier`: slots of all warpgroups"""
 
 
-@dataclass(frozen=True)
-class Needs:
+class Needs(NamedTuple):
     """What a kernel over rows has in registers.
 
     operands  matrices whose rows it loads
@@ -70,10 +69,9 @@ class Needs:
     once: bool = False
     unit: int = 1
 
-    @property
-    def brief(self) -> bool:
-        """whether it uses what it computes from an element at once"""
-        return self.once and not self.held and self.unit == 1
+
+ONE = Needs()
+"""one matrix, in any number of passes"""
 
 
 @dataclass(frozen=True)
@@ -161,7 +159,7 @@ def functions(rows: Rows) -> dict[str, Function]:
 @functools.lru_cache(maxsize=1024)
 def choose(
     n: int,
-    needs: Needs = Needs(),
+    needs: Needs = ONE,
     dtype: np.dtype = FLOAT32,
     aligned: bool = True,
     flat: bool = False,
@@ -180,30 +178,32 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 4)
     """
-    operands, unit, itemsize = needs.operands, needs.unit, dtype.itemsize
+    (operands, held, once, unit), itemsize = needs, dtype.itemsize
+    # whether what a kernel computes from a row is used at once
+    brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
-    values, nbytes = max(needs.held, operands), max(4 * needs.held, operands * itemsize)
+    values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype)
     if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat, nbytes if needs.brief else 4 * values)
+        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
     flat = flat and not aligned
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
-    most = ODD if flat and n % 2 and not needs.once else 2 * part
+    most = ODD if flat and n % 2 and not once else 2 * part
     if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
         width = round_up(cdiv(n, wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
-        if needs.brief:
+        if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
         return rows(1, width, wgs, whole, ctas)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
-    direct = not (aligned or flat) or (needs.once and pairs)
+    direct = not (aligned or flat) or (once and pairs)
     part = size if direct else SHARED
     while cluster < CLUSTER and size > cluster * (FEW if 2 * cluster * count <= ROOM else part):
         cluster *= 2
@@ -211,13 +211,13 @@ def choose(
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
         steps = cdiv(n, cluster * 2 * width)
-        return rows(1, width, 2, 0, 2 + needs.brief, steps, cluster=cluster)
+        return rows(1, width, 2, 0, 2 + (once and unit == 1), steps, cluster=cluster)
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers
     wgs = 4 if cluster <= 2 and not flat else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
-    width = max(STEP, width >> max(0, needs.held - 1))
+    width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
