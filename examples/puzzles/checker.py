@@ -97,6 +97,8 @@ class Puzzle:
         except SimulationError as error:
             hazard = error.report.hazard if error.report else ""
             state = "deadlock" if isinstance(error, PipelineDeadlock) else "hazard"
+            if hazard == "livelock":  # a loop that does not end, noticed before the time limit
+                state = "too long"
             return self._result(state, str(error), hazard, trace.timeline(72))
         except Exception as error:
             return self._result(*_failed(error, inspect.getfile(self.kernel.function)))

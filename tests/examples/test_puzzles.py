@@ -101,6 +101,12 @@ def test_a_solution_compiles(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             "too long",
             "stopped after 1 s at p01_two_slots.py:2",
         ),
+        (
+            "p01_two_slots",
+            ("        acc = ", "        while True:\n            tile[...]\n        acc = "),
+            "too long",
+            "",
+        ),
         ("p01_two_slots", ("# ----", "while True:\n    pass\n#"), "too long", "stopped after"),
         (
             "p04_break_the_deadlock",
