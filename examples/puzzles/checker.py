@@ -11,6 +11,7 @@ import importlib.util
 import inspect
 import os
 import shutil
+import signal
 import textwrap
 import threading
 import traceback
@@ -204,6 +205,8 @@ def time_limit(seconds: float) -> Iterator[None]:
 
     timer = threading.Timer(seconds, stop)
     timer.daemon = True
+    # a process that a shell started in the background ignores interrupts
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
     timer.start()
     try:
         yield
@@ -213,6 +216,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         raise TimeoutError(f"{seconds:g} s").with_traceback(interrupt.__traceback__) from None
     finally:
         timer.cancel()
+        signal.signal(signal.SIGINT, before)
 
 
 def _arrays(value: Any) -> list[Any]:

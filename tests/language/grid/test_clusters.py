@@ -470,7 +470,12 @@ def test_the_gate_finds_a_fence_of_the_gpu_in_a_loop() -> None:
     looping = text.replace("        /*0040*/", ".L_x_0:\n        /*0040*/")
     built: Any = SimpleNamespace(
         unit=SimpleNamespace(
-            arrays=(), work_ring=None, clustered=True, meets_at_end=True, orders_stores=False
+            arrays=(),
+            work_ring=None,
+            clustered=True,
+            meets_at_end=True,
+            orders_stores=False,
+            takes_turns=False,
         )
     )
     clean = text.replace("/*0050*/                   MEMBAR.ALL.GPU", "/*0050*/     NOP")
