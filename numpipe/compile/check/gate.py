@@ -162,15 +162,16 @@ def highest_register(code: list[Instruction]) -> int:
     return max(numbers, default=0)
 
 
-def role_code(sass: Sass, who: Role) -> list[Instruction]:
+def role_code(sass: Sass, who: Role, turns: bool = False) -> list[Instruction]:
     """Return the code of a role and of the roles that share its warpgroup, from their
     ``setmaxnreg`` to the cluster's barrier, if there is one.
 
     That barrier begins with a fence beyond the CTA. If CTAs load data that others have stored,
-    there are more such fences, one for each arrival, and if they take turns.
+    there are more such fences, one for each arrival. So there are if they take `turns`.
     """
     starts = sass.find(r"USETMAXREG\." + ("TRY_ALLOC" if who.computes else "DEALLOC"))
-    end = "UCGABAR_ARV" if sass.find(BEYOND)[1:] else BEYOND
+    more = sass.find(BEYOND)[1:] and (turns or sass.find("UCGABAR_ARV")[1:])
+    end = "UCGABAR_ARV" if more else BEYOND
     return [i for start in starts for i in sass.reachable(start, end)]
 
 
@@ -312,8 +313,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
     if unit.warp_specialized:
-        memory = role_code(sass, MEMORY)
-        compute = role_code(sass, COMPUTE)
+        memory = role_code(sass, MEMORY, unit.takes_turns)
+        compute = role_code(sass, COMPUTE, unit.takes_turns)
         whose = "the {} role"
         if not memory or not compute:
             yield "the roles are not there: no setmaxnreg in the code"
