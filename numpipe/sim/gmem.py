@@ -466,7 +466,7 @@ def signal(
         raise race_report.violation(
             who,
             f"{what} is passed on, but this warpgroup has not waited for it",
-            fix="call numpipe.await_turn before numpipe.pass_turn",
+            fix="call await_turn before pass_turn",
             hazard="cta-conflict",
         )
     who.in_turn = False

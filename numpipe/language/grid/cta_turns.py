@@ -1,10 +1,11 @@
-"""Turns of CTAs, which make the order of additions to an array the same in each run.
+"""Turns of CTAs, which make the order of additions to an array the same in each run. They are not
+part of the public language.
 
 ::
 
-    numpipe.await_turn(turns.at[i], n, allowed)  # n CTAs have passed turn i on
+    await_turn(turns.at[i], n, allowed)  # n CTAs have passed turn i on
     numpipe.atomic_add(total.at[ds(i * 64, 64), ds(0, 64)], tile)
-    numpipe.pass_turn(turns.at[i], n, added)
+    pass_turn(turns.at[i], n, added)
 
 A turn is an int32 in global memory that an earlier kernel set to 0, and that counts how often it
 has been passed on. CTAs with the same turn have different n, from 0 on without gaps. A CTA may only
@@ -44,7 +45,7 @@ from ..tiles.array_views import GmemView
 @helper(context=True)
 def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
     """Wait until a turn has been passed on n times:
-    ``numpipe.await_turn(turns.at[i], n, allowed)``.
+    ``await_turn(turns.at[i], n, allowed)``.
 
     turn     an element of an int32 array, which was 0 when the kernel began; elements outside the
              array are not waited for
@@ -100,7 +101,7 @@ def hold(np_: Context, turn: bool) -> None:
 @op
 def poll(np_: Context, turn: GmemView, n: Any) -> None:
     """Wait for a turn, in one lane."""
-    check("numpipe.await_turn", turn)
+    check("await_turn", turn)
     (i,), flags = turn.start, turn.ref.array
     if i < flags.shape[0]:
         current().gmem_await(flags, i, f"turn {n} of {turn.ref.name}[{i}]", int(n))
@@ -109,7 +110,7 @@ def poll(np_: Context, turn: GmemView, n: Any) -> None:
 @op
 def release(np_: Context, turn: GmemView, n: Any) -> None:
     """Pass a turn on, in one lane."""
-    check("numpipe.pass_turn", turn)
+    check("pass_turn", turn)
     (i,), flags = turn.start, turn.ref.array
     if i < flags.shape[0]:
         current().gmem_signal(flags, i, f"turn {n + 1} of {turn.ref.name}[{i}]", turn=int(n))

@@ -34,9 +34,9 @@ cuda_meaning(source.hold)(nb.no_code)
 
 @cuda_meaning(source.poll)
 def _poll(np_: Any, turn: Any, n: Any) -> Any:
-    yield from _emit("numpipe.await_turn", POLL, np_, turn)
+    yield from _emit("await_turn", POLL, np_, turn)
 
 
 @cuda_meaning(source.release)
 def _release(np_: Any, turn: Any, n: Any) -> Any:
-    yield from _emit("numpipe.pass_turn", RELEASE, np_, turn)
+    yield from _emit("pass_turn", RELEASE, np_, turn)
