@@ -25,6 +25,7 @@ import numpy as np
 
 from ..arch.dimensions import round_up
 from ..arch.dtypes import FLOAT32
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
 from ..language.tiles.warp_parts import STEP
@@ -47,8 +48,8 @@ CLUSTER = 8
 """most CTAs that share a row"""
 FEW = 49152
 """most bytes of a part of one of few rows: half of it is loaded while CTAs exchange numbers"""
-ROOM = 396
-"""CTAs for which an H200's 132 SMs have room at once"""
+ROOM = 3 * DEFAULT.sms
+"""CTAs for which the GPU has room at once"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -56,7 +57,7 @@ PHASES = 32
 
 
 class Needs(NamedTuple):
-    """What a kernel over rows has in registers.
+    """What a kernel over rows asks of its schedule.
 
     operands  matrices whose rows it loads
     held      float32 matrices that it computes and keeps; 0: only what it loads
@@ -167,7 +168,7 @@ def choose(
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
-    needs    what the kernel has in registers
+    needs    what the kernel asks of its schedule
     dtype    element type of the matrices that it loads
     aligned  whether TMA can load their rows: all begin at multiples of 16 bytes
     flat     whether TMA can load parts of them as flat arrays: they are contiguous
