@@ -77,6 +77,8 @@ SMS = 132
 """SMs of an H200, each of which has a CTA if columns are loaded by TMA"""
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
+ZEROS = 1024
+"""indices that a CTA stores, if the axis has one element"""
 FOLDED = 1 << 20
 """bytes of a matrix from which on rows are folded"""
 
@@ -218,13 +220,6 @@ def reducer(
                 total, at = combined(total, at, partial, 0)
         if index and not again:
             at = at + piece(iota(whole, axis), 0)
-        if fold > 1:
-            column = piece(iota(whole, 1), 0) + own.start
-            inside = (column < rest.shape[1]) & (piece(iota(whole, 0), 0) + worker == 0)
-            tile = np.where(inside, last_rows[None, :], lowest)
-            total, at = combined(total, at, tile, x.shape[1])
-            if index:
-                at = at * fold + column // (x.shape[2] // fold)
         result, at = reduced(total, at)
 
         def store(result, at, to):
@@ -233,6 +228,13 @@ def reducer(
                 if index:
                     others = bitcast(results[ds(plane + k * across, across)], np.int32)
                 result, at = merged(result, at, results[ds(k * across, across)], others)
+            if fold > 1:
+                column = iota(across) + own.start
+                end = rest.shape[1] if part == 0 else 0
+                tile = np.where(column < end, last_rows.astype(np.float32), lowest)
+                result, at = merged(result, at, tile, x.shape[1])
+                if index:
+                    at = at * fold + column // (x.shape[2] // fold)
             if columns:
                 # the same columns of the rows that are read as one
                 write(result, at, wgs * across)
@@ -257,6 +259,12 @@ def reducer(
             store(result, at, own)
 
     return reduce_axis  # type: ignore[no-any-return]
+
+
+@numpipe_kernel(grid=lambda y: cdiv(y.shape[0], ZEROS), warp_specialized=False)
+def zeros(y):
+    """The indices along an axis of one element."""
+    y[ds(program_id(0) * ZEROS, ZEROS)] = full(ZEROS, 0, np.int32)
 
 
 @functools.cache
@@ -399,6 +407,10 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
+    n, others = (rows, columns) if down else (columns, rows)
+    if kind == "argmax" and n == 1:
+        zeros(reshaped(y, batch * others), **place)
+        return
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS * (1 if columns * size <= LONG else 4)
     many = batch == 1 and enough and columns > 0 and not (down or again)
@@ -413,7 +425,7 @@ def launch_on_view(
     ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
     wgs = (WGS if batch * x.shape[2] <= SMS * WIDE else 1) if ring else 0
     *tile, parts = schedule(x.shape, down, size, fold, kind, again, wgs)
-    others, index = columns if down else rows, kind == "argmax"
+    index = kind == "argmax"
     narrow = columns if wgs and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
     last = parts * outer == 1
@@ -427,7 +439,7 @@ def launch_on_view(
         whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-    sums, n = kind in ("sum", "dot"), rows if down else columns
+    sums = kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
     options = short, again and index, exact, last, wgs, narrow, finish
     kernel = reducer(kind, down, *tile, fold, *options)
