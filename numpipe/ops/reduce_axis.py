@@ -60,6 +60,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .combining import combiner
 from .op_outputs import Place, allocated
+from .over_rows import lacking
 from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
@@ -90,37 +91,34 @@ def reducer(
     step: int,
     across: int,
     length: int,
-    fold: int = 1,
-    short: bool = False,
-    again: bool = False,
-    exact: bool = False,
-    last: bool = True,
-    wgs: int = 0,
-    columns: int = 0,
-    finish: Function | None = None,
+    fold: int,
+    short: bool,
+    exact: bool,
+    wgs: int,
+    columns: int,
+    finish: Function | None,
+    *present: str,
 ) -> Kernel:
-    """Return the kernel of a reduction (`combiner`).
+    """Return the kernel ``(x, rest, weights, places, y, found)`` of a reduction (`combiner`), with
+    the arrays that are `present`.
 
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
-    fold    rows of the original array in each row of x
+    fold    rows of the original array in each row of x; `rest` are the last rows, fewer than `fold`
     short   whether the axis has fewer elements than `length`
-    again   x has maxima, and `places` their indices in the original array
     exact   whether sums include what additions have rounded away
-    last    whether there is no further launch: y has indices, and no `found` has them
     wgs     warpgroups that share what a CTA reduces, and that have tiles from TMA in shared memory;
             0: lanes of one load tiles themselves
     columns columns of the original array if a tile has those of `fold` rows, else 0
-    finish  function of the reduced vector, if there is no further launch
+    finish  function of the reduced vector
 
-    `rest` has the elements of the last rows, fewer than `fold`, if columns are reduced. Scalars are
-    `parts`, the CTAs that share the axis, and `scale`, a factor of the result.
+    x may have maxima, whose indices in the original array are `places`. If another launch combines
+    the maxima y, `found` has their indices. Scalars are `parts`, the CTAs that share the axis, and
+    `scale`, a factor of the result.
     """
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
-    index, sums = kind == "argmax", kind in ("sum", "dot")
+    index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
-    unused = {"rest": fold == 1, "weights": kind != "dot", "places": not again}
-    unused["found"] = last or not index
     # without spills; as many as possible, because a CTA loads nothing while it compares
     ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 10 if index else 6
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
@@ -130,7 +128,7 @@ def reducer(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
         num_compute_wgs=max(wgs, 1),
-        without=tuple(name for name, off in unused.items() if off),
+        without=lacking(present, "rest", "weights", "places", "found"),
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=wgs > 0),
@@ -209,7 +207,7 @@ def reducer(
                 place, tile = start + k, piece(tiles, k)
                 if short:
                     tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
-                if again and index:
+                if again:
                     place = piece(indices, k)
                 if sums:
                     partial = partial + tile.astype(np.float32)
@@ -247,9 +245,11 @@ def reducer(
                     places = bitcast(places, np.int32)
                 result, at = reduced(tile, places)
                 to = ds(0, columns)
-            if index and not last:
+            if found is not None:
                 found[batch, part, to] = at
-            y[batch, part, to] = final(result, at, scale) if last else result
+                y[batch, part, to] = result
+            else:
+                y[batch, part, to] = final(result, at, scale)
 
         if wgs > 1:
             write(result, at, wg * across)
@@ -425,14 +425,13 @@ def launch_on_view(
     ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
     wgs = (WGS if batch * x.shape[2] <= SMS * WIDE else 1) if ring else 0
     *tile, parts = schedule(x.shape, down, size, fold, kind, again, wgs)
-    index = kind == "argmax"
     narrow = columns if wgs and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
     last = parts * outer == 1
-    new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
-    made = {"y": y if last else new(np.float32)}
-    if index and not last:
-        made["found"] = new(np.int32)
+    made = {"y": y}
+    if not last:
+        new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
+        made = {"y": new(np.float32)} | ({"found": new(np.int32)} if kind == "argmax" else {})
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
     if fold > 1:
@@ -441,10 +440,11 @@ def launch_on_view(
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     sums = kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    options = short, again and index, exact, last, wgs, narrow, finish
-    kernel = reducer(kind, down, *tile, fold, *options)
+    how = fold, short, exact, wgs, narrow, finish if last else None
+    kernel = reducer(kind, down, *tile, *how, *inputs, *made)
     results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
-    kernel(x, **inputs, **results, parts=parts, scale=scale, **place)
+    scalars = {"parts": parts, "scale": scale if last else 1.0}
+    kernel(x, **inputs, **results, **scalars, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         launch_reduction(

@@ -97,7 +97,8 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_the_kernels_keep_their_sums_in_registers() -> None:
     for down, shape in ((False, (1, 40000, 512)), (True, (1, 512, 512))):
-        kernel = reduce_axis.reducer("dot", down, *reduce_axis.schedule(shape, down, 4)[:3])
+        tile = reduce_axis.schedule(shape, down, 4)[:3]
+        kernel = reduce_axis.reducer("dot", down, *tile, 1, False, False, 0, 0, None, "weights")
         x, weights, y = (
             ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down]))
         )
