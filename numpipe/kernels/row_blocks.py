@@ -131,27 +131,23 @@ def functions(rows: Any) -> dict[str, Function]:
         return of
 
     @function
-    def store_chunk(k, j, x, f, y, g, z, h):
-        # all before a store, so that what the values share is computed once
+    def store_chunk(k, j, x, f, y, g):
+        # both before a store, so that what the values share is computed once
         first = f(j)
         if y is not None:
             second = g(j)
-        if z is not None:
-            third = h(j)
         x[ds(k, 1), j] = first
         if y is not None:
             y[ds(k, 1), j] = second
-        if z is not None:
-            z[ds(k, 1), j] = third
 
     @function
-    def store(k, x, f, y=None, g=None, z=None, h=None):
+    def store(k, x, f, y=None, g=None):
         for turn in range(whole):
             # from L2 in reverse: the last chunks that were read are still there
             step = turn if slots else whole - 1 - turn
-            store_chunk(k, columns(step), x, f, y, g, z, h)
+            store_chunk(k, columns(step), x, f, y, g)
         if whole < steps:
-            store_chunk(k, last(), x, f, y, g, z, h)
+            store_chunk(k, last(), x, f, y, g)
 
     @function
     def kept(tile, j, other):

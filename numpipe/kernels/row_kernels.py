@@ -155,7 +155,7 @@ def rows(
 
         y = layer_norm(x, gamma, beta)
 
-    operands  matrices whose rows the kernel loads, 1 to 3
+    operands  matrices whose rows the kernel loads, 1 or 2
     held      float32 matrices that it computes and has in registers at the same time; 0: only those
               that it loads. A row is in registers if they have room for so many
     once      whether it has one pass over a row: a single reduction, or a single store. If it

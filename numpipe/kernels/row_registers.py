@@ -149,22 +149,15 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
 
 
 def loads(fetch: Function, value: Function) -> Function:
-    """Return the function that loads rows of up to three matrices as values."""
+    """Return the function that loads rows of one or two matrices as values."""
 
     @function
-    def load(k, x, y=None, z=None):
+    def load(k, x, y=None):
         fetch(x, k, 0)
         if y is not None:
             fetch(y, k, 1)
-            if z is not None:
-                fetch(z, k, 2)
-        one = value(k, x, 0)
-        if y is not None:
-            two = value(k, y, 1)
-            if z is not None:
-                return one, two, value(k, z, 2), k
-            return one, two, k
-        return one, k
+            return value(k, x, 0), value(k, y, 1), k
+        return value(k, x, 0), k
 
     return load
 
@@ -239,13 +232,11 @@ def functions(rows: Any) -> dict[str, Function]:
             x[ds(k * height, height), columns()] = tile
 
     @function
-    def store(k, x, f, y=None, g=None, z=None, h=None):
+    def store(k, x, f, y=None, g=None):
         j = columns()
         put_rows(k, x, f(j))
         if y is not None:
             put_rows(k, y, g(j))
-        if z is not None:
-            put_rows(k, z, h(j))
 
     @function
     def kept(tile, other):

@@ -99,7 +99,7 @@ class Rows:
 
     ===================================  ==========================================================
     ``for k in row.blocks(x):``          the blocks of rows of x that this program computes
-    ``x_, block = row.load(k, x)``,      the rows of block k of up to three matrices, as values, and
+    ``x_, block = row.load(k, x)``,      the rows of block k of one or two matrices, as values, and
     ``x_, y_, block = row.load(k, x,     what `store` needs
     y)``
     ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
@@ -109,7 +109,7 @@ class Rows:
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
-    ``row.store(block, y, f)``,          store values to the rows of up to three matrices
+    ``row.store(block, y, f)``,          store values to the rows of one or two matrices
     ``row.store(block, y, f, z, g)``
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
