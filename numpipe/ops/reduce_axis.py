@@ -78,7 +78,7 @@ SMS = 132
 """SMs of an H200, each of which has a CTA if columns are loaded by TMA"""
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
-ZEROS = 1024
+PART = 1024
 """indices that a CTA stores, if the axis has one element"""
 FOLDED = 1 << 20
 """bytes of a matrix from which on rows are folded"""
@@ -261,10 +261,10 @@ def reducer(
     return reduce_axis  # type: ignore[no-any-return]
 
 
-@numpipe_kernel(grid=lambda y: cdiv(y.shape[0], ZEROS), warp_specialized=False)
-def zeros(y):
-    """The indices along an axis of one element."""
-    y[ds(program_id(0) * ZEROS, ZEROS)] = full(ZEROS, 0, np.int32)
+@numpipe_kernel(grid=lambda y: cdiv(y.shape[0], PART), warp_specialized=False)
+def argmax_of_one(y):
+    """Store the indices of maxima along an axis of one element: 0."""
+    y[ds(program_id(0) * PART, PART)] = full(PART, 0, np.int32)
 
 
 @functools.cache
@@ -409,7 +409,7 @@ def launch_on_view(
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     n, others = (rows, columns) if down else (columns, rows)
     if kind == "argmax" and n == 1:
-        zeros(reshaped(y, batch * others), **place)
+        argmax_of_one(reshaped(y, batch * others), **place)
         return
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS * (1 if columns * size <= LONG else 4)
