@@ -229,8 +229,8 @@ def reducer(
             if fold > 1:
                 column = iota(across) + own.start
                 end = rest.shape[1] if part == 0 else 0
-                tile = np.where(column < end, last_rows.astype(np.float32), lowest)
-                result, at = merged(result, at, tile, x.shape[1])
+                values = np.where(column < end, last_rows.astype(np.float32), lowest)
+                result, at = merged(result, at, values, x.shape[1])
                 if index:
                     at = at * fold + column // (x.shape[2] // fold)
             if columns:
