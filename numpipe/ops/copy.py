@@ -25,7 +25,6 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -34,8 +33,6 @@ from .. import launch
 from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.static_range import static_range
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
@@ -82,10 +79,25 @@ NARROW_WARPGROUPS = 7
 """compute warpgroups in a CTA of `narrow`, which has all registers of an SM"""
 
 
-@dataclass(frozen=True)
-class Config:
-    """How a copy of rows by TMA is tiled: blocks of `rows` x `row_bytes`, with up to `slots` being
-    loaded and up to `outs` being stored.
+def blocks_of(row_bytes: int) -> tuple[int, int]:
+    """Return the rows and the bytes of a row of blocks of 16 KB, no wider than needed for rows of
+    `row_bytes` bytes.
+
+    >>> blocks_of(4096), blocks_of(40)
+    ((64, 256), (256, 64))
+    """
+    wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
+    return 16384 // wide, wide
+
+
+@functools.cache
+def by_tma(rows: int, row_bytes: int, transposed: bool = False, stored: bool = True) -> Kernel:
+    """Return the kernel that copies rows which TMA can address, as arrays of four dimensions, in
+    blocks of so many rows and bytes.
+
+    transposed  a is (…, N, M) and o is (…, M, N): tiles are transposed in shared memory, so that
+                both sides access whole lines
+    stored      whether TMA can store o's rows; if not, lanes store them
 
     A CTA copies `run` neighboring blocks, then continues after the runs of all CTAs. On an H200, a
     run of 1 or twice the slots costs about 1 %. Rows of blocks are walked `group` at a time, column
@@ -93,93 +105,63 @@ class Config:
     eviction policies make the L2 cache write the copy to memory first, because it will not be read
     soon, rather than drop blocks of the source that were just read; this gains 2 %.
     """
-
-    rows: int = 64
-    row_bytes: int = 256
-    slots: int = 3
-    outs: int = 2
-    run: int = 8
-    group: int = 1
-
-
-def choose(row_bytes: int) -> Config:
-    """Return the config for rows of `row_bytes` bytes: blocks of 16 KB, no wider than needed.
-
-    >>> choose(4096).rows, choose(40).rows
-    (64, 256)
-    """
-    wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
-    return Config(rows=16384 // wide, row_bytes=wide)
-
-
-TRANSPOSED = Config(run=1, group=2, outs=3)
-"""tiling of a copy that turns rows into columns"""
-
-
-@functools.cache
-def by_tma(config: Config, transposed: bool = False, stored: bool = True) -> Kernel:
-    """Return the kernel that copies rows which TMA can address, as arrays of four dimensions.
-
-    transposed  a is (…, N, M) and o is (…, M, N): tiles are transposed in shared memory, so that
-                both sides access whole lines
-    stored      whether TMA can store o's rows; if not, lanes store them
-    """
+    run, group, outs = (1, 2, 3) if transposed else (8, 1, 2)
 
     @numpipe_kernel(grid=persistent(), grid_names="cta", num_compute_wgs=2)
     def copy_tma(a, o):  # type: ignore[no-untyped-def]
         """Compute o = a, or a with its last two dimensions exchanged."""
         wg, cta, ctas = axis_index("wg"), axis_index("cta"), axis_size("cta")
-        columns = config.row_bytes // np.dtype(a.dtype).itemsize
+        columns = row_bytes // np.dtype(a.dtype).itemsize
         # in transposed copies, and with few rows in a block, each warpgroup moves half of the
         # columns
         half = columns // 2
         own = ds(wg * half, half)
-        wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], config.rows)
-        begun = begin_strips(high, wide, config.group)
+        wide, high = cdiv(o.shape[3], columns), cdiv(o.shape[2], rows)
+        begun = begin_strips(high, wide, group)
         blocks = o.shape[0] * o.shape[1] * high * wide
         # steps that are assigned in runs; the rest go one block at a time, to balance the CTAs
-        whole = blocks // (config.run * ctas) * config.run
+        whole = blocks // (run * ctas) * run
 
         def place(k):  # type: ignore[no-untyped-def]
             block = k * ctas + cta
-            if config.run > 1 and k < whole:
-                block = (k // config.run * ctas + cta) * config.run + k % config.run
+            if run > 1 and k < whole:
+                block = (k // run * ctas + cta) * run + k % run
             matrix = block // (high * wide)
-            i, j = place_grouped(block % (high * wide), begun, config.group)
+            i, j = place_grouped(block % (high * wide), begun, group)
             return matrix // o.shape[1], matrix % o.shape[1], i, j
 
         def across(k):  # type: ignore[no-untyped-def]
             above, below, i, j = place(k)
             return above, below, j, i
 
-        written = (None, None, config.rows, columns)
-        read = (None, None, columns, config.rows) if transposed else written
+        written = (None, None, rows, columns)
+        read = (None, None, columns, rows) if transposed else written
         source = BlockSpec(read, across if transposed else place, eviction_policy="evict_last")
-        target = BlockSpec(written, place, buffer_count=config.outs, eviction_policy="evict_first")
+        target = BlockSpec(written, place, buffer_count=outs, eviction_policy="evict_first")
         steps = (cdiv(blocks - cta, ctas),)
         if stored:
             pipe = pipeline(
                 grid=steps,
-                max_concurrent_steps=config.slots,
+                max_concurrent_steps=3,
                 in_specs=(source,),
                 out_specs=(target,),
             )  # type: ignore[var-annotated]
             for _, (a_tile, o_tile) in pipe(a, o):
                 if transposed:
                     o_tile[:, own] = a_tile.at[own, :].T[...]
-                elif config.rows > 64:
-                    upper = ds(wg * (config.rows // 2), config.rows // 2)
+                elif rows > 64:
+                    upper = ds(wg * (rows // 2), rows // 2)
                     o_tile[upper, :] = a_tile[upper, :]
                 else:
                     o_tile[:, own] = a_tile[:, own]
         else:
-            pipe = pipeline(grid=steps, max_concurrent_steps=config.slots, in_specs=(source,))
+            pipe = pipeline(grid=steps, max_concurrent_steps=3, in_specs=(source,))
             for (k,), (a_tile,) in pipe(a):
                 above, below, i, j = place(k)
                 o[
                     above,
                     below,
-                    ds(i * config.rows, config.rows),
+                    ds(i * rows, rows),
                     ds(j * columns + wg * half, half),
                 ] = a_tile.at[own, :].T[...]
 
@@ -395,9 +377,9 @@ def copy_line(a, o):  # type: ignore[no-untyped-def]
     o[ds(0, 1), part] = a[ds(0, 1), part]
 
 
-def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, place: Place) -> None:
+def _launch(a: ArrayInfo, out: ArrayInfo, place: Place) -> None:
     launch.check_overlap([a, out], ["a", "out"], 1, "copy")
-    copy_into(a, out, place, config=config)
+    copy_into(a, out, place)
 
 
 @op(
@@ -405,7 +387,6 @@ def _launch(a: ArrayInfo, out: ArrayInfo, config: Any, place: Place) -> None:
     results={"out": lambda a: same(a)},
     types=(),
     launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
     gradients={"a": lambda grad_out: grad_out},
     batching="leading",
 )
@@ -413,7 +394,6 @@ def copy(
     a: Any,
     *,
     out: Any = None,
-    config: Config | None = None,
     target: str | None = None,
     stream: Any = None,
 ) -> Any:
@@ -422,7 +402,6 @@ def copy(
     a               an array of elements of 8, 16, 32 or 64 bits, with any strides, including
                     steps and reversed or repeated dimensions
     out             an array of the same shape and type, with any strides, to write to and return
-    config          tiling of rows that TMA can address; by default what `choose` returns
     target, stream  as for any kernel
 
     Raises SpecError for an `out` of another shape, type or device.
@@ -439,7 +418,6 @@ def copy_into(
     place: Place,
     *,
     padded: bool = False,
-    config: Config | None = None,
 ) -> None:
     """Copy one array to another of the same shape and element type that does not overlap it. With
     `padded`, bytes between the rows of the result may be overwritten."""
@@ -450,7 +428,7 @@ def copy_into(
         arrays = window(source, read, size), window(result, written, size)
         small = math.prod(read.shape) < SMALL
         if way == "rows":
-            by_tma(config or choose(read.shape[3] * size))(*arrays, **place)
+            by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
         elif way == "turned" or (way == "transposed" and small):
             # rows of 2-byte elements at odd addresses are loaded one element at a time
             rows, columns = read.shape[2:]
@@ -468,7 +446,7 @@ def copy_into(
             narrow(columns, 128 * max(1, 128 // (columns * size)))(*arrays, **place)
         elif way == "transposed":
             stored = written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
-            by_tma(TRANSPOSED, True, stored)(*arrays, **place)
+            by_tma(64, 256, True, stored)(*arrays, **place)
         elif way == "line":
             copy_line(*arrays, **place)
         elif way == "lanes":

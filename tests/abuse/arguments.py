@@ -18,7 +18,6 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, BlockSpec, bench, model, ops, orders, sim, testing
-from numpipe.ops.copy import Config as CopyConfig
 
 ROOT = Path(__file__).parents[2]
 NAN, HUGE = float("nan"), 10**30
@@ -542,9 +541,8 @@ def goods(folder: Path) -> list[Good]:
         Good(
             "copy",
             ops.copy,
-            {"0": "array", "config": "object?", "out": "specs -2"},
+            {"0": "array", "out": "specs -2"},
             (X,),
-            {"config": CopyConfig()},
             said={"0": "a"},
         ),
         Good("order", orders.named, {"0": "word"}, ("grouped", 4), said={"0": "name"}),

@@ -309,7 +309,7 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
     a, o = numbers(1, 1, 64, 128), np.zeros((1, 1, 128, 64), np.float16)
-    OP.by_tma(OP.TRANSPOSED, True).simulate(a, o, seed=seed)
+    OP.by_tma(64, 256, True).simulate(a, o, seed=seed)
     assert o.tobytes() == np.ascontiguousarray(a.swapaxes(2, 3)).tobytes()
     a, o = numbers(40, 24)[:, :17], numbers(40, 17)
     source, target = describe(a, "a"), describe(o, "o")
@@ -356,9 +356,9 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         arrays = [ArrayType(shape, dtype) for shape in ((33 * 1001,), (33, 1001))]
     else:
         kernel = {
-            "rows": OP.by_tma(OP.choose(4096)),
-            "narrow rows": OP.by_tma(OP.choose(48)),
-            "transposed": OP.by_tma(OP.TRANSPOSED, True, size > 1),
+            "rows": OP.by_tma(64, 256),
+            "narrow rows": OP.by_tma(*OP.blocks_of(48)),
+            "transposed": OP.by_tma(64, 256, True, size > 1),
             "turned": OP.turned(32, 64),
             "blocks": OP.copy_blocks,
         }[name]
