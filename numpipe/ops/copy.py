@@ -1,7 +1,7 @@
 """``copy(a)``: a contiguous copy of an array with any strides.
 
 The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are
-three kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
+four kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
 usually one):
 
 =========  =========================================================================================
@@ -14,6 +14,7 @@ usually one):
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
            steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
            enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
+           One launch makes two copies, such as those of a product's operands.
            Elements of 8 bits, and targets without super-rows, are also stored by lanes
            (`copy_blocks`), and so are short lines (`copy_line`)
 =========  =========================================================================================
@@ -24,14 +25,17 @@ Elements are moved as bits, in units of 8, 16 or 32 (64 as two units), whatever 
 from __future__ import annotations
 
 import functools
+import itertools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from .. import launch
 from ..arch.dimensions import round_up
-from ..core.arith import cdiv
+from ..arch.targets import DEFAULT
+from ..core.arith import cdiv, divide, divisor
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -55,22 +59,8 @@ __all__ = ["copy"]
 
 MOVED: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("f2"), 4: np.dtype("i4")}
 """the type used to move elements, by their size in bytes"""
-NUMBERS = (
-    "group",
-    "pitch",
-    "columns",
-    "last",
-    "first",
-    "step",
-    "n1",
-    "n2",
-    "n3",
-    "s0",
-    "s1",
-    "s2",
-    "s3",
-)
-"""scalar parameters of `lanes`, in the order in which `copy_ways` returns them"""
+SMALLEST = 1024
+"""bytes of a block of `lanes` in small arrays, where lanes wait once for loads"""
 PART = 512
 """elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
@@ -169,108 +159,93 @@ def by_tma(rows: int, row_bytes: int, transposed: bool = False, stored: bool = T
 
 
 @functools.cache
-def lanes(size: int, height: int, width: int, dims: int = 0) -> Kernel:
+def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> Kernel:
     """Return the kernel that gathers elements lane by lane into blocks that TMA stores.
 
     size    bytes of an element, 2 or 4
     height  rows of a block of o
     width   columns of a block
-    dims    dimensions of the source's rows, 1…4; 0 means that rows of a are rows of o, and that
-            rows of b follow, starting at a multiple of `height`
+    dims    dimensions of the source's rows, 1…4
+    both    whether it copies b to p, too
     """
     each = height * width // 128  # elements per lane
-    batch = min(each, 8 if dims else 16)  # loads that a lane issues before it waits for one
 
     @numpipe_kernel(
         grid=persistent(),
         grid_names="cta",
         warp_specialized=False,
         num_compute_wgs=WARPGROUPS,
+        without=() if both else ("b", "p", "pitch_b"),
         compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_lanes(  # type: ignore[no-untyped-def]
-        a,
-        b,
-        o,
-        *,
-        group,
-        pitch,
-        columns,
-        last,
-        first,
-        step,
-        n1,
-        n2,
-        n3,
-        s0,
-        s1,
-        s2,
-        s3,
-        above=0,
-        last_b=0,
-        step_b=0,
-    ):
-        """Compute o = a, where element c of row (i, j, k, m) is at first + i * s0 + j * s1 + k * s2
-        + m * s3 + c * step in a."""
-        ctas, wgs = axis_size("cta"), axis_size("wg")  # warpgroups work independently
-        # adjacent blocks on one SM; with dims 0, where there may be few, spread over the SMs
+    def copy_lanes(a, o, b, p, *, pitch, pitch_b):  # type: ignore[no-untyped-def]
+        """Copy the rows of a, which has five dimensions, to the rows of o, which has one every
+        `pitch` elements."""
+        ctas, wgs = axis_size("cta"), axis_size("wg")
+        workers = ctas * wgs  # warpgroups work independently
+        # adjacent blocks on one SM; small ones, of which there may be few, spread over the SMs
         mine = (
             axis_index("cta") * wgs + axis_index("wg")
-            if dims
+            if height * width * size > SMALLEST
             else axis_index("wg") * ctas + axis_index("cta")
         )
-        wide = cdiv(o.shape[1], width)
-        blocks = cdiv(o.shape[0], height) * wide
 
-        def place(k):  # type: ignore[no-untyped-def]
-            block = k * (ctas * wgs) + mine
-            return block // wide, block % wide
+        def gather(a, o, pitch, first):  # type: ignore[no-untyped-def]
+            """Copy a to o, from block `first` on. Return the first block of a further array."""
+            wide = cdiv(o.shape[1], width)
+            blocks, across, by_pitch = (
+                cdiv(o.shape[0], height) * wide,
+                divisor(wide),
+                divisor(pitch),
+            )
+            steps, group = cdiv(blocks - first, workers), divide(o.shape[1], by_pitch)
+            rows = a.shape[0] * a.shape[1] * a.shape[2] * a.shape[3]
+            by_1, by_2, by_3 = divisor(a.shape[1]), divisor(a.shape[2]), divisor(a.shape[3])
 
-        def row_at(number):  # type: ignore[no-untyped-def]  # start of a row, clamped to the last one
-            m = min(number, last)
-            k = m // n3 if dims > 1 else 0
-            j = k // n2 if dims > 2 else 0
-            i = j // n1 if dims > 3 else 0
-            return first + (m - k * n3) * s3 + (k - j * n2) * s2 + (j - i * n1) * s1 + i * s0
+            def place(k):  # type: ignore[no-untyped-def]
+                block = k * workers + first
+                i = divide(block, across)
+                return i, block - i * wide
 
-        def body(indices, tile):  # type: ignore[no-untyped-def]
-            i, j = place(indices[0])
-            lane = lane_index()
+            def element(number, column):  # type: ignore[no-untyped-def]  # of a row, both clamped to the last
+                m = min(number, rows - 1)
+                k = divide(m, by_3) if dims > 1 else 0
+                h = divide(k, by_2) if dims > 2 else 0
+                g = divide(h, by_1) if dims > 3 else 0
+                column = min(column, a.shape[4] - 1)
+                return a[g, h - g * a.shape[1], k - h * a.shape[2], m - k * a.shape[3], column]
 
-            def own(n):  # type: ignore[no-untyped-def]  # row and column in the block of the lane's element n
-                if width < 128:
-                    return lane // width + n * (128 // width), lane % width
-                return n % height, lane + n // height * 128
+            def body(indices, tile):  # type: ignore[no-untyped-def]
+                i, j = place(indices[0])
+                lane = lane_index()
 
-            def at(n, row, end, stride):  # type: ignore[no-untyped-def]  # position of that element in the source
-                r, c = own(n)
-                x = j * width + c
-                if dims == 0:
-                    return min(row + r, end) * stride + min(x, columns - 1)
-                within = x // pitch
-                return (
-                    row_at((row + r) * group + within) + min(x - within * pitch, columns - 1) * step
-                )
+                def own(n):  # type: ignore[no-untyped-def]  # row and column in the block of the lane's element n
+                    if width < 128:
+                        return lane // width + n * (128 // width), lane % width
+                    return n % height, lane + n // height * 128
 
-            def move(array, row, end, stride):  # type: ignore[no-untyped-def]
-                for part in range(each // batch):
-                    n = part * batch
-                    values: Any = ()  # all are loaded before the first is stored
-                    for k in static_range(batch):
-                        values += (array[at(n + k, row, end, stride)],)
-                    for k in static_range(batch):
-                        tile[own(n + k)] = values[k]
+                def value(n):  # type: ignore[no-untyped-def]
+                    r, c = own(n)
+                    x = j * width + c
+                    within = divide(x, by_pitch)
+                    return element((i * height + r) * group + within, x - within * pitch)
 
-            if dims or i < above:
-                move(a, i * height, last, s3)
-            else:
-                move(b, (i - above) * height, last_b, step_b)
+                values: Any = ()  # all are loaded before the first is stored
+                for n in static_range(each):
+                    values += (value(n),)
+                for n in static_range(each):
+                    tile[own(n)] = values[n]
 
-        emit_pipeline(
-            body,
-            grid=(cdiv(blocks - mine, ctas * wgs),),
-            out_specs=(BlockSpec((height, width), place, buffer_count=2),),
-        )(o)
+            emit_pipeline(
+                body,
+                grid=(steps,),
+                out_specs=(BlockSpec((height, width), place, buffer_count=2),),
+            )(o)
+            return first + steps * workers - blocks
+
+        mine = gather(a, o, pitch, mine)
+        if b is not None:
+            gather(b, p, pitch_b, mine)
 
     return copy_lanes  # type: ignore[no-any-return]
 
@@ -412,50 +387,75 @@ def copy(
     """
 
 
-def copy_into(
-    source: ArrayInfo,
-    result: ArrayInfo,
-    place: Place,
-    *,
-    padded: bool = False,
+def copy_into(source: ArrayInfo, result: ArrayInfo, place: Place) -> None:
+    """Copy one array to another of the same shape and element type that does not overlap it."""
+    copy_all([(source, result)], place)
+
+
+def copy_all(
+    pairs: Sequence[tuple[ArrayInfo, ArrayInfo]], place: Place, padded: bool = False
 ) -> None:
-    """Copy one array to another of the same shape and element type that does not overlap it. With
-    `padded`, bytes between the rows of the result may be overwritten."""
-    places = source.address % 16, result.address % 16
-    for way, size, read, written, dims, numbers in ways(
-        source.shape, source.strides, result.strides, source.dtype.itemsize, places, padded
-    ):
-        arrays = window(source, read, size), window(result, written, size)
-        small = math.prod(read.shape) < SMALL
-        if way == "rows":
-            by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
-        elif way == "turned" or (way == "transposed" and small):
-            # rows of 2-byte elements at odd addresses are loaded one element at a time
-            rows, columns = read.shape[2:]
-            # Blocks are as wide as possible, unless many columns would be outside the matrix. Width
-            # 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
-            widths = (256, 128, 64) if size == 2 else (128, 64)
-            width = min(widths, key=lambda width: max(round_up(columns, width), 17 / 16 * columns))
-            block = (64 // size, 64) if small else (64, width)
-            if small and min(rows, columns) <= 8:  # few of a larger block would be used
-                block = (8, 256 // size)
-                block = block if rows <= 8 else block[::-1]
-            turned(*block)(*arrays, **place)
-        elif way == "narrow":
-            columns = written.shape[0]
-            narrow(columns, 128 * max(1, 128 // (columns * size)))(*arrays, **place)
-        elif way == "transposed":
-            stored = written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
-            by_tma(64, 256, True, stored)(*arrays, **place)
-        elif way == "line":
-            copy_line(*arrays, **place)
-        elif way == "lanes":
-            scalars: Any = dict(zip(NUMBERS, numbers, strict=True))
-            high = written.shape[0] >= 64
-            block = (64, 128 // size) if high else (8, 512 // size)
-            lanes(size, *block, dims)(arrays[0], *arrays, **scalars, **place)
-        else:
-            copy_blocks(*arrays, **place)
+    """Copy arrays (`copy_into`), two by one launch where lanes look up elements. With `padded`,
+    bytes between the rows of results may be overwritten."""
+    looked_up: dict[int, list] = {}
+    for source, result in pairs:
+        places = source.address % 16, result.address % 16
+        layout = source.shape, source.strides, result.strides, source.dtype.itemsize
+        for way, size, read, written, pitch in ways(*layout, places, padded):
+            arrays = window(source, read, size), window(result, written, size)
+            if way == "lanes":
+                looked_up.setdefault(size, []).append((*arrays, pitch))
+            else:
+                _launch_piece(way, size, *arrays, place)
+    for size, copies in looked_up.items():
+        for k in range(0, len(copies), 2):
+            _gather(size, copies[k : k + 2], place)
+
+
+def _gather(size: int, copies: list[tuple[ArrayInfo, ArrayInfo, int]], place: Place) -> None:
+    """Launch `lanes` for one or two copies."""
+    sources, results, pitches = zip(*copies, strict=True)
+    rows, columns = max((info.shape for info in results), key=math.prod)
+    width = 128 // size
+    # blocks of 4 KB, or small ones if otherwise not all warpgroups would have one. Lanes look up
+    # fewer rows in wide blocks
+    wide = rows < 32 or 16 * round_up(columns, 4 * width) <= 17 * columns
+    block = (8, 4 * width) if wide else (32, width)
+    if rows * columns * size <= SMALLEST * WARPGROUPS * DEFAULT.sms:
+        block = 8, width
+    dims = max(sum(count > 1 for count in info.shape[:4]) for info in sources)
+    arrays = itertools.chain(*zip(sources, results, strict=True))
+    scalars = dict(zip(("pitch", "pitch_b"), pitches, strict=False))
+    lanes(size, *block, dims, len(copies) > 1)(*arrays, **scalars, **place)
+
+
+def _launch_piece(way: str, size: int, source: ArrayInfo, result: ArrayInfo, place: Place) -> None:
+    read, written, arrays = source.shape, result.shape, (source, result)
+    small = math.prod(read) < SMALL
+    if way == "rows":
+        by_tma(*blocks_of(read[3] * size))(*arrays, **place)
+    elif way == "turned" or (way == "transposed" and small):
+        # rows of 2-byte elements at odd addresses are loaded one element at a time
+        rows, columns = read[2:]
+        # Blocks are as wide as possible, unless many columns would be outside the matrix. Width
+        # 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
+        widths = (256, 128, 64) if size == 2 else (128, 64)
+        width = min(widths, key=lambda width: max(round_up(columns, width), 17 / 16 * columns))
+        block = (64 // size, 64) if small else (64, width)
+        if small and min(rows, columns) <= 8:  # few of a larger block would be used
+            block = (8, 256 // size)
+            block = block if rows <= 8 else block[::-1]
+        turned(*block)(*arrays, **place)
+    elif way == "narrow":
+        columns = written[0]
+        narrow(columns, 128 * max(1, 128 // (columns * size)))(*arrays, **place)
+    elif way == "transposed":
+        stored = written[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
+        by_tma(64, 256, True, stored)(*arrays, **place)
+    elif way == "line":
+        copy_line(*arrays, **place)
+    else:
+        copy_blocks(*arrays, **place)
 
 
 def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:

@@ -65,22 +65,17 @@ class Piece(NamedTuple):
 
     way      one of the module's table
     size     bytes of an element as it is moved
-    source   what the kernel reads; for "lanes" all memory from the first element to the last, as
-             one dimension
+    source   what the kernel reads
     target   what the kernel writes; for "lanes" super-rows, each of as many rows as make it start
              at a multiple of 16 bytes
-    dims     for "lanes": number of dimensions of rows
-    numbers  for "lanes": rows in a super-row, elements from row to row, elements of a row, and
-             number of the last row; position of the first element in the source's memory, and
-             distance of neighbors in a row; sizes and strides of up to four dimensions of rows
+    pitch    for "lanes": elements from row to row of the target
     """
 
     way: str
     size: int
     source: Part
     target: Part
-    dims: int = 0
-    numbers: Ints = ()
+    pitch: int = 0
 
     def moved(self, source: int, target: int) -> Piece:
         """Return the same piece, moved by these numbers of bytes."""
@@ -228,43 +223,19 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
 
 
 def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
-    """Return the pieces of a copy whose elements lanes look up one by one, split so that 32-bit
-    numbers can count the elements of each."""
-    low, high = (
-        sum(end(0, (dim.size - 1) * dim.source) for dim in (*outer, last)) for end in (min, max)
-    )
-    span = (high - low) // size + 1
+    """Return the pieces of a copy whose elements lanes look up one by one."""
     pitch = outer[-1].target
     count = math.prod(dim.size for dim in outer)
-    half = outer[0].size // 2 // LINE * LINE  # keeps the second half aligned
-    many = max(span, count * pitch // size) >= _NUMBERS
-    if len(outer) > 4 or any(dim.source % size for dim in (*outer, last)) or (many and not half):
+    if len(outer) > 4 or count >= _NUMBERS:
         return _blocks([*outer, last], size)
-    if many:
-        first, *rest = outer
-        return [
-            piece.moved(begin * first.source, begin * first.target)
-            for begin, part in ((0, half), (half, first.size - half))
-            for piece in _lanes([first._replace(size=part), *rest], last, size)
-        ]
     group = LINE // math.gcd(pitch, LINE)
     while group * pitch < SUPER and count >= 128 * group:
         group *= 2
     found = []
     if count >= group:
-        dims = [Dim(1, 0, 0)] * (4 - len(outer)) + outer
-        numbers = group, pitch // size, last.size, count - 1, -low // size, last.source // size
+        source, _ = _views([*outer, last], 5)
         rows = Part(0, (count // group, group * pitch // size), (group * pitch, size))
-        found.append(
-            Piece(
-                "lanes",
-                size,
-                Part(low, (span,), (size,)),
-                rows,
-                len(outer),
-                (*numbers, *(dim.size for dim in dims[1:]), *(dim.source // size for dim in dims)),
-            )
-        )
+        found.append(Piece("lanes", size, source, rows, pitch // size))
     row, inner = count - count % group, outer[-1]
     while row < count:  # the rows that fill no super-row, as many at a time as share a dimension
         more = min(count - row, inner.size - row % inner.size)

@@ -290,16 +290,13 @@ def test_any_window_is_an_operand_and_an_output(
 def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    passed, moved, padded = [], [], laid_operands.padded
+    passed, moved = [], []
     choose_a_fake_gpu(monkeypatch)
     monkeypatch.setattr(ops.matmul, "_written", True)  # the fake kernel stores nothing
     monkeypatch.setattr(
         OP, "kernel", lambda config, form: lambda *infos, **named: passed.append(infos)
     )
-    monkeypatch.setattr(
-        laid_operands, "padded", lambda rows, place: moved.append(rows) or padded(rows, place)
-    )
-    monkeypatch.setattr(laid_operands, "copy_lanes", lambda *sizes: lambda *infos, **named: None)
+    monkeypatch.setattr(laid_operands, "copy_all", lambda pairs, place, padded: moved.extend(pairs))
     monkeypatch.setattr(
         OP.launch, "empty_like_kind", lambda info, shape, dtype, handle: np.zeros(shape, dtype)
     )
@@ -309,7 +306,7 @@ def test_what_tma_cannot_address_is_copied_once_to_rows_that_begin_at_lines(
     ops.matmul(
         a, transposed(launch.describe(b, "b")), out=out, config=CONFIGS["cooperative 128x128"]
     )
-    [[source]] = moved
+    [(source, _)] = moved
     assert (source.ptr, source.shape, source.strides) == (4098, (16, 64), (128, 2))
     assert (passed[0][0].shape, passed[0][0].strides) == ((16, 64), (128, 2)) and passed[0][
         0

@@ -146,19 +146,10 @@ def copies() -> None:
     x = halves(40, 40)
     for array in (x, x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17], halves(16, 33).T):
         ops.copy(array, target="sim")
-    copy = importlib.import_module("numpipe.ops.copy")  # the operands of a product, by one launch
-    numbers = dict.fromkeys(copy.NUMBERS, 0) | {"columns": 33, "last": 4, "s3": 35}
+    copy = importlib.import_module("numpipe.ops.copy")
     copy.narrow(3, 128)(halves(150 * 3), out=halves(3, 150), target="sim")
-    copy.lanes(2, 8, 64)(
-        halves(5 * 35),
-        halves(3 * 33),
-        np.zeros((8 + 3, 64), np.float16),
-        **numbers,
-        above=1,
-        last_b=2,
-        step_b=33,
-        target="sim",
-    )
+    arrays = halves(1, 1, 1, 8, 17), halves(8, 17)  # the operands of a product, by one launch
+    copy.lanes(2, 8, 64, 1, True)(*arrays, *arrays, pitch=17, pitch_b=17, target="sim")
 
 
 def over_rows() -> None:
