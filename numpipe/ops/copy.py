@@ -59,8 +59,6 @@ __all__ = ["copy"]
 
 MOVED: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("f2"), 4: np.dtype("i4")}
 """the type used to move elements, by their size in bytes"""
-SMALLEST = 1024
-"""bytes of a block of `lanes` in small arrays, where lanes wait once for loads"""
 PART = 512
 """elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
@@ -183,12 +181,10 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
         `pitch` elements."""
         ctas, wgs = axis_size("cta"), axis_size("wg")
         workers = ctas * wgs  # warpgroups work independently
-        # adjacent blocks on one SM; small ones, of which there may be few, spread over the SMs
-        mine = (
-            axis_index("cta") * wgs + axis_index("wg")
-            if height * width * size > SMALLEST
-            else axis_index("wg") * ctas + axis_index("cta")
-        )
+        # adjacent blocks on one SM; few are spread over the SMs
+        mine = axis_index("cta") * wgs + axis_index("wg")
+        if cdiv(o.shape[0], height) * cdiv(o.shape[1], width) <= workers:
+            mine = axis_index("wg") * ctas + axis_index("cta")
 
         def gather(a, o, pitch, first):  # type: ignore[no-untyped-def]
             """Copy a to o, from block `first` on. Return the first block of a further array."""
@@ -243,9 +239,9 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
             )(o)
             return first + steps * workers - blocks
 
-        mine = gather(a, o, pitch, mine)
+        following = gather(a, o, pitch, mine)
         if b is not None:
-            gather(b, p, pitch_b, mine)
+            gather(b, p, pitch_b, following)
 
     return copy_lanes  # type: ignore[no-any-return]
 
@@ -403,10 +399,37 @@ def copy_all(
         layout = source.shape, source.strides, result.strides, source.dtype.itemsize
         for way, size, read, written, pitch in ways(*layout, places, padded):
             arrays = window(source, read, size), window(result, written, size)
-            if way == "lanes":
+            small = math.prod(read.shape) < SMALL
+            if way == "rows":
+                by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
+            elif way == "turned" or (way == "transposed" and small):
+                # rows of 2-byte elements at odd addresses are loaded one element at a time
+                rows, columns = read.shape[2:]
+                # Blocks are as wide as possible, unless many columns would be outside the matrix.
+                # Width 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
+                widths = (256, 128, 64) if size == 2 else (128, 64)
+                width = min(
+                    widths, key=lambda width: max(round_up(columns, width), 17 / 16 * columns)
+                )
+                block = (64 // size, 64) if small else (64, width)
+                if small and min(rows, columns) <= 8:  # few of a larger block would be used
+                    block = (8, 256 // size)
+                    block = block if rows <= 8 else block[::-1]
+                turned(*block)(*arrays, **place)
+            elif way == "narrow":
+                columns = written.shape[0]
+                narrow(columns, 128 * max(1, 128 // (columns * size)))(*arrays, **place)
+            elif way == "transposed":
+                stored = (
+                    written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
+                )
+                by_tma(64, 256, True, stored)(*arrays, **place)
+            elif way == "line":
+                copy_line(*arrays, **place)
+            elif way == "lanes":
                 looked_up.setdefault(size, []).append((*arrays, pitch))
             else:
-                _launch_piece(way, size, *arrays, place)
+                copy_blocks(*arrays, **place)
     for size, copies in looked_up.items():
         for k in range(0, len(copies), 2):
             _gather(size, copies[k : k + 2], place)
@@ -417,45 +440,16 @@ def _gather(size: int, copies: list[tuple[ArrayInfo, ArrayInfo, int]], place: Pl
     sources, results, pitches = zip(*copies, strict=True)
     rows, columns = max((info.shape for info in results), key=math.prod)
     width = 128 // size
-    # blocks of 4 KB, or small ones if otherwise not all warpgroups would have one. Lanes look up
-    # fewer rows in wide blocks
+    # blocks of 4 KB, or of 1 KB if there is one for each warpgroup. Lanes look up fewer rows in
+    # wide blocks
     wide = rows < 32 or 16 * round_up(columns, 4 * width) <= 17 * columns
     block = (8, 4 * width) if wide else (32, width)
-    if rows * columns * size <= SMALLEST * WARPGROUPS * DEFAULT.sms:
+    if rows * columns * size <= 1024 * WARPGROUPS * DEFAULT.sms:
         block = 8, width
     dims = max(sum(count > 1 for count in info.shape[:4]) for info in sources)
     arrays = itertools.chain(*zip(sources, results, strict=True))
     scalars = dict(zip(("pitch", "pitch_b"), pitches, strict=False))
     lanes(size, *block, dims, len(copies) > 1)(*arrays, **scalars, **place)
-
-
-def _launch_piece(way: str, size: int, source: ArrayInfo, result: ArrayInfo, place: Place) -> None:
-    read, written, arrays = source.shape, result.shape, (source, result)
-    small = math.prod(read) < SMALL
-    if way == "rows":
-        by_tma(*blocks_of(read[3] * size))(*arrays, **place)
-    elif way == "turned" or (way == "transposed" and small):
-        # rows of 2-byte elements at odd addresses are loaded one element at a time
-        rows, columns = read[2:]
-        # Blocks are as wide as possible, unless many columns would be outside the matrix. Width
-        # 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
-        widths = (256, 128, 64) if size == 2 else (128, 64)
-        width = min(widths, key=lambda width: max(round_up(columns, width), 17 / 16 * columns))
-        block = (64 // size, 64) if small else (64, width)
-        if small and min(rows, columns) <= 8:  # few of a larger block would be used
-            block = (8, 256 // size)
-            block = block if rows <= 8 else block[::-1]
-        turned(*block)(*arrays, **place)
-    elif way == "narrow":
-        columns = written[0]
-        narrow(columns, 128 * max(1, 128 // (columns * size)))(*arrays, **place)
-    elif way == "transposed":
-        stored = written[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
-        by_tma(64, 256, True, stored)(*arrays, **place)
-    elif way == "line":
-        copy_line(*arrays, **place)
-    else:
-        copy_blocks(*arrays, **place)
 
 
 def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
