@@ -364,3 +364,29 @@ def test_a_trace_is_read_and_drawn_as_text_without_heavy_packages(
         == "set()\n"
     )
     assert numpipe.timeline is timeline
+
+
+def test_rows_end_where_a_run_failed_and_a_deadlock_shows_who_waits() -> None:
+    @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
+    def waits(x: Any, y: Any) -> None:
+        full, free = numpipe.scratch((numpipe.Barrier(), numpipe.Barrier()))
+        if numpipe.axis_index("wg") == 1:
+            numpipe.barrier_wait(free)
+        else:
+            numpipe.barrier_wait(full)
+
+    @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
+    def races(x: Any, y: Any) -> None:
+        tile, full = numpipe.scratch((numpipe.SMEM((64, 64), x.dtype), numpipe.Barrier()))
+        if numpipe.axis_index("wg") == 1:
+            numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, full)
+            y[ds(0, 64), ds(0, 64)] = tile[...]
+
+    x = np.zeros((64, 64), np.float32)
+    for kernel, row in ((waits, r"\.{72}"), (races, r"[-L]{1,9}")):
+        trace = Trace()
+        with pytest.raises(numpipe.SimulationError):
+            kernel.simulate(x, x.copy(), trace=trace)
+        assert re.search(rf"^wg1 compute \|{row}$", trace.timeline(72), re.MULTILINE), (
+            trace.timeline(72)
+        )
