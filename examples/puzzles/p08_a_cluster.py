@@ -46,7 +46,8 @@ PUZZLE = Puzzle(
         "hazard": 'free has to be numpipe.ClusterBarrier("pair"): the axis has its name from '
         "cluster_names. landed stays as it is, because each CTA waits for its own tile.",
         "error": 'free = numpipe.ClusterBarrier("pair"); landed is a Barrier of each CTA.',
-        "solved": "each CTA has loaded half of every block, and has the whole of it.",
+        "solved": "with shared loads, each CTA loads half of every block and has all of it: x "
+        "is read once, not twice.",
     },
 )
 if __name__ == "__main__":
