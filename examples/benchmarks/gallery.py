@@ -1,0 +1,180 @@
+"""Kernels of examples/gallery relative to the op that numpipe has for it, or to PyTorch.
+
+    cd examples/benchmarks
+    python gallery.py --processes 1 --protocols interleaved --out result.json
+    python gallery.py --processes 1 --protocols interleaved --of softmax,transpose
+
+Results are compared with float64, or with the reference where that would take too long, before
+and after calls are measured. Rates count the bytes that a call has to read and write once, or its
+floating-point operations.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from numpipe import bench, ops
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+sys.path.insert(1, str(Path(__file__).resolve().parent))
+
+import harness
+
+OURS = "gallery"
+
+
+@dataclass(frozen=True)
+class Case:
+    """A kernel of the gallery and what it is compared with."""
+
+    what: str
+    """its operands, as the gallery's page says it"""
+    inputs: Callable[[], tuple[Any, ...]]
+    """returns the input arrays of one set of buffers"""
+    outs: Callable[..., tuple[Any, ...]]
+    """returns the output arrays for these inputs"""
+    ours: Callable[..., object]
+    """called with the inputs and outputs"""
+    reference: Callable[..., object]
+    exact: Callable[..., tuple[Any, ...]]
+    """returns the outputs' values, at best in float64"""
+    work: float
+    """bytes or floating-point operations of a call"""
+    name: str = "op"
+    """of the reference"""
+    unit: str = "TB/s"
+    error: float = 1e-2
+    """The largest allowed error of an output in the Frobenius norm, relative"""
+
+
+def normal(*shape: int, dtype: str = "bfloat16") -> Any:
+    """Return normally distributed numbers on the GPU."""
+    import torch
+
+    return torch.randn(shape, device="cuda").to(getattr(torch, dtype))
+
+
+# ---- rows
+def softmax() -> Case:
+    import torch
+    from examples.gallery.softmax import softmax as ours
+
+    return Case(
+        "a bfloat16 matrix of 16384 x 4096",
+        lambda: (normal(16384, 4096),),
+        lambda x: (torch.empty_like(x),),
+        lambda x, y: ours(x, out=y),
+        lambda x, y: ops.softmax(x, out=y),
+        lambda x: (torch.softmax(x.double(), -1),),
+        work=4 * 16384 * 4096,
+    )
+
+
+# ---- products
+
+# ---- attention
+
+# ---- memory in other orders, and others
+
+CASES: dict[str, Callable[[], Case]] = {
+    "softmax": softmax,
+}
+
+
+@dataclass
+class _Calls:
+    """A competitor with a set of outputs for each set of inputs."""
+
+    call: Callable[..., object]
+    inputs: list[tuple[Any, ...]]
+    outs: list[tuple[Any, ...]]
+
+    def __call__(self, i: int) -> object:
+        i %= len(self.inputs)
+        return self.call(*self.inputs[i], *self.outs[i])
+
+    def poison(self) -> None:
+        for out in sum(self.outs, ()):
+            out.fill_(math.nan if out.dtype.is_floating_point else -1)
+
+    def errors(self, exact: tuple[Any, ...]) -> list[float]:
+        """Return the errors of the outputs of the first set."""
+        return [
+            float((found.double() - right).norm() / right.norm())
+            for found, right in zip(self.outs[0], (each.double() for each in exact), strict=True)
+        ]
+
+
+def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Measure one kernel in this process. Return its entry of the result file."""
+    import torch
+
+    torch.manual_seed(process)
+    case = CASES[name]()
+    first = case.inputs()
+    held = sum(each.nbytes for each in (*first, *case.outs(*first)))
+    cached = torch.cuda.get_device_properties(0).L2_cache_size
+    inputs = [first, *(case.inputs() for _ in range(bench.rotation_sets(held, cached) - 1))]
+    calls = {
+        key: _Calls(call, inputs, [case.outs(*each) for each in inputs])
+        for key, call in ((OURS, case.ours), (case.name, case.reference))
+    }
+    exact, errors = case.exact(*first), {}
+
+    def poison() -> None:
+        for each in calls.values():
+            each.poison()
+
+    def check(protocol: str) -> None:
+        for key, each in calls.items():
+            errors[key] = max(each.errors(exact))
+            if not errors[key] <= case.error:
+                raise AssertionError(f"{name}, {key}: error {errors[key]:.1e} {protocol}")
+
+    poison()
+    for each in calls.values():
+        for i in range(len(inputs)):
+            each(i)
+    check("in the first call")
+    how = harness.compare_options(options)
+    samples = bench.compare(calls, reference=case.name, poison=poison, check=check, **how)
+    for sample in samples:
+        ours, other = sample.seconds(OURS), sample.seconds(case.name)
+        print(
+            f"{sample.protocol} {name:20} {1e6 * ours:8.1f} us, {case.name} {1e6 * other:8.1f} us: "
+            f"{other / ours:.3f}, {1e-12 * case.work / ours:.3f} {case.unit}, "
+            f"error {errors[OURS]:.1e} (reference {errors[case.name]:.1e})",
+            file=sys.stderr,
+            flush=True,
+        )
+    return bench.run_entry(
+        process,
+        {"kernel": name, "what": case.what, "unit": case.unit},
+        1e-12 * case.work,
+        samples,
+        rotation_sets=len(inputs),
+        errors=errors,
+    )
+
+
+def main() -> int:
+    parser = harness.script(__doc__)
+    parser.add_argument("--of", type=lambda text: text.split(","), default=list(CASES))
+    options = harness.parse(parser, None)
+    return harness.main(
+        "gallery",
+        [{"kernel": name} for name in options.of],
+        lambda process, case: measure(process, case["kernel"], options),
+        unit="T/s",
+        **harness.main_options(options),
+    )
+
+
+if __name__ == "__main__":
+    harness.run(main)
