@@ -63,6 +63,7 @@ def normal(*shape: int, dtype: str = "bfloat16") -> Any:
 # ---- rows
 def softmax() -> Case:
     import torch
+
     from examples.gallery.softmax import softmax as ours
 
     return Case(
@@ -76,7 +77,102 @@ def softmax() -> Case:
     )
 
 
+def layer_norm() -> Case:
+    import torch
+
+    from examples.gallery.layer_norm import layer_norm as ours
+
+    return Case(
+        "a bfloat16 matrix of 65536 x 4096",
+        lambda: (normal(65536, 4096), normal(4096), normal(4096)),
+        lambda x, *_: (torch.empty_like(x),),
+        lambda *arrays: ours(*arrays[:3], out=arrays[3]),
+        lambda *arrays: ops.layer_norm(*arrays[:3], out=arrays[3]),
+        lambda x, w, b: (
+            torch.nn.functional.layer_norm(x.double(), w.shape, w.double(), b.double()),
+        ),
+        work=4 * 65536 * 4096,
+    )
+
+
+def layer_norm_backward() -> Case:
+    """The op's statistics are those that its forward pass has stored."""
+    import torch
+
+    from examples.gallery.layer_norm_backward import gradients, out_types
+    from numpipe.ops.norms import norm_backward, norm_rows
+
+    statistics = {}
+
+    def of_op(x: Any, grad: Any, weight: Any, dx: Any, sums: Any) -> None:
+        if x.data_ptr() not in statistics:
+            statistics[x.data_ptr()] = norm_rows(x, weight, centered=True, eps=1e-5)[1]
+        out = (dx, sums[0], sums[1])
+        norm_backward(x, grad, statistics[x.data_ptr()], weight, bias=True, out=out)
+
+    parts = torch.empty(out_types(normal(131072, 1024))[1].shape, device="cuda")
+
+    def of_gallery(x: Any, grad: Any, weight: Any, dx: Any, sums: Any) -> None:
+        gradients(x, grad, weight, out=(dx, parts))
+        ops.sum(parts, axis=1, out=sums)
+
+    def exact(x: Any, grad: Any, weight: Any) -> tuple[Any, Any]:
+        x, grad, weight = x.double(), grad.double(), weight.double()
+        centered = x - x.mean(1, keepdim=True)
+        inverse = (centered.square().mean(1, keepdim=True) + 1e-5).rsqrt()
+        normed, slope = centered * inverse, grad * weight
+        along, mean = (slope * normed).mean(1, keepdim=True), slope.mean(1, keepdim=True)
+        sums = torch.stack([(grad * normed).sum(0), grad.sum(0)])
+        return inverse * (slope - normed * along - mean), sums
+
+    return Case(
+        "bfloat16 matrices of 131072 x 1024",
+        lambda: (normal(131072, 1024), normal(131072, 1024), normal(1024)),
+        lambda x, *_: (torch.empty_like(x), torch.empty(2, 1024, device="cuda")),
+        of_gallery,
+        of_op,
+        exact,
+        work=6 * 131072 * 1024,
+    )
+
+
+def dropout() -> Case:
+    import torch
+
+    from examples.gallery.dropout import dropout as ours
+
+    def of_op(x: Any, residual: Any, weight: Any, *out: Any) -> Any:
+        return ops.rms_norm(x, weight, residual, dropout=0.1, seed=7, out=out or None)
+
+    return Case(
+        "bfloat16 matrices of 65536 x 4096",
+        lambda: (normal(65536, 4096), normal(65536, 4096), normal(4096)),
+        lambda x, *_: (torch.empty_like(x), torch.empty_like(x)),
+        lambda *arrays: ours(*arrays[:3], p=0.1, seed=7, out=arrays[3:]),
+        of_op,
+        of_op,
+        work=8 * 65536 * 4096,
+    )
+
+
 # ---- products
+def matmul() -> Case:
+    import torch
+
+    from examples.gallery.matmul import matmul as ours
+
+    n = 8192
+    return Case(
+        "float16 matrices of 8192 x 8192",
+        lambda: (normal(n, n, dtype="float16"), normal(n, n, dtype="float16")),
+        lambda a, b: (torch.empty_like(a),),
+        lambda a, b, c: ours(a, b, out=c),
+        lambda a, b, c: ops.matmul(a, b, out=c),
+        lambda a, b: (a.float() @ b.float(),),
+        work=2 * n**3,
+        unit="TFLOPS",
+    )
+
 
 # ---- attention
 
@@ -84,6 +180,10 @@ def softmax() -> Case:
 
 CASES: dict[str, Callable[[], Case]] = {
     "softmax": softmax,
+    "layer_norm": layer_norm,
+    "layer_norm_backward": layer_norm_backward,
+    "dropout": dropout,
+    "matmul": matmul,
 }
 
 
