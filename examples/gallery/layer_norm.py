@@ -12,6 +12,7 @@ from numpipe import ArrayType
 def layer_norm(x, weight, bias, y, *, eps=1e-5, row: numpipe.Static):
     """y = (x - mean) / sqrt(variance + eps) * weight + bias of each row"""
     for k in row.blocks(x):
+        # value(j) is a tile: columns j of the rows of this block
         value, block = row.load(k, x)
         mean, variance = row.moments(value)
         inverse = numpipe.rsqrt(variance + eps)
@@ -24,8 +25,8 @@ def layer_norm(x, weight, bias, y, *, eps=1e-5, row: numpipe.Static):
 
 
 RANDOM = np.random.default_rng(0)
-X = RANDOM.standard_normal((4, 5000), np.float32)
-WEIGHT, BIAS = RANDOM.standard_normal((2, 5000), np.float32)
+X = RANDOM.standard_normal((16, 4096), np.float32)
+WEIGHT, BIAS = RANDOM.standard_normal((2, 4096), np.float32)
 ARRAYS = (X, WEIGHT, BIAS)
 CENTERED = X - X.mean(1, dtype=float, keepdims=True)
 EXACT = CENTERED / np.sqrt((CENTERED**2).mean(1, keepdims=True) + 1e-5) * WEIGHT + BIAS

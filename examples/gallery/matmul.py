@@ -18,7 +18,7 @@ ROWS, COLUMNS, DEPTH = 128, 256, 64  # of a tile of c, and elements of K that a 
     # c is not read here: it does not replace blocks of a and b in L2
     compiler_params=CompilerParams(store_slots=2, store_eviction_policy="evict_first"),
 )
-def matmul(a, b, c):
+def matmul(a, b, c, *, slots: numpipe.Static = 4):
     """c = a @ b"""
     warpgroup = numpipe.axis_index("wg")
     rows = ROWS // numpipe.axis_size("wg")
@@ -28,7 +28,7 @@ def matmul(a, b, c):
         accumulator = numpipe.zeros((rows, COLUMNS), np.float32)
         pipe = numpipe.pipeline(
             grid=(cdiv(a.shape[1], DEPTH),),
-            max_concurrent_steps=4,  # one step is in use, three are on their way
+            max_concurrent_steps=slots,  # one is in use while the others are loaded
             in_specs=(
                 BlockSpec((ROWS, DEPTH), lambda k: (i, k)),
                 BlockSpec((DEPTH, COLUMNS), lambda k: (k, j)),
@@ -42,7 +42,9 @@ def matmul(a, b, c):
         c[ds(first, rows), ds(j * COLUMNS, COLUMNS)] = accumulator.astype(c.dtype)
 
 
-A, B = np.random.default_rng(0).standard_normal((2, 512, 512)).astype(np.float16)
+RANDOM = np.random.default_rng(0)
+A = RANDOM.standard_normal((256, 384)).astype(np.float16)
+B = RANDOM.standard_normal((384, 512)).astype(np.float16)
 ARRAYS = (A, B)
 EXACT = A.astype(float) @ B.astype(float)
 ERROR = 1e-3
