@@ -7,8 +7,7 @@ import numpy as np
 import numpipe
 from numpipe import ArrayType, BlockSpec, CompilerParams, cdiv, ds, ops
 
-WARPGROUPS, HEIGHT = 2, 4  # warpgroups that compute, and rows that each has at a time
-BLOCK = WARPGROUPS * HEIGHT
+WARPGROUPS, HEIGHT, BLOCK = 2, 4, 8  # HEIGHT rows of a block for each warpgroup
 
 
 def programs(x):
@@ -17,10 +16,8 @@ def programs(x):
 
 
 def out_types(x):
-    return (
-        ArrayType(x.shape, x.dtype),
-        ArrayType((2, WARPGROUPS * programs(x), x.shape[1]), np.float32),
-    )
+    parts = (2, WARPGROUPS * programs(x), x.shape[1])
+    return ArrayType(x.shape, x.dtype), ArrayType(parts, np.float32)
 
 
 @numpipe.kernel(
@@ -67,11 +64,17 @@ RANDOM = np.random.default_rng(0)
 X, GRAD = RANDOM.standard_normal((2, 64, 256), np.float32)
 WEIGHT = RANDOM.standard_normal(256, np.float32)
 ARRAYS = (X, GRAD, WEIGHT)
-CENTERED = X - X.mean(1, dtype=float, keepdims=True)
-INVERSE = 1 / np.sqrt((CENTERED**2).mean(1, keepdims=True) + 1e-5)
+
+
+def mean(rows):
+    return rows.mean(1, keepdims=True)
+
+
+CENTERED = X - mean(X.astype(float))
+INVERSE = 1 / np.sqrt(mean(CENTERED**2) + 1e-5)
 NORMED, SLOPE = CENTERED * INVERSE, GRAD * WEIGHT
-ALONG, MEAN = (SLOPE * NORMED).mean(1, keepdims=True), SLOPE.mean(1, keepdims=True)
-EXACT = (INVERSE * (SLOPE - NORMED * ALONG - MEAN), np.stack([GRAD * NORMED, GRAD]).sum(1))
+DX = INVERSE * (SLOPE - NORMED * mean(SLOPE * NORMED) - mean(SLOPE))
+EXACT = (DX, np.stack([GRAD * NORMED, GRAD]).sum(1))
 ERROR = 1e-6
 
 if __name__ == "__main__":
