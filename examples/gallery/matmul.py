@@ -13,7 +13,6 @@ ROWS, COLUMNS, DEPTH = 128, 256, 64  # of a tile of c, and elements of K that a 
 @numpipe.kernel(
     grid=numpipe.persistent(),  # one CTA on each SM, which computes many tiles
     num_compute_wgs=2,
-    memory_registers=40,  # the compute warpgroups get the others
     out_type=lambda a, b: ArrayType((a.shape[0], b.shape[1]), a.dtype),
     # c is not read here: it does not replace blocks of a and b in L2
     compiler_params=CompilerParams(store_slots=2, store_eviction_policy="evict_first"),
