@@ -1,4 +1,4 @@
-"""A 3 x 3 convolution of images (image, row, column, channel), as a product on tensor cores."""
+"""A convolution of images (image, row, column, channel), as a product on tensor cores."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from numpipe import ArrayType, BlockSpec, Element, cdiv, ds
     out_type=lambda x, w: ArrayType((*x.shape[:3], w.shape[2]), x.dtype),
 )
 def convolution(x, w, y):
-    """y[i, p, q] = sum over r and s of w[r, s] @ x[i, p + r - 1, q + s - 1], where x is 0 outside
-    of the image"""
+    """y[i, p, q] = sum over r and s of w[r, s] @ x[i, p + r - 1, q + s - 1], for w of 3 x 3 pixels
+    and x that is 0 outside of the image"""
     wg = numpipe.axis_index("wg")
     rows, across = x.shape[1], cdiv(x.shape[2], 128)
     for place, n in numpipe.tiles(x.shape[0] * rows * across, cdiv(w.shape[2], 256)):
@@ -25,10 +25,10 @@ def convolution(x, w, y):
         image, row, column = place // across // rows, place // across % rows, place % across * 128
 
         def pixels(r, s, c):
-            return image, row + r - 1, column + s - 1, c
+            return image, row + r - w.shape[0] // 2, column + s - w.shape[1] // 2, c
 
         pipe = numpipe.pipeline(
-            grid=(3, 3, cdiv(x.shape[3], 64)),
+            grid=(w.shape[0], w.shape[1], cdiv(x.shape[3], 64)),
             max_concurrent_steps=3,
             in_specs=(
                 # "zero": pixels outside of the image are meant to be read

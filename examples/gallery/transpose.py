@@ -15,7 +15,7 @@ from numpipe import ArrayType, BlockSpec, cdiv, ds
     wg_axis="wg",
     out_type=lambda x: ArrayType((x.shape[1], x.shape[0]), x.dtype),
 )
-def transpose(x, y):
+def transpose(x, y, *, slots: numpipe.Static = 3):
     """y = x.T, for rows of 16-bit elements that are multiples of 16 bytes"""
     cta, ctas, wg = numpipe.axis_index("cta"), numpipe.axis_size("cta"), numpipe.axis_index("wg")
     high, wide = cdiv(x.shape[0], 64), cdiv(x.shape[1], 128)
@@ -31,9 +31,9 @@ def transpose(x, y):
 
     pipe = numpipe.pipeline(
         grid=(cdiv(high * wide - cta, ctas),),
-        max_concurrent_steps=3,
+        max_concurrent_steps=slots,
         in_specs=(BlockSpec((64, 128), block_of_x),),
-        out_specs=(BlockSpec((128, 64), block_of_y, buffer_count=3),),
+        out_specs=(BlockSpec((128, 64), block_of_y, buffer_count=slots),),
     )
     half = ds(wg * 64, 64)  # each warpgroup transposes half of a block
     for _, (x_tile, y_tile) in pipe(x, y):
