@@ -19,10 +19,13 @@ from numpipe import ArrayType, CompilerParams, ds
 def scan_in_parts(x, y):
     """Running sums of each row of x, (row, part, column)"""
     row, parts, columns = numpipe.program_id(0), ds(0, x.shape[1]), ds(0, x.shape[2])
-    tile = x[row, parts, columns]
-    sums = tile.sum(axis=1)
-    before = np.cumsum(sums) - sums
-    y[row, parts, columns] = np.cumsum(tile, axis=1) + before[:, None]
+    with numpipe.region("load"):
+        tile = x[row, parts, columns]
+    with numpipe.region("sums"):
+        sums = tile.sum(axis=1)
+        before = np.cumsum(sums) - sums
+    with numpipe.region("scan and store"):
+        y[row, parts, columns] = np.cumsum(tile, axis=1) + before[:, None]
 
 
 def scan(x, parts=8, out=None):
