@@ -29,7 +29,7 @@ def scan_in_parts(x, y):
 
 
 def scan(x, parts=8, out=None):
-    """y[i, j] = x[i, 0] + … + x[i, j], for float32 rows of a multiple of 1024 elements"""
+    """y[i, j] = x[i, 0] + … + x[i, j], for float32 rows of up to 8192 elements, in equal parts"""
     shape = len(x), parts, x.shape[1] // parts
     out = None if out is None else out.reshape(shape)
     return scan_in_parts(x.reshape(shape), out=out).reshape(x.shape)

@@ -18,7 +18,7 @@ from numpipe import ArrayType, BlockSpec, Element, cdiv, ds
 )
 def stencil(x, y):
     """y[i, j] = x[i, j] / 2 + (x[i - 1, j] + x[i + 1, j] + x[i, j - 1] + x[i, j + 1]) / 8, where x
-    is 0 outside of the array"""
+    is float32, and 0 outside of the array. Rows must be multiples of 16 bytes"""
     cta, ctas, wg = numpipe.axis_index("cta"), numpipe.axis_size("cta"), numpipe.axis_index("wg")
     wide = cdiv(x.shape[1], 256)
 
