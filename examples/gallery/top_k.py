@@ -23,7 +23,10 @@ ROWS = 8
 def top_k(x, values, columns):
     """values[i], columns[i] = the K largest elements of x[i], largest first"""
     rows, found = ds(numpipe.program_id(0) * ROWS, ROWS), ds(0, K)
-    values[rows, found], columns[rows, found] = numpipe.top_k(x[rows, ds(0, 256)], K)
+    with numpipe.region("load"):
+        tile = x[rows, ds(0, 256)]
+    with numpipe.region("compare and store"):
+        values[rows, found], columns[rows, found] = numpipe.top_k(tile, K)
 
 
 X = np.random.default_rng(0).standard_normal((100, 256), np.float32)
