@@ -44,6 +44,7 @@ def gradients(x, grad, weight, dx, parts, *, eps=1e-5):
         normed = centered * inverse
         of_weight, of_bias = of_weight + of_y * normed, of_bias + of_y
         slope = of_y * weight[columns].astype(np.float32)
+        # a shift or a scale of x does not change y: dx has no part along either
         along, mean = (slope * normed).mean(axis=1)[:, None], slope.mean(axis=1)[:, None]
         row = (first + k * step) * BLOCK + warpgroup * HEIGHT
         dx[ds(row, HEIGHT), columns] = (slope - normed * along - mean) * inverse
