@@ -175,6 +175,107 @@ def matmul() -> Case:
     )
 
 
+def grouped_product() -> Case:
+    import torch
+
+    from examples.gallery.grouped_product import grouped_product as ours
+
+    rows, experts, n, k = 16384, 16, 4096, 4096
+
+    def inputs() -> tuple[Any, ...]:
+        ends = torch.randint(rows + 1, (experts,), device="cuda").sort().values.int()
+        ends[-1] = rows
+        return normal(rows, k), normal(experts, n, k), ends
+
+    def reference(x: Any, w: Any, ends: Any, y: Any) -> None:
+        y.data = torch._grouped_mm(x, w.transpose(1, 2), offs=ends)
+
+    def exact(x: Any, w: Any, ends: Any) -> tuple[Any]:
+        groups = torch.tensor_split(x, ends[:-1].cpu().long())
+        return (torch.cat([a.double() @ b.T.double() for a, b in zip(groups, w, strict=True)]),)
+
+    return Case(
+        f"{rows} bfloat16 rows in {experts} groups of random sizes, by matrices of {n} x {k}",
+        inputs,
+        lambda x, w, ends: (torch.empty(rows, n, device="cuda", dtype=x.dtype),),
+        lambda x, w, ends, y: ours(x, w, ends, out=y),
+        reference,
+        exact,
+        work=2 * rows * n * k,
+        name="PyTorch's grouped_mm",
+        unit="TFLOPS",
+    )
+
+
+def block_scaled() -> Case:
+    import torch
+    from torch.nn.functional import ScalingType, scaled_mm
+
+    from examples.gallery.block_scaled import block_scaled as ours
+
+    size, blocks = 8192, 8192 // 128
+
+    def inputs() -> tuple[Any, ...]:
+        a, b = (normal(size, size, dtype="float32") for _ in range(2))
+        a_scales = a.reshape(size, blocks, 128).abs().amax(2) / 448
+        b_scales = b.reshape(blocks, 128, blocks, 128).abs().amax((1, 3)) / 448
+        a = a / a_scales.repeat_interleave(128, 1)
+        b = b / b_scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        a, b = (each.to(torch.float8_e4m3fn) for each in (a, b))
+        return a, a_scales.T.contiguous(), b, b_scales
+
+    def reference(a: Any, a_scales: Any, b: Any, b_scales: Any, c: Any) -> None:
+        one, two = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+        c.data = scaled_mm(a, b.T, a_scales.T, one, b_scales.T, two, output_dtype=torch.bfloat16)
+
+    def exact(a: Any, a_scales: Any, b: Any, b_scales: Any) -> tuple[Any]:
+        left = a.double() * a_scales.T.repeat_interleave(128, 1)
+        right = b.double() * b_scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        return (left @ right.T,)
+
+    return Case(
+        f"float8 matrices of {size} x {size} with block scales, to bfloat16",
+        inputs,
+        lambda a, *_: (torch.empty(size, size, device="cuda", dtype=torch.bfloat16),),
+        lambda a, a_scales, b, b_scales, c: ours(a, a_scales, b, b_scales, out=c),
+        reference,
+        exact,
+        work=2 * size**3,
+        name="PyTorch's scaled_mm",
+        unit="TFLOPS",
+    )
+
+
+def w4a16() -> Case:
+    import torch
+
+    from examples import w4a16 as long
+    from examples.gallery.w4a16 import w4a16 as ours
+
+    n, k, tokens = 8192, 8192, 16
+    op = long.kernel(long.Config(slots=7, groups=2))
+
+    def exact(w: Any, scales: Any, x: Any) -> tuple[Any]:
+        weights = (torch.stack([w & 15, w >> 4], 2).reshape(n, k) ^ 8).double() - 8
+        return (weights * scales.T.repeat_interleave(128, 1) @ x.T.double(),)
+
+    return Case(
+        f"{n} x {k} weights of 4 bits and {tokens} rows of float16",
+        lambda: (
+            torch.randint(256, (n, k // 2), device="cuda", dtype=torch.uint8),
+            torch.rand(k // 128, n, device="cuda").half(),
+            normal(tokens, k, dtype="float16"),
+        ),
+        lambda *_: (torch.empty(n, tokens, device="cuda"),),
+        lambda w, scales, x, y: ours(w, scales, x, out=y),
+        lambda w, scales, x, y: op(w, scales, x, out=y),
+        exact,
+        work=n * k / 2,
+        name="examples/w4a16.py",
+        error=1e-6,
+    )
+
+
 # ---- attention
 
 
@@ -296,6 +397,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "layer_norm_backward": layer_norm_backward,
     "dropout": dropout,
     "matmul": matmul,
+    "grouped_product": grouped_product,
+    "block_scaled": block_scaled,
+    "w4a16": w4a16,
     # memory in other orders, and others
     "transpose": transpose,
     "top_k": top_k,
