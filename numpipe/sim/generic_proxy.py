@@ -230,7 +230,7 @@ def write_array(
     who.elapse_moving(2 * np.asarray(values).nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
-    kind = IN_TURN if who.in_turn and reduction == "add" else reduction
+    kind = IN_TURN if who.sm.gmem.in_turn and reduction == "add" else reduction
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values) if reduction else values
     _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
