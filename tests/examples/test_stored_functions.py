@@ -36,7 +36,6 @@ from numpipe.ops.attention import kernel as attention
 from numpipe.ops.attention_functions import (
     attention_mask_lists,
     attention_mask_order,
-    attention_mask_steps,
     classify,
 )
 from numpipe.ops.attention_gradients import convert, of_keys, prepare
@@ -91,12 +90,11 @@ ATTENTION += [
     for kernel in (
         attention(Config(), OF_FUNCTIONS),
         classify(documents, 1, 128, 128),
-        attention_mask_lists,
         attention_mask_order,
-        attention_mask_steps,
         of_keys(OF_FUNCTIONS, True),
     )
 ]
+ATTENTION.append((attention_mask_lists, {"counts": True}))
 GRADIENTS = [
     (kernel, {})
     for form in (Form(64, True, "bshd"), Form(256), Form(128, layout="bshd", ranges=True))

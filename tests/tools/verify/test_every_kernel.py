@@ -198,7 +198,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "attention_mask_flags",
             "attention_mask_lists",
             "attention_mask_order",
-            "attention_mask_steps",
         },
     ),
     "gradients of ops.attention": (
@@ -284,7 +283,6 @@ PARTS = {
     "wide_attention_gradients": "dq turns",
     "attention_mask_lists": "lists",
     "attention_mask_order": "lists",
-    "attention_mask_steps": "lists",
     "attention_tiles": "table",
     "select": "chosen",
 }
