@@ -20,7 +20,7 @@ import numpy as np
 from .. import launch
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import Function, function
+from ..core.functions import Function, function, generated
 from ..diagnostics.argument_checks import FLAG, FRACTION, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -734,41 +734,35 @@ def added(score, batch, head, query, key, bias):  # type: ignore[no-untyped-def]
     return score + bias[batch, head, query, key].astype(np.float32)
 
 
-@function
-def shown(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
-    return visible[batch, head, query, key] != 0
+def shown(*dims: str) -> Function:
+    """Return the mask function of an array with these dimensions before those of query and key."""
+    text = f"""def shown(batch, head, query, key, visible):
+    return visible[{", ".join((*dims, "query", "key"))}] != 0
+"""
+    return generated(text, f"mask of an array {dims}", {})
 
 
-@function
-def shown_in_heads(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
-    return visible[batch, query, key] != 0
-
-
-@function
-def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
-    return visible[query, key] != 0
+SHOWN = {dims: shown(*dims) for dims in ((), ("batch",), ("head",), ("batch", "head"))}
 
 
 def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
     """Return the `score` or `mask` option for a mask of PyTorch. Heads that share a mask share its
     list of blocks, and so do batches."""
-    shape, own = (*query.shape[:-1], key.shape[-2]), tuple(attn_mask.shape)
-    pairs = zip(own[::-1], shape[::-1], strict=False)
-    if len(own) > len(shape) or any(size not in (1, whole) for size, whole in pairs):
+    shape, adds = (*query.shape[:-1], key.shape[-2]), attn_mask.is_floating_point()
+    try:
+        x = (attn_mask if adds else attn_mask.byte()).expand(shape)
+    except RuntimeError as error:
         raise SpecError(
-            f"scaled_dot_product_attention: attn_mask {own} cannot be broadcast to {shape}; fix: "
-            "give it the shape (…, heads, queries, keys), or 1 where it is the same for all"
-        )
-    adds = attn_mask.is_floating_point()
-    x = (attn_mask if adds else attn_mask.byte()).expand(shape)
+            f"scaled_dot_product_attention: attn_mask {tuple(attn_mask.shape)} cannot be broadcast "
+            f"to {shape}; fix: give it the shape (…, heads, queries, keys), or 1 where it is the "
+            "same for all"
+        ) from error
     x = x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
     if adds:
         return {"score": (added, x)}
-    if x.stride(1) != 0 and x.shape[1] > 1:
-        return {"mask": (shown, x)}
-    if x.stride(0) != 0 and x.shape[0] > 1:
-        return {"mask": (shown_in_heads, x[:, 0])}
-    return {"mask": (shown_in_all, x[0, 0])}
+    steps = dict(zip(("batch", "head"), x.stride(), strict=False))
+    own = x[tuple(slice(None) if step else 0 for step in steps.values())]
+    return {"mask": (SHOWN[tuple(name for name, step in steps.items() if step)], own)}
 
 
 @attention.torch_front

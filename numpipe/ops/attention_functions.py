@@ -150,6 +150,21 @@ def attention_mask_lists(flags, lists, *, counts: Static):
     lists[b, h, i, 0] = count
 
 
+@function
+def places(sizes, rows):
+    """Return the places of 64 rows of this CTA, of `rows` in all, if those with the largest sizes
+    come first; -1 outside. ``sizes(index)`` returns numbers from 0 on."""
+
+    def order(first):
+        return sizes(ds(first, 64)) * rows - (iota(64) + first)
+
+    own = program_id(0) * 64
+    mine, before = order(own)[:, None], full((64, 64), 0, np.int32)
+    for first in range(0, rows, 64):
+        before = before + (order(first)[None, :] > mine).astype(np.int32)
+    return index(np.where(iota(64) + own < rows, before.sum(axis=1), -1), "zero")
+
+
 @numpipe_kernel(
     grid=lambda lists: (cdiv(lists.shape[2], 64), lists.shape[0] * lists.shape[1]),
     warp_specialized=False,
@@ -157,19 +172,9 @@ def attention_mask_lists(flags, lists, *, counts: Static):
 def attention_mask_order(lists):
     """Store the number of the row with the most blocks at the end of row 0, of that with the second
     most at the end of row 1, and so on: the longest tiles are computed first."""
-    b, h, rows = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1], lists.shape[2]
-
-    def lengths(first):
-        """Numbers that sort 64 rows by the number of blocks, and then by their place. Rows outside
-        of the array have no blocks."""
-        return lists[b, h, ds(first, 64), 0] * rows - (iota(64) + first)
-
-    own = program_id(0) * 64
-    mine, longer = lengths(own)[:, None], full((64, 64), 0, np.int32)
-    for first in range(0, rows, 64):
-        longer = longer + (lengths(first)[None, :] > mine).astype(np.int32)
-    rank = np.where(iota(64) + own < rows, longer.sum(axis=1), -1)
-    lists[b, h, index(rank, "zero"), lists.shape[3] - 1] = iota(64) + own
+    b, h = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1]
+    at = places(lambda rows: lists[b, h, rows, 0], lists.shape[2])
+    lists[b, h, at, lists.shape[3] - 1] = iota(64) + program_id(0) * 64
 
 
 def reads(of: Function, name: str) -> bool:

@@ -39,6 +39,7 @@ from numpipe.ops.attention_functions import (
     classify,
 )
 from numpipe.ops.attention_gradients import convert, of_keys, prepare
+from numpipe.ops.attention_varlen import attention_tiles_in_order
 from numpipe.ops.attention_varlen import plan as tiles
 from tests.kernels.attention_function_cases import alibi, documents
 from tests.kernels.product_configs import fuses
@@ -82,7 +83,8 @@ ATTENTION = [
     )
 ] + [
     (attention(Config(), Form(64, layout="bshd", ranges=True)), {}),
-    (tiles(128, 128, True, True), {}),
+    (tiles(128, True, True), {}),
+    (attention_tiles_in_order, {}),
 ]
 OF_FUNCTIONS = Form(64, score=alibi, slope=alibi, mask=documents, arrays=(1, 1), dropout=0.125)
 ATTENTION += [
