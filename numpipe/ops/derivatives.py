@@ -74,13 +74,8 @@ class _Derivative:
         text, self.first = lines(self.function)
         (self.definition,) = ast.parse(textwrap.dedent("".join(text))).body
         closed = inspect.getclosurevars(self.function).nonlocals
-        self.names = {**self.function.__globals__, **closed, "abs": abs, "round": round}
+        self.names = {**self.function.__globals__, **closed}
         self.score: str = self.definition.args.args[0].arg  # type: ignore[attr-defined]
-        # whether the first argument is never assigned, so that its derivative is 1
-        self.constant = not any(
-            isinstance(x, ast.Name) and x.id == self.score and isinstance(x.ctx, ast.Store)
-            for x in ast.walk(self.definition)
-        )
         self.active = {self.score}  # names with a derivative
 
     def made(self) -> Function:
@@ -89,8 +84,7 @@ class _Derivative:
         while before != self.active:  # a loop may use what is assigned further down
             before = set(self.active)
             body = self.block(node.body)
-        if not self.constant:
-            body = [ast.Assign([ast.Name(self.prime(self.score))], ONE), *body]
+        body = [ast.Assign([ast.Name(self.prime(self.score))], ONE), *body]
         node = ast.FunctionDef(f"derivative_of_{node.name}", node.args, body, [])
         text = ast.unparse(ast.fix_missing_locations(node)) + "\n"
         what = f"{node.name}, {self.function.__code__.co_filename}:{self.first}"
@@ -151,7 +145,7 @@ class _Derivative:
             case ast.Compare() | ast.BoolOp():
                 return None
             case ast.Name(id=name):
-                return ONE if name == self.score and self.constant else ast.Name(self.prime(name))
+                return ast.Name(self.prime(name))
             case ast.UnaryOp(op=op, operand=x):
                 return self.by_rule(node, type(op), [x])
             case ast.BinOp(left=x, op=op, right=y):
@@ -160,12 +154,7 @@ class _Derivative:
                 one, other = self.of(x), self.of(y)
                 return ast.IfExp(test, one or ZERO, other or ZERO) if one or other else None
             case ast.Call(func=ast.Attribute(value=x, attr="astype"), args=args):
-                found = self.of(x)
-                return (
-                    found
-                    if found in (None, ONE)
-                    else ast.Call(ast.Attribute(found, "astype"), args, [])
-                )
+                return (found := self.of(x)) and ast.Call(ast.Attribute(found, "astype"), args, [])
             case ast.Call(func=name, args=args, keywords=[]):
                 try:
                     called = eval(compile(ast.Expression(name), "", "eval"), self.names)
@@ -186,14 +175,8 @@ class _Derivative:
             if rule is None:
                 self.fail(node)
             names = _Named(dict(zip("xyz", args, strict=False)))
-            factor = ONE if rule == "1.0" else names.visit(ast.parse(rule, mode="eval").body)
-            term = (
-                factor
-                if own is ONE
-                else own
-                if factor is ONE
-                else ast.BinOp(own, ast.Mult(), factor)
-            )
+            factor = names.visit(ast.parse(rule, mode="eval").body)
+            term = ast.BinOp(own, ast.Mult(), factor)
             total = ast.BinOp(total, ast.Add(), term) if total else term
         return total
 
