@@ -20,7 +20,7 @@ import numpy as np
 from .. import launch
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import Function, function, generated
+from ..core.functions import Function, function
 from ..diagnostics.argument_checks import FLAG, FRACTION, NONE, a, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -734,15 +734,19 @@ def added(score, batch, head, query, key, bias):  # type: ignore[no-untyped-def]
     return score + bias[batch, head, query, key].astype(np.float32)
 
 
-def shown(*dims: str) -> Function:
-    """Return the mask function of an array with these dimensions before those of query and key."""
-    text = f"""def shown(batch, head, query, key, visible):
-    return visible[{", ".join((*dims, "query", "key"))}] != 0
-"""
-    return generated(text, f"mask of an array {dims}", {})
+@function
+def shown(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[batch, head, query, key] != 0
 
 
-SHOWN = {dims: shown(*dims) for dims in ((), ("batch",), ("head",), ("batch", "head"))}
+@function
+def shown_in_heads(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[batch, query, key] != 0
+
+
+@function
+def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-def]
+    return visible[query, key] != 0
 
 
 def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
@@ -760,9 +764,9 @@ def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
     x = x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
     if adds:
         return {"score": (added, x)}
-    steps = dict(zip(("batch", "head"), x.stride(), strict=False))
-    own = x[tuple(slice(None) if step else 0 for step in steps.values())]
-    return {"mask": (SHOWN[tuple(name for name, step in steps.items() if step)], own)}
+    if x.stride(1):
+        return {"mask": (shown, x)}
+    return {"mask": (shown_in_heads, x[:, 0]) if x.stride(0) else (shown_in_all, x[0, 0])}
 
 
 @attention.torch_front
