@@ -375,8 +375,7 @@ class Machine(Protocol):
 
     def gmem_await(self, flags: np.ndarray, index: int, what: str, value: int = 1) -> None:
         """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it has a value, then set it
-        to 0 unless it stays. No CTA sets 0: CTAs that wait for it add to global memory in turn
-        (`grid.cta_turns`)."""
+        to 0 unless it stays."""
 
     # ---- other GPUs
     def gpu_begin(self) -> None:

@@ -725,7 +725,7 @@ def attention_blocks(
     ...     return (query >= key) & (query - key < 64)
     >>> q = np.ones((2, 8, 300, 64), np.float16)
     >>> attention_blocks(q, q, mask=window, target="sim").shape
-    (1, 1, 3, 6)
+    (1, 1, 3, 5)
     """
 
 

@@ -114,8 +114,6 @@ class GlobalMemory:
         self._cuts: dict[TensorMap, tuple[Place, set[Ints]]] = {}
         self.flags: dict[tuple[int, int], Flag] = {}
         """The flags with which CTAs hand data to each other, by address and value."""
-        self.in_turn = False
-        """Whether CTAs add in turn (`grid.cta_turns`)."""
         self._awaits = programmatic
         self._early: Touch | None = None
         """The first access before a griddepcontrol.wait."""
@@ -475,9 +473,6 @@ def signal(
 
 def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str, value: int = 1) -> None:
     flag = _flag(who, flags, index, what, "ld.acquire.gpu", value)
-    if value == 0:
-        who.sm.gmem.in_turn = True
-        return
     while flag.release is None:
         flag.enqueue(who, what=what)
     counter = who.sm.add_counter()

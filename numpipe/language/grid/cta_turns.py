@@ -82,9 +82,10 @@ def pass_on(np_, turn, n, added):  # type: ignore[no-untyped-def]
 
 @op
 def poll(np_: Context, turn: GmemView, n: Any) -> None:
-    """Wait for a turn, in one lane."""
+    """Wait for a turn, in one lane. All additions of the kernel are in turn."""
+    np_.unit.takes_turns = True
     (i,), flags = turn.start, turn.ref.array
-    if i < flags.shape[0]:
+    if n > 0 and i < flags.shape[0]:
         current().gmem_await(flags, i, f"turn {n} of {turn.ref.name}[{i}]", int(n))
 
 
