@@ -52,6 +52,7 @@ from .attention_functions import (
     caller,
     check_function,
     kept,
+    nth,
     visible_blocks,
 )
 from .attention_gradients import launch_gradients
@@ -145,8 +146,9 @@ def kernel(config: Config, form: Form) -> Kernel:
                 if blocks is not None:
                     own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
             if blocks is not None:
-                steps = blocks[bm, hm, i, 0]
-                rest = max(0, steps - 1)
+                parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, blocks.shape[3] - 2]
+                steps = parts + wholes
+                rest = min(wholes, max(0, steps - 1))
             else:
                 steps = cdiv(
                     min(keys, max(0, seen + config.rows - 1)) if form.causal else keys, config.keys
@@ -155,14 +157,13 @@ def kernel(config: Config, form: Form) -> Kernel:
                 whole = min(keys, max(0, seen)) if form.causal else keys
                 rest = max(0, min(steps - 1, whole // config.keys))  # steps without a mask
 
-            # returns the block of keys of step p, and whether the mask hides a part of it
+            # returns the block of keys of step p
             def block(p):
-                entry = 0 if blocks is None else blocks[bm, hm, i, 1 + p]
-                return steps - 1 - p if blocks is None else entry >> 1, entry & 1 > 0
+                return steps - 1 - p if blocks is None else nth(blocks, bm, hm, i, p)
 
-            # returns the scores of block n of the keys, in units of `unit`, and -inf where the mask
-            # hides a key if `masked`. Unless `guarded`, all keys exist
-            def scored(s, n, masked, guarded):
+            # returns the scores of block n of the keys, in units of `unit`. If `guarded`, they are
+            # -inf where the mask, or the end of the keys, hides a key
+            def scored(s, n, guarded):
                 query = np.minimum(iota(64) + (row + wg * 64), q.shape[form.positions] - 1)[:, None]
                 key = iota(config.keys) + n * config.keys
                 last = guarded and (n + 1) * config.keys > keys
@@ -172,12 +173,11 @@ def kernel(config: Config, form: Form) -> Kernel:
                 if score is not None:
                     s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
                     assert s.shape == (64, config.keys) and s.dtype == np.float32, WRONG_SCORE
-                if mask is not None and masked:
+                if mask is not None and guarded:
                     visible = mask(b, h, query, key, mask_0, mask_1, mask_2)
                     s = np.where(visible, s, -np.inf)
                     if last:
                         s = np.where(iota(config.keys) < keys - n * config.keys, s, -np.inf)
-                    schedule_fence(after=s)
                 return s
 
             top = layout_cast(full(64, -np.inf, np.float32), "column")
@@ -241,7 +241,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 def keys_at(p):
                     # a block that no step needs is outside of the array, so nothing is read
                     needed = p >= 0 and p < steps
-                    s = first_key + block(p)[0] * config.keys if needed else outside
+                    s = first_key + block(p) * config.keys if needed else outside
                     return place(b, hk, s, 0)
 
                 return (
@@ -289,7 +289,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in head(
                     k, v
                 ):
-                    n, masked = block(j)
+                    n = block(j)
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -301,7 +301,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                             s = wgmma_wait(s)
                     barrier_arrive(k_consumed)
                     if form.functions:
-                        s = scored(s, n, masked, True)
+                        s = scored(s, n, True)
                     if mask is None:
                         key = iota(config.keys) + n * config.keys
                         end = (
@@ -316,7 +316,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 for (j,), (k_tile, v_tile), (k_ready, v_ready), (k_consumed, v_consumed) in main(
                     k, v, allocations=slots
                 ):
-                    n, masked = block(steps - rest + j)
+                    n = block(steps - rest + j)
                     barrier_wait(k_ready)
                     with turn(order):
                         s = wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
@@ -324,10 +324,10 @@ def kernel(config: Config, form: Form) -> Kernel:
                         acc = wgmma(acc, p, v_tile)
                     s = wgmma_wait(s)  # leaves the product with V in flight
                     barrier_arrive(k_consumed)
-                    # functions may hide all keys seen so far
-                    hiding = score is not None or mask is not None
+                    # a score function may hide all keys seen so far
+                    hiding = score is not None
                     if hiding:
-                        s = scored(s, n, masked, mask is not None)
+                        s = scored(s, n, False)
                     acc, p, top, total = softmax(s, n, acc, top, total, v_consumed, hiding)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
@@ -725,7 +725,7 @@ def attention_blocks(
     ...     return (query >= key) & (query - key < 64)
     >>> q = np.ones((2, 8, 300, 64), np.float16)
     >>> attention_blocks(q, q, mask=window, target="sim").shape
-    (1, 1, 3, 5)
+    (1, 1, 3, 6)
     """
 
 

@@ -10,8 +10,8 @@ kernel                      computes
 ==========================  ========================================================================
 
 The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
-mask again where a part of a block is visible. A row of a list has the number of blocks, the blocks,
-and at its end, for attention, the number of the row that is computed in this place.
+mask again where a part of a block is visible. A row of attention's lists ends with the number of the
+row that is computed in this place.
 """
 
 # tiles in kernels have no types
@@ -93,6 +93,13 @@ def kept(seeds, dropped, head, query, key):
     return (word & 0xFFFF).astype(np.int32) >= dropped
 
 
+@function
+def nth(blocks, b, h, i, n):
+    """Return the n-th visible block of a row of `blocks`."""
+    parts = blocks[b, h, i, 0]
+    return blocks[b, h, i, 1 + n if n < parts else blocks.shape[3] - 3 - n + parts]
+
+
 @functools.cache
 def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool = False) -> Kernel:
     """Return the kernel of the flags of all blocks of `rows` queries and `columns` keys, or with
@@ -131,23 +138,31 @@ def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool 
     grid=lambda flags: (flags.shape[2], flags.shape[0] * flags.shape[1]), warp_specialized=False
 )
 def attention_mask_lists(flags, lists, *, counts: Static):
-    """Store, for each row of flags, how many blocks are visible, and then ``earlier << 16 | block
-    << 1 | part`` for each of them in order: in how many earlier rows it is visible, if `counts`,
-    and whether it is visible in part only."""
+    """Store, for each row of flags, how many blocks are visible in part, these in order, and from
+    the end of the list back those that are visible as a whole, and how many.
+
+    With `counts`, all visible blocks are at the front, each as ``earlier << 16 | block << 1 |
+    part``: in how many earlier rows it is visible, and whether it is visible in part only."""
     i, b, h = program_id(0), program_id(1) // flags.shape[1], program_id(1) % flags.shape[1]
-    count = 0
-    for first in range(0, flags.shape[3], CHUNK):
-        here = ds(first, CHUNK)
-        flag, earlier = flags[b, h, i, here], full(CHUNK, 0, np.int32)
+    n = flags.shape[3]
+    fronts, backs = 0, 0
+    for first in range(0, n, CHUNK):
+        here, entry = ds(first, CHUNK), iota(CHUNK) + first
+        flag = flags[b, h, i, here]
+        seen, part = flag != NOTHING, flag == PART
         if counts:
+            earlier = full(CHUNK, 0, np.int32)
             for row in range(i):
                 earlier = earlier + (flags[b, h, row, here] != NOTHING).astype(np.int32)
-        seen = flag != NOTHING
-        place = np.where(seen, np.cumsum(seen.astype(np.int32)) + count, -1)
-        found = earlier * 65536 + (iota(CHUNK) + first) * 2 + (flag == PART).astype(np.int32)
-        lists[b, h, i, index(place, "zero")] = found
-        count = count + seen.astype(np.int32).sum()
-    lists[b, h, i, 0] = count
+            entry = earlier * 65536 + entry * 2 + part.astype(np.int32)
+        front = (seen if counts else part).astype(np.int32)
+        back = seen.astype(np.int32) - front
+        place = np.where(front > 0, np.cumsum(front) + fronts, -1)
+        place = np.where(back > 0, (n + 1 - backs) - np.cumsum(back), place)
+        lists[b, h, i, index(place, "zero")] = entry
+        fronts, backs = fronts + front.sum(), backs + back.sum()
+    lists[b, h, i, 0] = fronts
+    lists[b, h, i, n + 1] = backs
 
 
 @function
@@ -173,8 +188,9 @@ def attention_mask_order(lists):
     """Store the number of the row with the most blocks at the end of row 0, of that with the second
     most at the end of row 1, and so on: the longest tiles are computed first."""
     b, h = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1]
-    at = places(lambda rows: lists[b, h, rows, 0], lists.shape[2])
-    lists[b, h, at, lists.shape[3] - 1] = iota(64) + program_id(0) * 64
+    last = lists.shape[3] - 1
+    at = places(lambda rows: lists[b, h, rows, 0] + lists[b, h, rows, last - 1], lists.shape[2])
+    lists[b, h, at, last] = iota(64) + program_id(0) * 64
 
 
 def reads(of: Function, name: str) -> bool:
@@ -231,12 +247,12 @@ def visible_blocks(
     made = classify(mask, form.arrays[1], rows, columns, by_keys)
     own = arrays[form.arrays[0] : sum(form.arrays)]
     made(*own, flags, queries=queries, keys=keys, sharing=sharing, **place)
-    lists = lists or allocated(q, (*shape[:3], shape[3] + 2), place, np.int32)
+    lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
     attention_mask_lists(flags, lists, counts=by_keys, **place)
     if by_keys:
         return [lists]
     attention_mask_order(lists, **place)
-    if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., 0].any():
+    if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., [0, -2]].any():
         raise SpecError(
             f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "
             "a query sees a key"
@@ -248,7 +264,7 @@ def blocks_of(q: Any, k: Any, mask: Function, layout: str) -> ArrayType:
     """Return the shape and type of the result of `attention_blocks`."""
     config = with_functions(q.shape[3])
     (*rows, count), _ = shape_of(q, k, mask, config.rows, config.keys, layout)
-    return ArrayType((*rows, count + 2), np.int32)
+    return ArrayType((*rows, count + 3), np.int32)
 
 
 def check_function(name: str, given: tuple | None) -> None:
