@@ -146,7 +146,7 @@ def kernel(config: Config, form: Form) -> Kernel:
                 if blocks is not None:
                     own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
             if blocks is not None:
-                parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, blocks.shape[3] - 2]
+                parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
                 steps = parts + wholes
                 rest = min(wholes, max(0, steps - 1))
             else:

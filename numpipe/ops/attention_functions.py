@@ -10,8 +10,8 @@ kernel                      computes
 ==========================  ========================================================================
 
 The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
-mask again where a part of a block is visible. A row of attention's lists ends with the number of the
-row that is computed in this place.
+mask again where a part of a block is visible. A row of attention's lists ends with the number of
+the row that is computed in this place.
 """
 
 # tiles in kernels have no types
@@ -97,7 +97,7 @@ def kept(seeds, dropped, head, query, key):
 def nth(blocks, b, h, i, n):
     """Return the n-th visible block of a row of `blocks`."""
     parts = blocks[b, h, i, 0]
-    return blocks[b, h, i, 1 + n if n < parts else blocks.shape[3] - 3 - n + parts]
+    return blocks[b, h, i, 2 + n if n < parts else blocks.shape[3] - 2 - n + parts]
 
 
 @functools.cache
@@ -138,11 +138,11 @@ def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool 
     grid=lambda flags: (flags.shape[2], flags.shape[0] * flags.shape[1]), warp_specialized=False
 )
 def attention_mask_lists(flags, lists, *, counts: Static):
-    """Store, for each row of flags, how many blocks are visible in part, these in order, and from
-    the end of the list back those that are visible as a whole, and how many.
+    """Store, for each row of flags, how many blocks are visible in part and how many as a whole,
+    the first ones in order, and the others from the end of the list back.
 
-    With `counts`, all visible blocks are at the front, each as ``earlier << 16 | block << 1 |
-    part``: in how many earlier rows it is visible, and whether it is visible in part only."""
+    With `counts`, all of them are the first ones, each as ``earlier << 16 | block << 1 | part``: in
+    how many earlier rows it is visible, and whether it is visible in part only."""
     i, b, h = program_id(0), program_id(1) // flags.shape[1], program_id(1) % flags.shape[1]
     n = flags.shape[3]
     fronts, backs = 0, 0
@@ -157,12 +157,12 @@ def attention_mask_lists(flags, lists, *, counts: Static):
             entry = earlier * 65536 + entry * 2 + part.astype(np.int32)
         front = (seen if counts else part).astype(np.int32)
         back = seen.astype(np.int32) - front
-        place = np.where(front > 0, np.cumsum(front) + fronts, -1)
-        place = np.where(back > 0, (n + 1 - backs) - np.cumsum(back), place)
+        place = np.where(front > 0, np.cumsum(front) + (fronts + 1), -1)
+        place = np.where(back > 0, (n + 2 - backs) - np.cumsum(back), place)
         lists[b, h, i, index(place, "zero")] = entry
         fronts, backs = fronts + front.sum(), backs + back.sum()
     lists[b, h, i, 0] = fronts
-    lists[b, h, i, n + 1] = backs
+    lists[b, h, i, 1] = backs
 
 
 @function
@@ -188,9 +188,8 @@ def attention_mask_order(lists):
     """Store the number of the row with the most blocks at the end of row 0, of that with the second
     most at the end of row 1, and so on: the longest tiles are computed first."""
     b, h = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1]
-    last = lists.shape[3] - 1
-    at = places(lambda rows: lists[b, h, rows, 0] + lists[b, h, rows, last - 1], lists.shape[2])
-    lists[b, h, at, last] = iota(64) + program_id(0) * 64
+    at = places(lambda rows: lists[b, h, rows, 0] + lists[b, h, rows, 1], lists.shape[2])
+    lists[b, h, at, lists.shape[3] - 1] = iota(64) + program_id(0) * 64
 
 
 def reads(of: Function, name: str) -> bool:
@@ -252,7 +251,7 @@ def visible_blocks(
     if by_keys:
         return [lists]
     attention_mask_order(lists, **place)
-    if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., [0, -2]].any():
+    if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
         raise SpecError(
             f"attention: mask {mask.__name__} leaves no key for any query; fix: return True where "
             "a query sees a key"
