@@ -77,7 +77,7 @@ def allow(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
 @helper
 def pass_on(np_, turn, n, added):  # type: ignore[no-untyped-def]
     wait(added)
-    release(np_, turn, n + 1)
+    release(np_, turn, n)
 
 
 @op
@@ -91,8 +91,8 @@ def poll(np_: Context, turn: GmemView, n: Any) -> None:
 
 @op
 def release(np_: Context, turn: GmemView, n: Any) -> None:
-    """Let turn n begin, in one lane."""
+    """Pass turn n on, in one lane."""
     (i,), flags = turn.start, turn.ref.array
     if i < flags.shape[0]:
-        what = f"turn {n} of {turn.ref.name}[{i}]"
-        current().gmem_signal(flags, i, what, int(n), stays=True)
+        what = f"turn {n + 1} of {turn.ref.name}[{i}]"
+        current().gmem_signal(flags, i, what, int(n + 1), stays=True)

@@ -15,8 +15,8 @@ from . import cta_turns as source
 POLL = """{ .reg .pred there, p; .reg .b32 seen; setp.ne.b32 there, $2, 0;
 AGAIN: @there ld.acquire.gpu.global.b32 seen, [$0]; setp.lt.and.s32 p, seen, $1, there;
 @p bra AGAIN; }"""
-RELEASE = """{ .reg .pred there; setp.ne.b32 there, $2, 0;
-@there st.release.gpu.global.b32 [$0], $1; }"""
+RELEASE = """{ .reg .pred there; .reg .b32 next; setp.ne.b32 there, $2, 0; add.s32 next, $1, 1;
+@there st.release.gpu.global.b32 [$0], next; }"""
 
 
 def _turn(statement: str, np_: Any, turn: Any, n: Any) -> Any:
