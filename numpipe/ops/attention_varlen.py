@@ -12,7 +12,6 @@ sequence, which queries and keys it has, the tiles with the most steps first. Th
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -34,19 +33,16 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .attention import (
     TYPES,
-    _shared_heads,
-    _turns,
     check_heads,
     check_invariant,
     fitting,
-    kernel,
+    launch_kernel,
 )
 from .attention_configs import DEPTHS, Form
 from .attention_functions import places
 from .attention_gradients import BLOCK, keys_of, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Arrays, Place, allocated, same
-from .operands import loaded
 
 __all__ = ["attention_varlen"]
 
@@ -185,24 +181,13 @@ def _launch(
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
-    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
-    k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
-    config = fitting(form, exact, batch_invariant, *sizes, alone=False)
-    sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
-    at_end = align == "end"
+    config = fitting(form, exact, batch_invariant, *sizes)
+    sides, at_end = ((cu_seqlens_q, total_q), (cu_seqlens_k, total_k)), align == "end"
     tiles = _tiles(config.rows, causal, diagonal, at_end, *sides, False, debug, place)
-    scale = depth**-0.5 if scale is None else float(scale)
-    kernel(config, form)(
-        *(q, k, v),
-        *tiles,
-        out=_batch(o) if lse is None else (_batch(o), _batch(lse)),
-        scale=scale * math.log2(math.e),
-        diagonal=0,
-        group=_turns(heads, heads // k.shape[2], 4 * total_k * depth),
-        **place,
-    )
+    q, k, v, o = map(_batch, (q, k, v, o))
+    launch_kernel(config, form, q, k, v, tiles, o, lse and _batch(lse), scale, 0, place)
 
 
 OPTIONS = {
