@@ -368,23 +368,14 @@ class Machine(Protocol):
         be inside the array."""
 
     def gmem_signal(
-        self,
-        flags: np.ndarray,
-        index: int,
-        what: str,
-        stays: bool = False,
-        turn: int | None = None,
+        self, flags: np.ndarray, index: int, what: str, value: int = 1, stays: bool = False
     ) -> None:
-        """Execute st.release.gpu of 1 to ``flags[index]`` in one lane; reports call the flag
-        `what`. `stays`: waits leave it set. `turn`: the number of the turn of CTAs that ends; the
-        flag is the number of the next."""
+        """Execute st.release.gpu of a value to ``flags[index]`` in one lane; reports call the flag
+        `what`. `stays`: waits leave it set."""
 
-    def gmem_await(self, flags: np.ndarray, index: int, what: str, turn: int | None = None) -> None:
-        """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it is set, then set it to 0
-        unless it stays. `turn`: until it has this number."""
-
-    in_turn: bool
-    """Whether it is this warpgroup's turn to add to global memory (`grid.cta_turns`)."""
+    def gmem_await(self, flags: np.ndarray, index: int, what: str, value: int = 1) -> None:
+        """Execute ld.acquire.gpu of ``flags[index]`` in one lane until it has a value, then set it
+        to 0 unless it stays."""
 
     # ---- other GPUs
     def gpu_begin(self) -> None:

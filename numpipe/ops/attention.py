@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -324,10 +325,10 @@ def kernel(config: Config, form: Form) -> Kernel:
                         acc = wgmma(acc, p, v_tile)
                     s = wgmma_wait(s)  # leaves the product with V in flight
                     barrier_arrive(k_consumed)
-                    if score is not None:
-                        s = scored(s, n, False)
                     # a score function may hide all keys seen so far
                     hiding = score is not None
+                    if hiding:
+                        s = scored(s, n, False)
                     acc, p, top, total = softmax(s, n, acc, top, total, v_consumed, hiding)
                 barrier_arrive(q_consumed)
                 for _, (_, v_tile), (_, v_ready), (k_consumed, v_consumed) in tail(
@@ -384,7 +385,7 @@ def _result(
             f"attention: dropout={dropout} needs a seed, an int32 array of one element on the "
             "device of q; fix: seed=np.array([7], np.int32)"
         )
-    wanted = Form(0, layout=layout, sums=True).results(q)[1].shape
+    wanted = _sums(q, layout, True).shape  # type: ignore[union-attr]
     if lse is not None and tuple(lse.shape) != wanted:
         raise SpecError(
             f"attention_backward: 'lse' must have the shape {wanted}, got "
@@ -441,14 +442,18 @@ def _launch(
     place: Place,
 ) -> None:
     """Launch attention for operands with any layout."""
-    depth = q.shape[3]
-    sums = lse is not None
-    form, of_functions = Form.of(
-        depth, causal, layout, sums, score=score, mask=mask, dropout=dropout, seed=seed
+    form, arrays = Form.of(
+        q.shape[3],
+        causal,
+        layout,
+        lse is not None,
+        score=score,
+        mask=mask,
+        dropout=dropout,
+        seed=seed,
     )
-    k, v = _shared_heads(k, v, form)
-    heads, sharing = q.shape[0] * q.shape[form.heads], q.shape[form.heads] // k.shape[form.heads]
     if config is None or batch_invariant:
+        heads = q.shape[0] * q.shape[form.heads]
         counts = q.shape[form.positions], k.shape[form.positions], heads
         config = fitting(form, exact, batch_invariant, *counts)
     elif config.alone and form.functions:
@@ -456,17 +461,35 @@ def _launch(
             "attention: a config with alone=True has no score, mask or dropout; fix: leave config "
             "out"
         )
-    arrays = loaded({"q": q, "k": k, "v": v}, place)
-    scale = depth**-0.5 if scale is None else float(scale)
     sizes = config.rows, config.keys
-    arrays += [blocks] if blocks else visible_blocks(q, k, form, of_functions, *sizes, place)
+    lists = [blocks] if blocks else visible_blocks(q, k, form, arrays, *sizes, place)
+    launch_kernel(config, form, q, k, v, [*lists, *arrays], o, lse, scale, diagonal, place)
+
+
+def launch_kernel(
+    config: Config,
+    form: Form,
+    q: ArrayInfo,
+    k: ArrayInfo,
+    v: ArrayInfo,
+    more: Sequence[ArrayInfo],
+    o: ArrayInfo,
+    lse: ArrayInfo | None,
+    scale: float | None,
+    diagonal: int,
+    place: Place,
+) -> None:
+    """Launch the kernel of a config and a form; `more` are the arrays between v and o."""
+    q, k, v = loaded({"q": q, **_shared_heads(k, v, form)}, place)
+    batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
+    scale = depth**-0.5 if scale is None else float(scale)
+    of_head = 4 * k.shape[form.positions] * depth
     kernel(config, form)(
-        *arrays,
-        *of_functions,
+        *(q, k, v, *more),
         out=o if lse is None else (o, lse),
-        scale=scale * math.log2(math.e) if score is None else scale,
+        scale=scale * math.log2(math.e) if form.score is None else scale,
         diagonal=diagonal,
-        group=_turns(heads, sharing, 4 * k.shape[form.positions] * depth) if form.uneven else 1,
+        group=_turns(batches * heads, heads // k.shape[form.heads], of_head),
         **place,
     )
 
@@ -478,7 +501,6 @@ def fitting(
     queries: int,
     keys: int,
     heads: int,
-    alone: bool = True,
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
     if form.functions:
@@ -487,15 +509,15 @@ def fitting(
         return choose(form.depth)
     device = launch.gpu_state().device
     sms = device.sm_count if device else DEFAULT.sms
-    return choose(form.depth, form.causal, exact, queries, keys, heads, sms, alone)
+    return choose(form.depth, form.causal, exact, queries, keys, heads, sms, not form.ranges)
 
 
-def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return keys and values with a single head if all their heads are views of the same one."""
+def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> dict[str, ArrayInfo]:
+    """Return keys and values, with a single head if all their heads are views of the same one."""
     if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in (k, v)):
         shape = [1 if axis == form.heads else size for axis, size in enumerate(k.shape)]
         k, v = (strided(info, shape, info.strides) for info in (k, v))
-    return k, v
+    return {"k": k, "v": v}
 
 
 CHECKS = {
@@ -752,23 +774,21 @@ def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-d
 def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
     """Return the `score` or `mask` option for a mask of PyTorch. Heads that share a mask share its
     list of blocks, and so do batches."""
-    shape, own = (*query.shape[:-1], key.shape[-2]), tuple(attn_mask.shape)
-    pairs = zip(own[::-1], shape[::-1], strict=False)
-    if len(own) > len(shape) or any(size not in (1, whole) for size, whole in pairs):
+    shape, adds = (*query.shape[:-1], key.shape[-2]), attn_mask.is_floating_point()
+    try:
+        x = (attn_mask if adds else attn_mask.byte()).expand(shape)
+    except RuntimeError as error:
         raise SpecError(
-            f"scaled_dot_product_attention: attn_mask {own} cannot be broadcast to {shape}; fix: "
-            "give it the shape (…, heads, queries, keys), or 1 where it is the same for all"
-        )
-    adds = attn_mask.is_floating_point()
-    x = (attn_mask if adds else attn_mask.byte()).expand(shape)
+            f"scaled_dot_product_attention: attn_mask {tuple(attn_mask.shape)} cannot be broadcast "
+            f"to {shape}; fix: give it the shape (…, heads, queries, keys), or 1 where it is the "
+            "same for all"
+        ) from error
     x = x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
     if adds:
         return {"score": (added, x)}
-    if x.stride(1) != 0 and x.shape[1] > 1:
+    if x.stride(1):
         return {"mask": (shown, x)}
-    if x.stride(0) != 0 and x.shape[0] > 1:
-        return {"mask": (shown_in_heads, x[:, 0])}
-    return {"mask": (shown_in_all, x[0, 0])}
+    return {"mask": (shown_in_heads, x[:, 0]) if x.stride(0) else (shown_in_all, x[0, 0])}
 
 
 @attention.torch_front

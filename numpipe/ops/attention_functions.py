@@ -5,14 +5,13 @@ kernel                      computes
 ==========================  ========================================================================
 `classify`                  the mask for all pairs of positions, and a flag for each block of
                             queries and keys: `NOTHING`, `PART` or `ALL` of it is visible
-`attention_mask_lists`      for each row of flags, a list of the visible blocks, `PART` first
-`attention_mask_steps`      for each row of flags of keys, a list for the gradients
+`attention_mask_lists`      for each row of flags, a list of the visible blocks
 `attention_mask_order`      the order of the rows, the longest list first
 ==========================  ========================================================================
 
 The kernels of attention and of its gradients only load the blocks of their lists, and evaluate the
-mask again where a part of a block is visible. A row of attention's lists has the numbers of blocks
-with `PART` and with `ALL`, the blocks, and the number of the row that is computed in this place.
+mask again where a part of a block is visible. A row of attention's lists ends with the number of
+the row that is computed in this place.
 """
 
 # tiles in kernels have no types
@@ -43,7 +42,7 @@ from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..plan.context import program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType
+from ..plan.specs import ArrayType, Static
 from .attention_configs import Form, with_functions
 from .declaration import of_function
 from .op_outputs import Place, allocated
@@ -56,6 +55,8 @@ LEAD = {
 NOTHING, PART, ALL = 0, 1, 2
 CHUNK = 1024
 """flags that `attention_mask_lists` reads at once"""
+MOST = 1 << 15
+"""blocks, and lists, whose numbers `attention_mask_lists` has bits for if it counts"""
 
 
 @functools.cache
@@ -136,44 +137,47 @@ def classify(mask: Function, count: int, rows: int, columns: int, by_keys: bool 
 @numpipe_kernel(
     grid=lambda flags: (flags.shape[2], flags.shape[0] * flags.shape[1]), warp_specialized=False
 )
-def attention_mask_lists(flags, lists):
+def attention_mask_lists(flags, lists, *, counts: Static):
     """Store, for each row of flags, how many blocks are visible in part and how many as a whole,
-    the first ones in order, and the others from the end of the list back."""
+    the first ones in order, and the others from the end of the list back.
+
+    With `counts`, all of them are the first ones, each as ``earlier << 16 | block << 1 | part``: in
+    how many earlier rows it is visible, and whether it is visible in part only."""
     i, b, h = program_id(0), program_id(1) // flags.shape[1], program_id(1) % flags.shape[1]
     n = flags.shape[3]
-    parts, wholes = 0, 0
+    fronts, backs = 0, 0
     for first in range(0, n, CHUNK):
-        at = iota(CHUNK) + first
-        flag = flags[b, h, i, ds(first, CHUNK)]
-        some, every = (flag == PART).astype(np.int32), (flag == ALL).astype(np.int32)
-        place = np.where(flag == PART, np.cumsum(some) + (parts + 1), -1)
-        place = np.where(flag == ALL, (n + 2 - wholes) - np.cumsum(every), place)
-        lists[b, h, i, index(place, "zero")] = at
-        parts, wholes = parts + some.sum(), wholes + every.sum()
-    lists[b, h, i, 0] = parts
-    lists[b, h, i, 1] = wholes
+        here, entry = ds(first, CHUNK), iota(CHUNK) + first
+        flag = flags[b, h, i, here]
+        seen, part = flag != NOTHING, flag == PART
+        if counts:
+            earlier = full(CHUNK, 0, np.int32)
+            for row in range(i):
+                earlier = earlier + (flags[b, h, row, here] != NOTHING).astype(np.int32)
+            entry = earlier * 65536 + entry * 2 + part.astype(np.int32)
+        front = (seen if counts else part).astype(np.int32)
+        back = seen.astype(np.int32) - front
+        place = np.where(front > 0, np.cumsum(front) + (fronts + 1), -1)
+        place = np.where(back > 0, (n + 2 - backs) - np.cumsum(back), place)
+        lists[b, h, i, index(place, "zero")] = entry
+        fronts, backs = fronts + front.sum(), backs + back.sum()
+    lists[b, h, i, 0] = fronts
+    lists[b, h, i, 1] = backs
 
 
-@numpipe_kernel(
-    grid=lambda flags: (flags.shape[2], flags.shape[0] * flags.shape[1]), warp_specialized=False
-)
-def attention_mask_steps(flags, lists):
-    """Store, for each row of flags, how many blocks are visible, and these in order, each with
-    whether it is visible in part only, and in how many earlier rows it is visible: ``earlier << 16
-    | block << 1 | part``."""
-    i, b, h = program_id(0), program_id(1) // flags.shape[1], program_id(1) % flags.shape[1]
-    count = 0
-    for first in range(0, flags.shape[3], CHUNK):
-        here = ds(first, CHUNK)
-        flag, earlier = flags[b, h, i, here], full(CHUNK, 0, np.int32)
-        for row in range(i):
-            earlier = earlier + (flags[b, h, row, here] != NOTHING).astype(np.int32)
-        seen = flag != NOTHING
-        place = np.where(seen, np.cumsum(seen.astype(np.int32)) + count, -1)
-        found = earlier * 65536 + (iota(CHUNK) + first) * 2 + (flag == PART).astype(np.int32)
-        lists[b, h, i, index(place, "zero")] = found
-        count = count + seen.astype(np.int32).sum()
-    lists[b, h, i, 0] = count
+@function
+def places(sizes, rows):
+    """Return the places of 64 rows of this CTA, of `rows` in all, if those with the largest sizes
+    come first; -1 outside. ``sizes(index)`` returns numbers from 0 on."""
+
+    def order(first):
+        return sizes(ds(first, 64)) * rows - (iota(64) + first)
+
+    own = program_id(0) * 64
+    mine, before = order(own)[:, None], full((64, 64), 0, np.int32)
+    for first in range(0, rows, 64):
+        before = before + (order(first)[None, :] > mine).astype(np.int32)
+    return index(np.where(iota(64) + own < rows, before.sum(axis=1), -1), "zero")
 
 
 @numpipe_kernel(
@@ -183,17 +187,9 @@ def attention_mask_steps(flags, lists):
 def attention_mask_order(lists):
     """Store the number of the row with the most blocks at the end of row 0, of that with the second
     most at the end of row 1, and so on: the longest tiles are computed first."""
-    b, h, last = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1], lists.shape[3] - 1
-    rows, mine = lists.shape[2], ds(program_id(0) * 64, 64)
-    own, count = iota(64) + program_id(0) * 64, lists[b, h, mine, 0] + lists[b, h, mine, 1]
-    before = full((64, 128), 0, np.int32)
-    for first in range(0, rows, 128):
-        other, theirs = iota(128) + first, ds(first, 128)
-        total = (lists[b, h, theirs, 0] + lists[b, h, theirs, 1])[None, :] - count[:, None]
-        later = (other[None, :] > own[:, None]) & (other < rows)[None, :]
-        before = before + ((total > 0) | ((total == 0) & later)).astype(np.int32)
-    rank = before.sum(axis=1)
-    lists[b, h, index(np.where(own < rows, rank, -1), "zero"), last] = own
+    b, h = program_id(1) // lists.shape[1], program_id(1) % lists.shape[1]
+    at = places(lambda rows: lists[b, h, rows, 0] + lists[b, h, rows, 1], lists.shape[2])
+    lists[b, h, at, lists.shape[3] - 1] = iota(64) + program_id(0) * 64
 
 
 def reads(of: Function, name: str) -> bool:
@@ -241,15 +237,19 @@ def visible_blocks(
     queries, keys = (x.shape[form.positions] for x in (q, k))
     mask = form.mask
     shape, sharing = shape_of(q, k, mask, rows, columns, form.layout, by_keys)
+    if by_keys and max(shape[2:]) > MOST:
+        raise SpecError(
+            f"attention: gradients with a mask take up to {MOST * rows} queries and "
+            f"{MOST * columns} keys, got {queries} and {keys}"
+        )
     flags = allocated(q, shape, place, np.int32)
     made = classify(mask, form.arrays[1], rows, columns, by_keys)
     own = arrays[form.arrays[0] : sum(form.arrays)]
     made(*own, flags, queries=queries, keys=keys, sharing=sharing, **place)
     lists = lists or allocated(q, (*shape[:3], shape[3] + 3), place, np.int32)
+    attention_mask_lists(flags, lists, counts=by_keys, **place)
     if by_keys:
-        attention_mask_steps(flags, lists, **place)
         return [lists]
-    attention_mask_lists(flags, lists, **place)
     attention_mask_order(lists, **place)
     if isinstance(lists.owner, np.ndarray) and keys and not lists.owner[..., :2].any():
         raise SpecError(

@@ -348,7 +348,7 @@ def steps(form: Form) -> Function:
     def step(cta, blocks, i):
         if blocks is not None:
             b, h = cta.b % blocks.shape[0], cta.hk % blocks.shape[1]
-            entry = blocks[b, h, cta.number, cta.steps - i]
+            entry = blocks[b, h, cta.number, 1 + cta.steps - i]
             block = entry >> 1 & 0x7FFF
             return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
         block = cta.entry + i * cta.direction

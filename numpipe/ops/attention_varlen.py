@@ -12,19 +12,20 @@ sequence, which queries and keys it has, the tiles with the most steps first. Th
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import function
+from ..core.static_range import static_range
 from ..diagnostics.argument_checks import FLAG, NONE, finite, whole, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
+from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.context import program_id
@@ -32,18 +33,16 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType
 from .attention import (
     TYPES,
-    _shared_heads,
-    _turns,
     check_heads,
     check_invariant,
     fitting,
-    kernel,
+    launch_kernel,
 )
 from .attention_configs import DEPTHS, Form
+from .attention_functions import places
 from .attention_gradients import BLOCK, keys_of, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Arrays, Place, allocated, same
-from .operands import loaded
 
 __all__ = ["attention_varlen"]
 
@@ -52,26 +51,17 @@ LANES = 128
 
 @functools.cache
 def plan(
-    rows: int,
-    block: int,
-    causal: bool,
-    from_end: bool,
-    of_keys: bool = False,
-    debug: bool = False,
+    rows: int, causal: bool, from_end: bool, of_keys: bool = False, debug: bool = False
 ) -> Kernel:
-    """Return the kernel of the list of tiles of `rows` queries, which attend to blocks of `block`
-    keys.
+    """Return the kernel of the list of tiles of `rows` queries.
 
     A row of the list is (first query in the array, end of the queries there, first key there,
-    number of keys, number of keys that the first query sees, number of the sequence). Each lane has
-    one tile, and stores it after all tiles that have more steps, and those of earlier sequences
-    that have as many. Lengths that decrease or overrun are 0 or end with the array; with `debug`,
-    an assertion fails.
+    number of keys, number of keys that the first query sees, number of the sequence, number of 64
+    keys that the tile sees). Each lane has one tile. Lengths that decrease or overrun are 0 or end
+    with the array; with `debug`, an assertion fails.
 
     of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
-             query that sees the first key. Counted from the ends of the sequence, a key is seen by
-             the first queries, as a query sees the first keys, so the mask is aligned to the other
-             end
+             query that sees the first key
     """
 
     @function
@@ -80,67 +70,50 @@ def plan(
         assert least <= position <= most, "lengths decrease, or exceed the array"
         return min(max(position, least), most)
 
-    @function
-    def sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k):
-        """Return the lengths of sequence s, whose queries begin at q and whose keys begin at k."""
-        end = between(cu_seqlens_q[s + 1], q, total_q)
-        end_k = between(cu_seqlens_k[s + 1], k, total_k)
-        return end - q, end_k - k
-
-    @function
-    def tiles_above(steps, queries, keys, offset):
-        """Return how many tiles of a sequence have more than `steps` steps."""
-        tiles = cdiv(queries, rows)
-        hidden = np.clip((steps * block - offset) // rows, 0, tiles) if causal else 0
-        found = np.where(keys > steps * block, tiles - hidden, 0)
-        return np.where(steps < 0, tiles, found)
-
     @numpipe_kernel(
         warp_specialized=False,
         grid=lambda table: cdiv(table.shape[0], LANES),
         compiler_params=CompilerParams(asserts=debug),
     )
     def attention_tiles(cu_seqlens_q, cu_seqlens_k, table, count, *, diagonal, total_q, total_k):
-        n, sequences = program_id(0) * LANES + iota(LANES), cu_seqlens_q.shape[0] - 1
-        zero = full(LANES, 0, np.int32)
+        n, zero = program_id(0) * LANES + iota(LANES), full(LANES, 0, np.int32)
         number, tile, first, queries, first_key, keys = zero, zero, zero, zero, zero, zero
-        begin, begin_k = between(cu_seqlens_q[0], 0, total_q), between(cu_seqlens_k[0], 0, total_k)
-        q, k, total = begin, begin_k, 0
-        for s in range(sequences):
-            size, size_k = sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k)
+        q, k = between(cu_seqlens_q[0], 0, total_q), between(cu_seqlens_k[0], 0, total_k)
+        total = 0
+        for s in range(cu_seqlens_q.shape[0] - 1):
+            end = between(cu_seqlens_q[s + 1], q, total_q)
+            end_k = between(cu_seqlens_k[s + 1], k, total_k)
             here = n >= total
             number, tile = np.where(here, s, number), np.where(here, n - total, tile)
-            first, queries = np.where(here, q, first), np.where(here, size, queries)
-            first_key, keys = np.where(here, k, first_key), np.where(here, size_k, keys)
-            q, k, total = q + size, k + size_k, total + cdiv(size, rows)
-        offset = diagonal + (keys - queries if from_end else 0)
-        seen = tile * rows + offset + 1
-        visible = np.minimum(keys, np.maximum(0, seen + rows - 1)) if causal else keys
-        steps = (visible + (block - 1)) // block
-        place, q, k = zero, begin, begin_k
-        for s in range(sequences):
-            size, size_k = sizes(cu_seqlens_q, cu_seqlens_k, s, q, k, total_q, total_k)
-            of_s = diagonal + (size_k - size if from_end else 0)
-            more = tiles_above(steps, size, size_k, of_s)
-            as_many = tiles_above(steps - 1, size, size_k, of_s) - more
-            # the tiles of its own sequence that have as many steps come in order
-            before = np.where(number == s, tile - (cdiv(size, rows) - more - as_many), 0)  # type: ignore[comparison-overlap]
-            place = place + more + np.where(number > s, as_many, before)
-            q, k = q + size, k + size_k
-        at = index(np.where(n < total, place, -1), "zero")
-        if of_keys:
-            tile = (queries + (rows - 1)) // rows - 1 - tile
-            seen = tile * rows - (offset - keys + queries)
+            first, queries = np.where(here, q, first), np.where(here, end - q, queries)
+            first_key, keys = np.where(here, k, first_key), np.where(here, end_k - k, keys)
+            total = total + cdiv(end - q, rows)
+            q, k = end, end_k
+        offset = tile * rows + (keys - queries if from_end else 0)
+        seen, size = offset - diagonal if of_keys else offset + diagonal + 1, keys
+        if causal:
+            hidden = np.minimum(keys, np.maximum(0, seen if of_keys else seen + (rows - 1)))
+            size = keys - hidden if of_keys else hidden
+        at = index(np.where(n < total, n, -1), "zero")
         table[at, 0] = first + tile * rows
         table[at, 1] = first + queries
         table[at, 2] = first_key
         table[at, 3] = keys
         table[at, 4] = seen
         table[at, 5] = number
+        table[index(n, "zero"), 6] = np.where(n < total, size + 63, 0) // 64
         if program_id(0) == 0:
             count[0] = total
 
     return attention_tiles  # type: ignore[no-any-return]
+
+
+@numpipe_kernel(warp_specialized=False, grid=lambda table: cdiv(table.shape[0], 64))
+def attention_tiles_in_order(found, table):
+    """Sort a list of tiles: the largest ones are computed first."""
+    at = places(lambda rows: found[rows, 6], table.shape[0])
+    for column in static_range(6):
+        table[at, column] = found[ds(program_id(0) * 64, 64), column]
 
 
 def _result(
@@ -167,7 +140,6 @@ def _batch(info: Any) -> Any:
 
 def _tiles(
     rows: int,
-    block: int,
     causal: bool,
     diagonal: int,
     from_end: bool,
@@ -180,11 +152,13 @@ def _tiles(
     """Return the list of tiles and their number. `own` and `other` are the starts of sequences and
     the positions of the array, of the tiles' side and of the other side."""
     (starts, total), (starts_k, total_k) = own, other
-    shape = total // rows + starts.shape[0] - 1, 6
-    table, count = (allocated(starts, each, place, np.int32) for each in (shape, (1,)))
-    make = plan(rows, block, causal, from_end, of_keys, debug)
+    most = total // rows + starts.shape[0] - 1
+    shapes = (most, 7), (most, 6), (1,)
+    found, table, count = (allocated(starts, each, place, np.int32) for each in shapes)
+    make = plan(rows, causal, from_end, of_keys, debug)
     totals = {"diagonal": diagonal, "total_q": total, "total_k": total_k}
-    make(starts, starts_k, table, count, **totals, **place)
+    make(starts, starts_k, found, count, **totals, **place)
+    attention_tiles_in_order(found, table, **place)
     return table, count
 
 
@@ -207,25 +181,13 @@ def _launch(
 ) -> None:
     (total_q, heads, depth), total_k = q.shape, k.shape[0]
     form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
-    q, k, v = loaded({"q": _batch(q), "k": _batch(k), "v": _batch(v)}, place)
-    k, v = _shared_heads(k, v, form)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
-    config = fitting(form, exact, batch_invariant, *sizes, alone=False)
-    sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
-    tiles = _tiles(
-        config.rows, config.keys, causal, diagonal, align == "end", *sides, False, debug, place
-    )
-    scale = depth**-0.5 if scale is None else float(scale)
-    kernel(config, form)(
-        *(q, k, v),
-        *tiles,
-        out=_batch(o) if lse is None else (_batch(o), _batch(lse)),
-        scale=scale * math.log2(math.e),
-        diagonal=0,
-        group=_turns(heads, heads // k.shape[2], 4 * total_k * depth),
-        **place,
-    )
+    config = fitting(form, exact, batch_invariant, *sizes)
+    sides, at_end = ((cu_seqlens_q, total_q), (cu_seqlens_k, total_k)), align == "end"
+    tiles = _tiles(config.rows, causal, diagonal, at_end, *sides, False, debug, place)
+    q, k, v, o = map(_batch, (q, k, v, o))
+    launch_kernel(config, form, q, k, v, tiles, o, lse and _batch(lse), scale, 0, place)
 
 
 OPTIONS = {
@@ -262,12 +224,10 @@ def _launch_backward(
     form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
     at_end = align == "end"
-    lists = _tiles(
-        keys_of(form), 64, causal, diagonal, not at_end, *sides[::-1], True, debug, place
-    )
-    of_q = _tiles(BLOCK, 64, causal, diagonal, at_end, *sides, False, debug, place)
+    of_k = _tiles(keys_of(form), causal, diagonal, at_end, *sides[::-1], True, debug, place)
+    of_q = _tiles(BLOCK, causal, diagonal, at_end, *sides, False, debug, place)
     arrays = {name: info and _batch(info) for name, info in arrays.items()}
-    launch_gradients(arrays, form, 0, scale, False, place, lists, of_q)
+    launch_gradients(arrays, form, 0, scale, False, place, of_k, of_q)
 
 
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import re
 import textwrap
 from typing import Any, NoReturn
 
@@ -47,7 +48,6 @@ RULES: dict[Any, tuple[str | None, ...]] = {
 }
 """operator or function -> its derivative by each argument, where the arguments are x, y and z; None
 if it is not known"""
-ZERO, ONE = ast.Constant(0.0), ast.Constant(1.0)
 HELPERS = {"np_": np, "sigmoid_": sigmoid}
 
 
@@ -74,13 +74,8 @@ class _Derivative:
         text, self.first = lines(self.function)
         (self.definition,) = ast.parse(textwrap.dedent("".join(text))).body
         closed = inspect.getclosurevars(self.function).nonlocals
-        self.names = {**self.function.__globals__, **closed, "abs": abs, "round": round}
+        self.names = {**self.function.__globals__, **closed}
         self.score: str = self.definition.args.args[0].arg  # type: ignore[attr-defined]
-        # whether the first argument is never assigned, so that its derivative is 1
-        self.constant = not any(
-            isinstance(x, ast.Name) and x.id == self.score and isinstance(x.ctx, ast.Store)
-            for x in ast.walk(self.definition)
-        )
         self.active = {self.score}  # names with a derivative
 
     def made(self) -> Function:
@@ -89,8 +84,7 @@ class _Derivative:
         while before != self.active:  # a loop may use what is assigned further down
             before = set(self.active)
             body = self.block(node.body)
-        if not self.constant:
-            body = [ast.Assign([ast.Name(self.prime(self.score))], ONE), *body]
+        body = ast.parse(f"{self.score}_derivative = 1.0").body + body
         node = ast.FunctionDef(f"derivative_of_{node.name}", node.args, body, [])
         text = ast.unparse(ast.fix_missing_locations(node)) + "\n"
         what = f"{node.name}, {self.function.__code__.co_filename}:{self.first}"
@@ -106,16 +100,12 @@ class _Derivative:
         file = self.function.__code__.co_filename
         raise SpecError(at(file, line, f"{message} not known; fix: {fix}"))
 
-    @staticmethod
-    def prime(name: str) -> str:
-        return f"{name}_derivative"
-
     # ---- statements
     def statement(self, node: ast.stmt) -> list[ast.stmt]:
         """Return a statement, after one that computes the derivative of what it assigns."""
         match node:
             case ast.Return(value=ast.expr() as value):
-                return [ast.Return(self.of(value) or ZERO)]
+                return ast.parse(f"return {self.of(value) or 0.0}").body
             case (
                 ast.Assign(targets=[ast.Name(id=name)], value=ast.expr() as value)
                 | ast.AnnAssign(target=ast.Name(id=name), value=ast.expr() as value)
@@ -140,69 +130,47 @@ class _Derivative:
         if found is None and name not in self.active:
             return []
         self.active.add(name)
-        return [ast.Assign([ast.Name(self.prime(name))], found or ZERO)]
+        return ast.parse(f"{name}_derivative = {found or 0.0}").body
 
     # ---- expressions
-    def of(self, node: ast.expr) -> ast.expr | None:
-        """Return the derivative of an expression; None if it is 0."""
+    def of(self, node: ast.expr) -> str | None:
+        """Return the text of the derivative of an expression; None if it is 0."""
         if not any(isinstance(x, ast.Name) and x.id in self.active for x in ast.walk(node)):
             return None
         match node:
             case ast.Compare() | ast.BoolOp():
                 return None
             case ast.Name(id=name):
-                return ONE if name == self.score and self.constant else ast.Name(self.prime(name))
+                return f"{name}_derivative"
             case ast.UnaryOp(op=op, operand=x):
                 return self.by_rule(node, type(op), [x])
             case ast.BinOp(left=x, op=op, right=y):
                 return self.by_rule(node, type(op), [x, y])
             case ast.IfExp(test=test, body=x, orelse=y):
                 one, other = self.of(x), self.of(y)
-                return ast.IfExp(test, one or ZERO, other or ZERO) if one or other else None
-            case ast.Call(func=ast.Attribute(value=x, attr="astype"), args=args):
-                found = self.of(x)
-                return (
-                    found
-                    if found in (None, ONE)
-                    else ast.Call(ast.Attribute(found, "astype"), args, [])
-                )
+                text = f"({one or 0.0} if {ast.unparse(test)} else {other or 0.0})"
+                return text if one or other else None
+            case ast.Call(func=ast.Attribute(value=x, attr="astype"), args=[dtype]):
+                return (found := self.of(x)) and f"{found}.astype({ast.unparse(dtype)})"
             case ast.Call(func=name, args=args, keywords=[]):
                 try:
-                    called = eval(compile(ast.Expression(name), "", "eval"), self.names)
+                    called = eval(ast.unparse(name), self.names)
                 except (NameError, AttributeError):
                     self.fail(node)
                 return self.by_rule(node, called, args)
         self.fail(node)
 
-    def by_rule(self, node: ast.expr, operation: Any, args: list[ast.expr]) -> ast.expr | None:
+    def by_rule(self, node: ast.expr, operation: Any, args: list[ast.expr]) -> str | None:
         """Return the derivative of an operation or a call."""
         rules = RULES.get(operation, (None,) * len(args))
         if len(rules) != len(args):
             self.fail(node)
-        total = None
+        names, terms = {x: ast.unparse(arg) for x, arg in zip("xyz", args, strict=False)}, []
         for rule, arg in zip(rules, args, strict=True):
             if rule == "0.0" or (own := self.of(arg)) is None:
                 continue
             if rule is None:
                 self.fail(node)
-            names = _Named(dict(zip("xyz", args, strict=False)))
-            factor = ONE if rule == "1.0" else names.visit(ast.parse(rule, mode="eval").body)
-            term = (
-                factor
-                if own is ONE
-                else own
-                if factor is ONE
-                else ast.BinOp(own, ast.Mult(), factor)
-            )
-            total = ast.BinOp(total, ast.Add(), term) if total else term
-        return total
-
-
-class _Named(ast.NodeTransformer):
-    """Replaces names by expressions."""
-
-    def __init__(self, values: dict[str, ast.expr]) -> None:
-        self.values = values
-
-    def visit_Name(self, node: ast.Name) -> ast.expr:
-        return self.values.get(node.id, node)
+            factor = re.sub(r"\b[xyz]\b", lambda found: f"({names[found[0]]})", rule)
+            terms.append(f"{own} * ({factor})")
+        return f"({' + '.join(terms)})" if terms else None

@@ -68,7 +68,7 @@ class Unit(SharedMemory):
     peered: set[int] = field(default_factory=set)
     """The arrays that it accesses on other GPUs, by argument (`peer_arrays`)."""
     takes_turns: bool = False
-    """Whether CTAs take turns (`cta_turns`), and so release to the GPU."""
+    """Whether CTAs add to global memory in turn (`cta_turns`), and so release to the GPU."""
     handed: dict[tuple[Any, int], Ints] = field(default_factory=dict)
     """In the simulator: the counters of rings, handed to each CTA's compute warpgroup with its
     turn."""

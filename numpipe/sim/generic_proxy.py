@@ -230,7 +230,8 @@ def write_array(
     who.elapse_moving(2 * np.asarray(values).nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
-    kind = IN_TURN if who.in_turn and reduction == "add" else reduction
+    in_turn = reduction == "add" and getattr(who.unit, "takes_turns", False)
+    kind = IN_TURN if in_turn else reduction
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values) if reduction else values
     _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)

@@ -450,10 +450,9 @@ def signal(
     flags: np.ndarray,
     index: int,
     what: str,
+    value: int = 1,
     stays: bool = False,
-    turn: int | None = None,
 ) -> None:
-    value = 1 if turn is None else turn + 1
     flag = _flag(who, flags, index, what, "st.release.gpu", value)
     if flag.release is not None:
         raise race_report.violation(
@@ -462,17 +461,9 @@ def signal(
             fix="use a separate slot for each part",
             hazard="cta-conflict",
         )
-    if turn is not None and not who.in_turn:
-        raise race_report.violation(
-            who,
-            f"{what} is passed on, but this warpgroup has not waited for it",
-            fix="call await_turn before pass_turn",
-            hazard="cta-conflict",
-        )
-    who.in_turn = False
     vector = who.vectors[0].copy()
     who.release_into(vector)
-    flag.release, flag.stays = Release(who.sm.gmem.number, vector), stays or turn is not None
+    flag.release, flag.stays = Release(who.sm.gmem.number, vector), stays
     flag.set_by = f"{who.name} of CTA {who.cta} at {sites.place(sites.user_site())}"
     flag.party = race_report.party(who, f"sets the flag of {what}")
     flags[index] = value
@@ -480,11 +471,8 @@ def signal(
     flag.open(who.time)
 
 
-def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str, turn: int | None = None) -> None:
-    who.in_turn = turn is not None
-    flag = _flag(who, flags, index, what, "ld.acquire.gpu", 1 if turn is None else turn)
-    if turn == 0:
-        return
+def wait(who: Warpgroup, flags: np.ndarray, index: int, what: str, value: int = 1) -> None:
+    flag = _flag(who, flags, index, what, "ld.acquire.gpu", value)
     while flag.release is None:
         flag.enqueue(who, what=what)
     counter = who.sm.add_counter()

@@ -324,8 +324,6 @@ class Warpgroup(Warps):
         """The use of the cluster barrier that it has arrived at and not waited for."""
         self.time = 0
         self.blocked: WaitReason | None = None
-        self.in_turn = False
-        """Whether it is its CTA's turn to add to global memory (`grid.cta_turns`)."""
         self.ready = False
         self.last_note: Note = "", {}
         self.last_wait: tuple[str, int, int] | None = None

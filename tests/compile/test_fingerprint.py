@@ -408,7 +408,7 @@ kernel(Config(), of_functions)
 from numpipe.ops.attention_gradients import of_keys, prepare
 of_keys(of_functions)
 from numpipe.ops.attention_varlen import plan
-plan(128, 128, True, True), kernel(Config(), Form(128, ranges=True))
+plan(128, True, True), kernel(Config(), Form(128, ranges=True))
 prepare(Form(64)), of_keys(Form(64), True), of_keys(Form(256))
 from tests.kernels.op_calls import run_ops_over_rows
 run_ops_over_rows()

@@ -36,10 +36,10 @@ from numpipe.ops.attention import kernel as attention
 from numpipe.ops.attention_functions import (
     attention_mask_lists,
     attention_mask_order,
-    attention_mask_steps,
     classify,
 )
 from numpipe.ops.attention_gradients import convert, of_keys, prepare
+from numpipe.ops.attention_varlen import attention_tiles_in_order
 from numpipe.ops.attention_varlen import plan as tiles
 from tests.kernels.attention_function_cases import alibi, documents
 from tests.kernels.product_configs import fuses
@@ -83,7 +83,8 @@ ATTENTION = [
     )
 ] + [
     (attention(Config(), Form(64, layout="bshd", ranges=True)), {}),
-    (tiles(128, 128, True, True), {}),
+    (tiles(128, True, True), {}),
+    (attention_tiles_in_order, {}),
 ]
 OF_FUNCTIONS = Form(64, score=alibi, slope=alibi, mask=documents, arrays=(1, 1), dropout=0.125)
 ATTENTION += [
@@ -91,12 +92,11 @@ ATTENTION += [
     for kernel in (
         attention(Config(), OF_FUNCTIONS),
         classify(documents, 1, 128, 128),
-        attention_mask_lists,
         attention_mask_order,
-        attention_mask_steps,
         of_keys(OF_FUNCTIONS, True),
     )
 ]
+ATTENTION.append((attention_mask_lists, {"counts": True}))
 GRADIENTS = [
     (kernel, {})
     for form in (Form(64, True, "bshd"), Form(256), Form(128, layout="bshd", ranges=True))

@@ -10,10 +10,16 @@ import numpy as np
 import pytest
 
 import numpipe
+from numpipe.kernels.noted_calls import imagined
 from numpipe.ops import attention, attention_blocks
 from numpipe.ops.attention import Config, kernel
 from numpipe.ops.attention_configs import Form, with_functions
-from numpipe.ops.attention_functions import attention_mask_lists, attention_mask_order, classify
+from numpipe.ops.attention_functions import (
+    attention_mask_lists,
+    attention_mask_order,
+    classify,
+    visible_blocks,
+)
 from numpipe.ops.attention_gradients import of_keys
 from numpipe.ops.derivatives import derivative
 from tests.kernels import attention_function_cases as functions
@@ -101,10 +107,10 @@ def test_blocks_that_a_mask_leaves_out_are_not_loaded() -> None:
     i, j = np.ogrid[:512, :512]
     seen = functions.window(0, 0, i, j).reshape(4, 128, 8, 64)
     assert (flags[0, 0] == seen.any((1, 3)).astype(int) + seen.all((1, 3))).all()
-    attention_mask_lists(flags, lists, target="sim")
+    attention_mask_lists(flags, lists, counts=False, target="sim")
     attention_mask_order(lists, target="sim")
-    assert lists[0, 0, 1].tolist() == [4, 0, 1, 2, 3, 4, *[-1] * 4, 1]
-    assert lists[0, 0, :, -1].tolist() == [2, 1, 3, 0]
+    assert lists[0, 0, 1].tolist() == [4, 0, 1, 2, 3, 4, *[-1] * 4, 2]
+    assert lists[0, 0, :, -1].tolist() == [1, 2, 0, 3]
     trace, o = numpipe.Trace(), np.zeros_like(q)
     kernel(SMALL, form).simulate(q, k, v, lists, o, scale=0.18, diagonal=0, group=1, trace=trace)
     loads = [event.details["tensor"] for event in trace.of("load")]
@@ -114,14 +120,27 @@ def test_blocks_that_a_mask_leaves_out_are_not_loaded() -> None:
 
 def test_lists_of_long_rows_continue() -> None:
     rng = np.random.default_rng(0)
-    flags = rng.integers(0, 3, (2, 1, 1, 2500)).astype(np.int32)
-    lists = np.zeros((2, 1, 1, 2503), np.int32)
-    attention_mask_lists(flags, lists, target="sim")
-    for row, found in zip(flags[:, 0, 0], lists[:, 0, 0], strict=True):
+    flags = rng.integers(0, 3, (1, 1, 3, 2500)).astype(np.int32)
+    lists = np.zeros((1, 1, 3, 2503), np.int32)
+    attention_mask_lists(flags, lists, counts=False, target="sim")
+    for row, found in zip(flags[0, 0], lists[0, 0], strict=True):
         parts, wholes = (np.flatnonzero(row == of) for of in (1, 2))
-        assert found[:2].tolist() == [len(parts), len(wholes)]
-        assert (found[2 : 2 + len(parts)] == parts).all()
+        assert found[: 2 + len(parts)].tolist() == [len(parts), len(wholes), *parts]
         assert (found[-2::-1][: len(wholes)] == wholes).all()
+    attention_mask_lists(flags, lists, counts=True, target="sim")
+    earlier = np.cumsum(flags[0, 0] > 0, axis=0) - (flags[0, 0] > 0)
+    for row, before, found in zip(flags[0, 0], earlier, lists[0, 0], strict=True):
+        seen = np.flatnonzero(row)
+        entries = before[seen] << 16 | seen << 1 | (row[seen] == 1)
+        assert found[: 2 + len(seen)].tolist() == [len(seen), 0, *entries]
+
+
+def test_gradients_have_lists_of_so_many_blocks() -> None:
+    q, k = (imagined((1, 1, positions, 64), np.float16) for positions in (1 << 10, (1 << 22) + 1))
+    with pytest.raises(
+        numpipe.SpecError, match=r"up to 2097152 queries and 4194304 keys, got 1024"
+    ):
+        visible_blocks(q, k, Form(64, mask=functions.window), [], 64, 128, {}, by_keys=True)
 
 
 def test_no_schedule_finds_a_race() -> None:

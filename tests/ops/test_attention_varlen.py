@@ -13,7 +13,7 @@ import pytest
 import numpipe
 from numpipe.ops import attention, attention_varlen
 from numpipe.ops.attention_gradients import BLOCK, place_of
-from numpipe.ops.attention_varlen import attention_varlen_backward, plan
+from numpipe.ops.attention_varlen import attention_tiles_in_order, attention_varlen_backward, plan
 from tests.kernels import attention_gradient_cases as gradients
 from tests.kernels.attention_cases import Case
 
@@ -115,13 +115,14 @@ def test_bits_of_a_row_do_not_depend_on_other_rows() -> None:
 
 
 def listed(queries: Any, keys: Any, causal: bool, align: str, diagonal: int) -> np.ndarray:
-    """Return the list of tiles of 64 queries and blocks of 64 keys."""
+    """Return the list of tiles of 64 queries."""
     at = starts(queries), starts(keys)
-    table = np.zeros((at[0][-1] // 64 + len(queries), 6), np.int32)
-    count = np.zeros(1, np.int32)
-    made = plan(64, 64, causal, align == "end")
+    found = np.zeros((at[0][-1] // 64 + len(queries), 7), np.int32)
+    table, count = found[:, :6].copy(), np.zeros(1, np.int32)
+    made = plan(64, causal, align == "end")
     totals = {"total_q": int(at[0][-1]), "total_k": int(at[1][-1])}
-    made(*at, table, count, diagonal=diagonal, **totals, target="sim")
+    made(*at, found, count, diagonal=diagonal, **totals, target="sim")
+    attention_tiles_in_order(found, table, target="sim")
     return table[: count[0]]
 
 

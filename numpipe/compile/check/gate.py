@@ -14,10 +14,9 @@ entry registers        more threads or fewer registers than setmaxnreg redistrib
 local memory           registers were moved to memory without being reported as spills
 memory barriers        a MEMBAR at GPU scope, which halves the speed of a loop: releases must stay
                        inside the CTA, or specify no scope. Allowed are one in a cluster's barrier
-                       at the end (with debug=True also at the beginning), in a kernel whose CTAs
-                       take turns (`grid.cta_turns`), and, outside the loop of
-                       products, those that pass a partial sum to another CTA through global memory
-                       or signal a semaphore
+                       at the end (with debug=True also at the beginning), and, outside the loop of
+                       products, those that pass a partial sum or a turn (`grid.cta_turns`) to
+                       another CTA through global memory, or signal a semaphore
 waterfalls             a TMA instruction is wrapped in a loop over the active lanes: its lane was
                        not elected by elect.sync
 tensor cores           products of a shape that the kernel never requested: ptxas inserts a dummy
@@ -162,17 +161,11 @@ def highest_register(code: list[Instruction]) -> int:
     return max(numbers, default=0)
 
 
-def role_code(sass: Sass, who: Role, turns: bool = False) -> list[Instruction]:
+def role_code(sass: Sass, who: Role) -> list[Instruction]:
     """Return the code of a role and of the roles that share its warpgroup, from their
-    ``setmaxnreg`` to the cluster's barrier, if there is one.
-
-    That barrier begins with a fence beyond the CTA. If CTAs load data that others have stored,
-    there are more such fences, one for each arrival. So there are if they take `turns`.
-    """
+    ``setmaxnreg`` to the cluster's barrier, if there is one."""
     starts = sass.find(r"USETMAXREG\." + ("TRY_ALLOC" if who.computes else "DEALLOC"))
-    more = sass.find(BEYOND)[1:] and (turns or sass.find("UCGABAR_ARV")[1:])
-    end = "UCGABAR_ARV" if more else BEYOND
-    return [i for start in starts for i in sass.reachable(start, end)]
+    return [i for start in starts for i in sass.reachable(start, "UCGABAR_ARV")]
 
 
 # ---- rules ---------------------------------------------------------------------------------------
@@ -213,10 +206,10 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """Check that a kernel has no fence beyond the CTA, except in the cluster's two barriers,
-    outside loops; outside the loops of products, in a kernel that hands partial sums over
-    (`partials`) or has semaphores; one at the end, where the last CTA resets a counter; and in
-    arrivals by which CTAs let each other load stored data, or take turns."""
-    handed = any(array.own for array in built.unit.arrays)
+    outside loops; outside the loops of products, in a kernel that hands partial sums or turns over
+    (`partials`, `cta_turns`) or has semaphores; one at the end, where the last CTA resets a
+    counter; and in arrivals by which CTAs let each other load stored data."""
+    handed = built.unit.takes_turns or any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
     for instruction in sass.find(BEYOND):
@@ -230,7 +223,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
                 yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
         elif spared:
             spared -= 1
-        elif not (built.unit.orders_stores or built.unit.takes_turns):
+        elif not built.unit.orders_stores:
             yield f"a memory barrier beyond the CTA: {instruction}"
     wanted = built.unit.clustered + built.unit.meets_at_end
     if (meetings := len(sass.find("UCGABAR_ARV"))) != wanted:
@@ -313,8 +306,8 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
     rings = [bool(plan.private) for plan in unit.load_rings]
     shared, private, tickets = not all(rings), any(rings), unit.work_ring is not None
     if unit.warp_specialized:
-        memory = role_code(sass, MEMORY, unit.takes_turns)
-        compute = role_code(sass, COMPUTE, unit.takes_turns)
+        memory = role_code(sass, MEMORY)
+        compute = role_code(sass, COMPUTE)
         whose = "the {} role"
         if not memory or not compute:
             yield "the roles are not there: no setmaxnreg in the code"
@@ -322,13 +315,10 @@ def roles(built: Built, sass: Sass) -> Iterator[str]:
         needed = highest_register(memory)
         if needed > unit.memory_registers:
             yield f"the memory role needs {needed} registers, it keeps {unit.memory_registers}"
-        # ordinary stores pass work indices on in shared memory, and record the events of a profile
+        # ordinary stores pass work indices on in shared memory, and record the events of a profile;
+        # others (STRONG) set flags of CTAs and GPUs, and record waits that timed out
         own = sass.target.opcodes + r"|STSM|BAR\." + r"|UTMASTG|UTMAREDG" * unit.storing.computes
-        own += r"|STS\b" * (not tickets) + r"|STG\b" * (
-            not unit.params.profile_space and not unit.gpus and not unit.takes_turns
-        )
-        # records of waits that timed out
-        own += r"|STG\.E(?!\.STRONG\.SYS)" * bool(unit.gpus and not unit.params.profile_space)
+        own += r"|STS\b" * (not tickets) + r"|STG(?!\S*STRONG)" * (not unit.params.profile_space)
         others = ["UTMALDG"] * (not private and not unit.copies_in)
         others += ["UTMASTG|UTMAREDG"] * (not unit.storing.computes and not unit.copies_out)
         for code, who, pattern in (

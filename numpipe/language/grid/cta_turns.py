@@ -32,8 +32,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.machine import current
-from ...core.op import called, helper, op
-from ...diagnostics.errors import SpecError
+from ...core.op import helper, op
 from ...intrinsics import mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context import Context, only_if
@@ -54,18 +53,17 @@ def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
 
     All later accesses of this warpgroup come after the wait. The additions between it and
     `pass_turn` are in the order of the turns: their sum has the same bits in each run. On the
-    simulated SM it raises PipelineDeadlock if the turn never comes.
+    simulated SM it raises PipelineDeadlock if the turn never comes, and any addition of a CTA that
+    is not ordered after the previous one is a race.
     """
     only_if(np_, "assists", allow, turn, n, allowed)
     barrier_wait(allowed)
-    hold(np_, True)
 
 
 @helper(context=True)
 def pass_turn(np_, turn, n, added):  # type: ignore[no-untyped-def]
     """Pass a turn on, after all previous stores and additions of this warpgroup. `added` is a
     `Barrier` of this warpgroup with one arrival."""
-    hold(np_, False)
     barrier_arrive(added)
     only_if(np_, "assists", pass_on, turn, n, added)
 
@@ -82,35 +80,19 @@ def pass_on(np_, turn, n, added):  # type: ignore[no-untyped-def]
     release(np_, turn, n)
 
 
-def check(what: str, turn: Any) -> None:
-    """Raise SpecError unless a turn, or its Numba type, is an element of an int32 array."""
-    if not isinstance(turn, GmemView) or turn.axes or turn.ref.arg.dtype.name != "int32":
-        raise SpecError(
-            f"{what}(turn, n): turn must be an element of an int32 array, turns.at[i], got "
-            f"{called(turn)}"
-        )
-
-
-@op
-def hold(np_: Context, turn: bool) -> None:
-    """Tell the simulator whether it is this warpgroup's turn."""
-    if np_.computes:
-        current().in_turn = turn
-
-
 @op
 def poll(np_: Context, turn: GmemView, n: Any) -> None:
-    """Wait for a turn, in one lane."""
-    check("await_turn", turn)
+    """Wait for a turn, in one lane. All additions of the kernel are in turn."""
+    np_.unit.takes_turns = True
     (i,), flags = turn.start, turn.ref.array
-    if i < flags.shape[0]:
+    if n > 0 and i < flags.shape[0]:
         current().gmem_await(flags, i, f"turn {n} of {turn.ref.name}[{i}]", int(n))
 
 
 @op
 def release(np_: Context, turn: GmemView, n: Any) -> None:
-    """Pass a turn on, in one lane."""
-    check("pass_turn", turn)
+    """Pass turn n on, in one lane."""
     (i,), flags = turn.start, turn.ref.array
     if i < flags.shape[0]:
-        current().gmem_signal(flags, i, f"turn {n + 1} of {turn.ref.name}[{i}]", turn=int(n))
+        what = f"turn {n + 1} of {turn.ref.name}[{i}]"
+        current().gmem_signal(flags, i, what, int(n + 1), stays=True)

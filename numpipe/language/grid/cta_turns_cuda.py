@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 from ...core import numba as nb
@@ -18,8 +19,7 @@ RELEASE = """{ .reg .pred there; .reg .b32 next; setp.ne.b32 there, $2, 0; add.s
 @there st.release.gpu.global.b32 [$0], next; }"""
 
 
-def _emit(what: str, statement: str, np_: Any, turn: Any) -> Any:
-    source.check(what, turn)
+def _turn(statement: str, np_: Any, turn: Any, n: Any) -> Any:
     np_.unit.takes_turns = True
     builder, args = yield nb.types.void(np_, turn, I32)
     view = builder.fields(turn, args[1])
@@ -29,14 +29,5 @@ def _emit(what: str, statement: str, np_: Any, turn: Any) -> Any:
     builder.emit_asm(nb.void, [at, args[2], builder.zext(there, nb.i32)], statement)
 
 
-cuda_meaning(source.hold)(nb.no_code)
-
-
-@cuda_meaning(source.poll)
-def _poll(np_: Any, turn: Any, n: Any) -> Any:
-    yield from _emit("await_turn", POLL, np_, turn)
-
-
-@cuda_meaning(source.release)
-def _release(np_: Any, turn: Any, n: Any) -> Any:
-    yield from _emit("pass_turn", RELEASE, np_, turn)
+cuda_meaning(source.poll)(functools.partial(_turn, POLL))
+cuda_meaning(source.release)(functools.partial(_turn, RELEASE))

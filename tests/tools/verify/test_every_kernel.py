@@ -189,7 +189,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "attention_mask_flags",
             "attention_mask_lists",
             "attention_mask_order",
-            "attention_mask_steps",
         },
     ),
     "gradients of ops.attention": (
@@ -209,6 +208,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "attention_gradient_sums",
             "attention_gradients",
             "attention_tiles",
+            "attention_tiles_in_order",
             "wide_attention_gradients",
         },
     ),
@@ -276,8 +276,8 @@ PARTS = {
     "wide_attention_gradients": "dq turns",
     "attention_mask_lists": "lists",
     "attention_mask_order": "lists",
-    "attention_mask_steps": "lists",
     "attention_tiles": "table",
+    "attention_tiles_in_order": "table",
     "select": "chosen",
 }
 """outputs of which a part is not written: a GPU's own part, rows that nothing is sent to, the ends
