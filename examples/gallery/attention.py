@@ -1,0 +1,70 @@
+"""Attention: softmax(q k^T / sqrt(depth)) v in one pass, without storing the scores."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+import numpipe
+from numpipe import ArrayType, BlockSpec, CompilerParams, barrier_arrive, cdiv, ds
+
+ROWS, DEPTH = 128, 128
+SCALE = math.log2(math.e) / math.sqrt(DEPTH)  # exponentials are computed as powers of two
+
+
+@numpipe.kernel(
+    out_type=lambda q: ArrayType(q.shape, q.dtype),
+    grid=numpipe.persistent(),
+    num_compute_wgs=2,
+    compiler_params=CompilerParams(approx_math=True),
+)
+def attention(q, k, v, o):
+    """Arrays are (batches, heads, positions, 128), with a multiple of 128 keys."""
+    wg, blocks = numpipe.axis_index("wg"), k.shape[2] // ROWS
+    for b, h, i in numpipe.tiles(q.shape[0], q.shape[1], cdiv(q.shape[2], ROWS)):
+        # step j uses keys j and values j - 1; blocks outside of the arrays are zeros
+        block = (None, None, ROWS, DEPTH)
+        q_block = BlockSpec(block, lambda _: (b, h, i, 0), buffer_count=2)
+        k_block = BlockSpec(block, lambda j: (b, h, j, 0), buffer_count=2)
+        v_block = BlockSpec(block, lambda j: (b, h, j - 1, 0), buffer_count=2)
+        steps = numpipe.pipeline(
+            grid=(blocks + 1,), in_specs=(k_block, v_block), manual_consumed_barriers=True
+        )
+        maxima = numpipe.full((64, 1), -np.inf, np.float32)
+        sums = numpipe.zeros((64, 1), np.float32)
+        acc = numpipe.zeros((64, DEPTH), np.float32)
+        p = numpipe.zeros((64, ROWS), np.float32).astype(q.dtype)
+        for _, (q_tile,) in numpipe.pipeline(grid=(1,), in_specs=(q_block,))(q):
+            for (j,), (k_tile, v_tile), (k_free, v_free) in steps(k, v):
+                if j < blocks:
+                    # one warpgroup multiplies while the other one computes exponentials
+                    with numpipe.turn("products"):
+                        s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
+                        acc = numpipe.wgmma(acc, p, v_tile)
+                    s = numpipe.wgmma_wait(s)  # the product with v is still in flight
+                    barrier_arrive(k_free)
+                    new = np.maximum(maxima, s.max(axis=1, keepdims=True))
+                    e = np.exp2(s * SCALE - new * SCALE)
+                    change = np.exp2((maxima - new) * SCALE)
+                    maxima, sums = new, sums * change + e.sum(axis=1, keepdims=True)
+                    acc = numpipe.wgmma_wait(acc)
+                    barrier_arrive(v_free)
+                    # not earlier: the product with v reads the registers of p
+                    p, acc = e.astype(q.dtype), acc * change
+                else:
+                    acc = numpipe.wgmma_wait(numpipe.wgmma(acc, p, v_tile))
+                    barrier_arrive(k_free)
+                    barrier_arrive(v_free)
+        o[b, h, ds(i * ROWS + wg * 64, 64), ds(0, DEPTH)] = (acc / sums).astype(o.dtype)
+
+
+RNG = np.random.default_rng(0)
+Q, K, V = (RNG.standard_normal((1, 1, n, DEPTH)).astype(np.float16) for n in (128, 512, 512))
+ARRAYS = Q, K, V
+P = np.exp(Q.astype(float) @ K.astype(float).swapaxes(2, 3) / math.sqrt(DEPTH))
+EXACT = P @ V / P.sum(axis=3, keepdims=True)
+ERROR = 1e-3
+
+if __name__ == "__main__":
+    np.testing.assert_allclose(attention(*ARRAYS), EXACT, atol=1e-3)
