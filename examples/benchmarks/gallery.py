@@ -78,12 +78,75 @@ def softmax() -> Case:
 
 # ---- products
 
+
 # ---- attention
+def attention() -> Case:
+    import torch
+    from examples.gallery.attention import attention as ours
+
+    def exact(*arrays: Any) -> tuple[Any, ...]:
+        function = torch.nn.functional.scaled_dot_product_attention
+        # one batch after the other: all scores would take too much memory
+        batches = zip(*(x.double().split(1) for x in arrays), strict=True)
+        return (torch.cat([function(*each) for each in batches]),)
+
+    return Case(
+        "bfloat16, 4 x 16 heads of 4096 positions x 128",
+        lambda: tuple(normal(4, 16, 4096, 128) for _ in range(3)),
+        lambda q, k, v: (torch.empty_like(q),),
+        lambda q, k, v, o: ours(q, k, v, out=o),
+        lambda q, k, v, o: ops.attention(q, k, v, out=o),
+        exact,
+        work=4 * 4 * 16 * 4096 * 4096 * 128,
+        unit="TFLOPS",
+    )
+
+
+def attention_backward() -> Case:
+    import torch
+    from examples.gallery import attention_backward as page
+
+    from numpipe.ops.attention import attention_backward as op
+
+    def inputs() -> tuple[Any, ...]:
+        q, k, v, do = (normal(4, 16, 4096, 128) for _ in range(4))
+        return q, k, v, *ops.attention(q, k, v, return_lse=True), do
+
+    def ours(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any, *out: Any) -> None:
+        delta, dq = page.prepare(o, do)
+        page.gradients(q, k, v, do, lse, delta, dq, out=out[1:])
+        out[0].copy_(dq)  # the page's dq is float32
+
+    def reference(*arrays: Any) -> None:
+        for out, found in zip(arrays[6:], op(*arrays[:6]), strict=True):
+            out.set_(found)  # the op has no `out`
+
+    def exact(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> tuple[Any, ...]:
+        function, found = torch.nn.functional.scaled_dot_product_attention, []
+        # one batch after the other: all scores would take too much memory
+        for *leaves, grad in zip(*(x.double().split(1) for x in (q, k, v, do)), strict=True):
+            leaves = [x.detach().requires_grad_() for x in leaves]
+            found.append(torch.autograd.grad(function(*leaves), leaves, grad))
+        return tuple(map(torch.cat, zip(*found, strict=True)))
+
+    return Case(
+        "bfloat16, 4 x 16 heads of 4096 positions x 128",
+        inputs,
+        lambda *arrays: tuple(map(torch.empty_like, arrays[:3])),
+        ours,
+        reference,
+        exact,
+        work=10 * 4 * 16 * 4096 * 4096 * 128,
+        unit="TFLOPS",
+    )
+
 
 # ---- memory in other orders, and others
 
 CASES: dict[str, Callable[[], Case]] = {
     "softmax": softmax,
+    "attention": attention,
+    "attention_backward": attention_backward,
 }
 
 

@@ -1,15 +1,13 @@
-"""Gradients of attention: five products, of which two keep their sums in registers."""
+"""Gradients of attention: five products for each block of scores, in one pass."""
 
 from __future__ import annotations
-
-import math
 
 import numpy as np
 
 import numpipe
 from numpipe import SMEM, ArrayType, Barrier, BlockSpec, CompilerParams, ds, wgmma, wgmma_wait
 
-DEPTH, SCALE, LOG2E = 128, 128**-0.5, math.log2(math.e)
+DEPTH, SCALE = 128, 128**-0.5
 
 
 @numpipe.kernel(
@@ -18,7 +16,6 @@ DEPTH, SCALE, LOG2E = 128, 128**-0.5, math.log2(math.e)
     out_type=lambda o: (ArrayType(o.shape[:3], "float32"), ArrayType(o.shape, "float32")),
 )
 def prepare(o, do, delta, dq):
-    """delta = scale * sum(o * do) of each query; dq = 0."""
     i, h, b = numpipe.program_id(0), numpipe.program_id(1), numpipe.program_id(2)
     rows = b, h, ds(i * 64, 64), ds(0, DEPTH)
     delta[rows[:3]] = (o[rows].astype(np.float32) * do[rows].astype(np.float32)).sum(1) * SCALE
@@ -28,59 +25,51 @@ def prepare(o, do, delta, dq):
 @numpipe.kernel(
     grid=lambda k: (k.shape[2] // 128, k.shape[1], k.shape[0]),
     num_compute_wgs=2,
-    wg_axis="wg",
-    memory_registers=24,
     compiler_params=CompilerParams(approx_math=True),
     out_type=lambda k, v: (ArrayType(k.shape, k.dtype), ArrayType(v.shape, v.dtype)),
 )
 def gradients(q, k, v, do, lse, delta, dq, dk, dv):
-    """A CTA has 128 keys, each warpgroup 64 of them as rows. Adds to dq; returns dk and dv."""
+    # rows are keys here: of the 128 of a CTA, each warpgroup has 64
     j, h, b = numpipe.program_id(0), numpipe.program_id(1), numpipe.program_id(2)
-    own, blocks = ds(numpipe.axis_index("wg") * 64, 64), q.shape[2] // 64
+    own = ds(numpipe.axis_index("wg") * 64, 64)
     keys = BlockSpec((None, None, 128, DEPTH), lambda _: (b, h, j, 0))
-    queries = BlockSpec((None, None, 64, DEPTH), lambda i: (b, h, i, 0))
-    numbers = BlockSpec((None, None, 64), lambda i: (b, h, i))
-    main = numpipe.pipeline(
-        grid=(blocks,), max_concurrent_steps=2, in_specs=(queries, numbers, queries, numbers)
-    )
-    slopes = numpipe.scratch(SMEM((2, 128, 64), q.dtype))
-    written = numpipe.scratch(Barrier(num_arrivals=2, num_barriers=2))
-    dk_sum, dv_sum = numpipe.zeros((64, DEPTH), np.float32), numpipe.zeros((64, DEPTH), np.float32)
+    queries = BlockSpec((None, None, 64, DEPTH), lambda i: (b, h, i, 0), buffer_count=2)
+    numbers = BlockSpec((None, None, 64), lambda i: (b, h, i), buffer_count=2)
+    steps = numpipe.pipeline(grid=(q.shape[2] // 64,), in_specs=(queries, numbers) * 2)
+    slopes, written = numpipe.scratch((SMEM((2, 128, 64), q.dtype), Barrier(2, num_barriers=2)))
+    dk_sum = dv_sum = numpipe.zeros((64, DEPTH), np.float32)
     for _, (k_tile, v_tile) in numpipe.pipeline(grid=(1,), in_specs=(keys, keys))(k, v):
-        for (i,), (q_tile, lse_tile, do_tile, delta_tile) in main(q, lse, do, delta):
+        for (i,), (q_tile, lse_tile, do_tile, delta_tile) in steps(q, lse, do, delta):
             s = wgmma_wait(wgmma(None, k_tile.at[own, :], q_tile.T))
-            p = np.exp2(s * (SCALE * LOG2E) - (lse_tile[...] * LOG2E)[None, :])
-            numpipe.schedule_fence(after=p)
+            p = np.exp(s * SCALE - lse_tile[...][None, :])
             dp = wgmma(None, v_tile.at[own, :], do_tile.T)
             dv_sum = wgmma(dv_sum, p.astype(q.dtype), do_tile)
-            slope = p * (wgmma_wait(dp) * SCALE - delta_tile[...][None, :])
-            slopes.at[i % 2, own, :][...] = slope.astype(q.dtype)
-            dk_sum = wgmma(dk_sum, slope.astype(q.dtype), q_tile)
-            # dq needs the slopes of both warpgroups
+            slope = (p * (wgmma_wait(dp) * SCALE - delta_tile[...][None, :])).astype(q.dtype)
+            # dq sums over keys, so it needs the slopes of both warpgroups: through shared memory
+            slopes.at[i % 2, own, :][...] = slope
             numpipe.commit_smem()
             numpipe.barrier_arrive(written.at[i % 2])
+            dk_sum = wgmma(dk_sum, slope, q_tile)
             numpipe.barrier_wait(written.at[i % 2])
-            part = wgmma(None, slopes.at[i % 2].T, k_tile.at[:, own])
-            numpipe.atomic_add(dq.at[b, h, ds(i * 64, 64), own], wgmma_wait(part))
+            part = wgmma_wait(wgmma(None, slopes.at[i % 2].T, k_tile.at[:, own]))
+            numpipe.atomic_add(dq.at[b, h, ds(i * 64, 64), own], part)
     mine = b, h, ds(j * 128 + numpipe.axis_index("wg") * 64, 64), ds(0, DEPTH)
     dk[mine], dv[mine] = dk_sum.astype(k.dtype), dv_sum.astype(v.dtype)
 
 
 def attention_backward(q, k, v, o, lse, do):
     delta, dq = prepare(o, do)
-    dk, dv = gradients(q, k, v, do, lse, delta, dq)
-    return dq, dk, dv
+    return dq, *gradients(q, k, v, do, lse, delta, dq)
 
 
-rng = np.random.default_rng(0)
-Q, K, V, DO = (rng.standard_normal((1, 1, 256, DEPTH)).astype(np.float16) for _ in range(4))
+Q, K, V, DO = np.random.default_rng(0).standard_normal((4, 1, 1, 256, DEPTH)).astype(np.float16)
 P = np.exp(Q.astype(float) @ K.astype(float).swapaxes(2, 3) * SCALE)
-LSE, P = np.log(P.sum(3)), P / P.sum(3, keepdims=True)
+LSE, P = np.log(P.sum(axis=3)), P / P.sum(axis=3, keepdims=True)
 O = P @ V  # noqa: E741
-DS = P * (DO.astype(float) @ V.swapaxes(2, 3) - (DO * O).sum(3, keepdims=True)) * SCALE
+DS = P * (DO.astype(float) @ V.swapaxes(2, 3) - (DO * O).sum(axis=3, keepdims=True)) * SCALE
 ARRAYS = Q, K, V, O.astype(np.float16), LSE.astype(np.float32), DO
 EXACT = DS @ K, DS.swapaxes(2, 3) @ Q, P.swapaxes(2, 3) @ DO
-ERROR = 2e-3
+ERROR = 1e-3
 
 if __name__ == "__main__":
     for found, exact in zip(attention_backward(*ARRAYS), EXACT, strict=True):
