@@ -63,6 +63,7 @@ def normal(*shape: int, dtype: str = "bfloat16") -> Any:
 # ---- rows
 def softmax() -> Case:
     import torch
+
     from examples.gallery.softmax import softmax as ours
 
     return Case(
@@ -82,6 +83,7 @@ def softmax() -> Case:
 # ---- attention
 def attention() -> Case:
     import torch
+
     from examples.gallery.attention import attention as ours
 
     def exact(*arrays: Any) -> tuple[Any, ...]:
@@ -104,8 +106,8 @@ def attention() -> Case:
 
 def attention_backward() -> Case:
     import torch
-    from examples.gallery import attention_backward as page
 
+    from examples.gallery import attention_backward as page
     from numpipe.ops.attention import attention_backward as op
 
     def inputs() -> tuple[Any, ...]:
