@@ -25,6 +25,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 sys.path.insert(1, str(Path(__file__).resolve().parent))
 
 import harness
+from harness.scripts import compare_options
 
 OURS = "gallery"
 
@@ -207,7 +208,7 @@ def measure(process: int, name: str, options: argparse.Namespace) -> dict[str, A
         for i in range(len(inputs)):
             each(i)
     check("in the first call")
-    how = harness.compare_options(options)
+    how = compare_options(options)
     samples = bench.compare(calls, reference=case.name, poison=poison, check=check, **how)
     for sample in samples:
         ours, other = sample.seconds(OURS), sample.seconds(case.name)
