@@ -144,12 +144,48 @@ def attention_backward() -> Case:
     )
 
 
+def paged_decode() -> Case:
+    import torch
+    from examples.gallery.paged_decode import paged_decode as ours
+
+    sequences, pages, attend = 64, 64, torch.nn.functional.scaled_dot_product_attention
+
+    def inputs() -> tuple[Any, ...]:
+        q, (keys, values) = normal(sequences, 8, 8, 128), normal(2, sequences * pages, 64, 8, 128)
+        table = torch.randperm(sequences * pages, device="cuda").int().view(sequences, pages)
+        lengths = torch.full((sequences,), 64 * pages, dtype=torch.int32, device="cuda")
+        # for the reference, which has no table
+        ordered = (x[table].flatten(1, 2).transpose(1, 2).contiguous() for x in (keys, values))
+        return q, keys, values, table, lengths, *ordered
+
+    def reference(q: Any, *others: Any) -> None:
+        *_, k, v, out = others
+        out.set_(attend(q.view(sequences, 64, 1, 128), k, v, enable_gqa=True).view(q.shape))
+
+    def exact(q: Any, *others: Any) -> tuple[Any, ...]:
+        # a few sequences at a time: keys and values in float64 are large
+        parts = zip(*(x.split(4) for x in (q, *others[-2:])), strict=True)
+        return (torch.cat([attend(*(x.double() for x in each)) for each in parts]),)
+
+    return Case(
+        "bfloat16, 64 sequences of 4096 keys, 8 heads of keys x 128, 64 of q",
+        inputs,
+        lambda q, *_: (torch.empty_like(q),),
+        lambda *arrays: ours(*arrays[:5], out=arrays[-1]),
+        reference,
+        exact,
+        work=2 * 2 * sequences * pages * 64 * 8 * 128,
+        name="PyTorch on keys without pages",
+    )
+
+
 # ---- memory in other orders, and others
 
 CASES: dict[str, Callable[[], Case]] = {
     "softmax": softmax,
     "attention": attention,
     "attention_backward": attention_backward,
+    "paged_decode": paged_decode,
 }
 
 
