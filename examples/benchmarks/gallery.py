@@ -146,6 +146,7 @@ def attention_backward() -> Case:
 
 def paged_decode() -> Case:
     import torch
+
     from examples.gallery.paged_decode import paged_decode as ours
 
     sequences, pages, attend = 64, 64, torch.nn.functional.scaled_dot_product_attention
