@@ -45,7 +45,7 @@ def attention(q, k, v, o, *, causal: numpipe.Static = False):
                         s = numpipe.wgmma(None, q_tile.at[ds(wg * 64, 64), :], k_tile.T)
                         acc = numpipe.wgmma(acc, p, v_tile)
                     s = numpipe.wgmma_wait(s)  # the product with v is still in flight
-                    if causal:
+                    if causal and j == i:  # other blocks of the tile are visible as a whole
                         query = numpipe.iota(64)[:, None] + (i * ROWS + wg * 64)
                         s = np.where(numpipe.iota(ROWS) + j * ROWS <= query, s, -np.inf)
                     new = np.maximum(maxima, s.max(axis=1, keepdims=True))
