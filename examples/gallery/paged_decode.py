@@ -9,13 +9,13 @@ import numpy as np
 import numpipe
 from numpipe import SMEM, ArrayType, Barrier, BlockSpec, CompilerParams, cdiv, ds
 
-PARTS, PAGE, DEPTH = 4, 64, 128
+PARTS, PAGE, DEPTH = 2, 64, 128
 SCALE = math.log2(math.e) / math.sqrt(DEPTH)  # exponentials are computed as powers of two
 
 
 @numpipe.kernel(
     out_type=lambda q: ArrayType(q.shape, q.dtype),
-    # a cluster of four CTAs for each sequence and head of keys
+    # a cluster of CTAs for each sequence and head of keys
     grid=lambda q: (PARTS, q.shape[1], q.shape[0]),
     cluster=PARTS,
     cluster_names="part",
@@ -24,10 +24,10 @@ SCALE = math.log2(math.e) / math.sqrt(DEPTH)  # exponentials are computed as pow
     compiler_params=CompilerParams(approx_math=True, ctas_per_sm=2, store_slots=1),
 )
 def paged_decode(q, keys, values, pages, lengths, o):
-    """q, o: (sequences, heads of keys, heads of q for each, 128); keys, values: (pages, 64, heads,
-    128); pages: (sequences, pages); lengths: (sequences,)."""
+    """q, o: (sequences, heads of keys, heads of q for each, 128); keys, values: (pages, 64, heads
+    of keys, 128); pages: (sequences, most pages of one); lengths: (sequences,)."""
     part, h, s = numpipe.axis_index("part"), numpipe.program_id(1), numpipe.program_id(2)
-    # part 0 of four has pages 0, 4, 8 ...
+    # its CTAs take pages in turn: the first of two has pages 0, 2, 4 ...
     block = BlockSpec((None, PAGE, None, DEPTH), lambda i: (pages[s, i * PARTS + part], 0, h, 0))
     own = cdiv(cdiv(lengths[s], PAGE) - part, PARTS)
     steps = numpipe.pipeline(grid=(own,), max_concurrent_steps=2, in_specs=(block, block))
@@ -44,7 +44,7 @@ def paged_decode(q, keys, values, pages, lengths, o):
         p, change = np.exp2(scores * SCALE - new * SCALE), np.exp2((maxima - new) * SCALE)
         maxima, sums = new, sums * change + p.sum(axis=1, keepdims=True)
         acc = numpipe.wgmma_wait(numpipe.wgmma(acc * change, p.astype(q.dtype), v_tile))
-    # every CTA sends the logarithm of its sum to all, and weighs its result by its share
+    # each CTA sends the logarithms of its sums to all, and weighs its result by its share
     lse = (maxima * SCALE + np.log2(sums)).max(axis=1)
     logs, landed = numpipe.scratch((SMEM((PARTS * 64,), np.float32), Barrier(PARTS)))
     numpipe.async_store_smem(
@@ -54,7 +54,7 @@ def paged_decode(q, keys, values, pages, lengths, o):
     total = numpipe.zeros((64, 1), np.float32)
     for n in range(PARTS):
         total = total + np.exp2(logs[ds(n * 64, 64)] - lse)[:, None]
-    # adds up the results; each CTA gets a quarter of the columns
+    # add up the results; each CTA gets its part of the columns
     columns = numpipe.combine(acc / (sums * total), None, axis="part")
     o[s, h, ds(0, 64), ds(part * (DEPTH // PARTS), DEPTH // PARTS)] = columns
 
