@@ -181,12 +181,128 @@ def paged_decode() -> Case:
 
 
 # ---- memory in other orders, and others
+def transpose() -> Case:
+    import torch
+
+    from examples.gallery.transpose import transpose as ours
+
+    return Case(
+        "a bfloat16 matrix of 16384 x 16384",
+        lambda: (normal(16384, 16384),),
+        lambda x: (torch.empty_like(x),),
+        lambda x, y: ours(x, out=y),
+        lambda x, y: ops.transpose(x, out=y),
+        lambda x: (x.T,),
+        work=4 * 16384**2,
+    )
+
+
+def top_k() -> Case:
+    import torch
+
+    from examples.gallery.top_k import K
+    from examples.gallery.top_k import top_k as ours
+
+    def outs(x: Any) -> tuple[Any, ...]:
+        values = torch.empty(len(x), K, device="cuda")
+        return values, torch.empty_like(values, dtype=torch.int32)
+
+    return Case(
+        "131072 rows of 256 float32, k = 8",
+        lambda: (normal(131072, 256, dtype="float32"),),
+        outs,
+        lambda x, *y: ours(x, out=y),
+        lambda x, *y: ops.topk(x, K, out=y),
+        lambda x: tuple(torch.topk(x, K)),
+        work=131072 * (256 * 4 + K * 8),
+    )
+
+
+def scan() -> Case:
+    import torch
+
+    from examples.gallery.scan import scan as ours
+
+    return Case(
+        "the rows of a float32 matrix of 16384 x 8192",
+        lambda: (normal(16384, 8192, dtype="float32"),),
+        lambda x: (torch.empty_like(x),),
+        lambda x, y: ours(x, out=y),
+        lambda x, y: ops.cumsum(x, out=y),
+        lambda x: (torch.cumsum(x, -1, dtype=torch.float64),),
+        work=8 * 16384 * 8192,
+    )
+
+
+def stencil() -> Case:
+    import torch
+
+    from examples.gallery.stencil import stencil as ours
+
+    cross = torch.tensor([[0, 1, 0], [1, 4, 1], [0, 1, 0]], device="cuda") / 8
+    weight = cross[None, None]
+    return Case(
+        "a float32 matrix of 16384 x 16384",
+        lambda: (normal(16384, 16384, dtype="float32"),),
+        lambda x: (torch.empty_like(x),),
+        lambda x, y: ours(x, out=y),
+        lambda x, y: convolved(x[None, None], weight, y[None, None]),
+        lambda x: (torch.conv2d(x[None, None], weight, padding=1)[0, 0],),
+        work=8 * 16384**2,
+        name="cuDNN",
+    )
+
+
+def convolution() -> Case:
+    import torch
+
+    from examples.gallery.convolution import convolution as ours
+
+    def inputs() -> tuple[Any, ...]:
+        w = normal(3, 3, 256, 256)
+        # cuDNN's weights have the output channel first
+        return normal(8, 128, 128, 256), w, w.permute(2, 0, 1, 3).contiguous()
+
+    def channels_second(x: Any) -> Any:
+        return x.permute(0, 3, 1, 2)
+
+    def exact(x: Any, w: Any, v: Any) -> tuple[Any, ...]:
+        torch.backends.cudnn.allow_tf32 = False
+        y = torch.conv2d(channels_second(x.float()), channels_second(v.float()), padding=1)
+        return (y.permute(0, 2, 3, 1),)
+
+    return Case(
+        "bfloat16 images 8 x 128 x 128 with 256 channels, 256 output channels",
+        inputs,
+        lambda x, w, v: (torch.empty_like(x),),
+        lambda x, w, v, y: ours(x, w, out=y),
+        lambda x, w, v, y: convolved(*map(channels_second, (x, v, y))),
+        exact,
+        work=2 * 8 * 128**2 * 256**2 * 9,
+        name="cuDNN",
+        unit="TFLOPS",
+    )
+
+
+def convolved(x: Any, weight: Any, y: Any) -> None:
+    """Let cuDNN compute a convolution with a padding of 1, by its fastest algorithm."""
+    import torch
+
+    one, every = (1, 1), True
+    torch.ops.aten.cudnn_convolution.out(x, weight, one, one, one, 1, every, False, False, out=y)
+
 
 CASES: dict[str, Callable[[], Case]] = {
     "softmax": softmax,
     "attention": attention,
     "attention_backward": attention_backward,
     "paged_decode": paged_decode,
+    # memory in other orders, and others
+    "transpose": transpose,
+    "top_k": top_k,
+    "scan": scan,
+    "stencil": stencil,
+    "convolution": convolution,
 }
 
 
