@@ -78,7 +78,202 @@ def softmax() -> Case:
     )
 
 
+def layer_norm() -> Case:
+    import torch
+
+    from examples.gallery.layer_norm import layer_norm as ours
+
+    return Case(
+        "a bfloat16 matrix of 65536 x 4096",
+        lambda: (normal(65536, 4096), normal(4096), normal(4096)),
+        lambda x, *_: (torch.empty_like(x),),
+        lambda *arrays: ours(*arrays[:3], out=arrays[3]),
+        lambda *arrays: ops.layer_norm(*arrays[:3], out=arrays[3]),
+        lambda x, w, b: (
+            torch.nn.functional.layer_norm(x.double(), w.shape, w.double(), b.double()),
+        ),
+        work=4 * 65536 * 4096,
+    )
+
+
+def layer_norm_backward() -> Case:
+    """The op's statistics are those that its forward pass has stored."""
+    import torch
+
+    from examples.gallery.layer_norm_backward import WARPGROUPS, gradients, programs
+    from numpipe.ops.norms import norm_backward, norm_rows
+
+    statistics = {}
+
+    def of_op(x: Any, grad: Any, weight: Any, dx: Any, sums: Any) -> None:
+        if x.data_ptr() not in statistics:
+            statistics[x.data_ptr()] = norm_rows(x, weight, centered=True, eps=1e-5)[1]
+        out = (dx, sums[0], sums[1])
+        norm_backward(x, grad, statistics[x.data_ptr()], weight, bias=True, out=out)
+
+    parts = torch.empty(2, WARPGROUPS * programs(normal(131072, 1)), 1024, device="cuda")
+
+    def of_gallery(x: Any, grad: Any, weight: Any, dx: Any, sums: Any) -> None:
+        gradients(x, grad, weight, out=(dx, parts))
+        ops.sum(parts, axis=1, out=sums)
+
+    def exact(x: Any, grad: Any, weight: Any) -> tuple[Any, Any]:
+        x, grad, weight = x.double(), grad.double(), weight.double()
+        centered = x - x.mean(1, keepdim=True)
+        inverse = (centered.square().mean(1, keepdim=True) + 1e-5).rsqrt()
+        normed, slope = centered * inverse, grad * weight
+        along, mean = (slope * normed).mean(1, keepdim=True), slope.mean(1, keepdim=True)
+        sums = torch.stack([(grad * normed).sum(0), grad.sum(0)])
+        return inverse * (slope - normed * along - mean), sums
+
+    return Case(
+        "bfloat16 matrices of 131072 x 1024",
+        lambda: (normal(131072, 1024), normal(131072, 1024), normal(1024)),
+        lambda x, *_: (torch.empty_like(x), torch.empty(2, 1024, device="cuda")),
+        of_gallery,
+        of_op,
+        exact,
+        work=6 * 131072 * 1024,
+    )
+
+
+def dropout() -> Case:
+    import torch
+
+    from examples.gallery.dropout import dropout as ours
+
+    def of_op(x: Any, residual: Any, weight: Any, *out: Any) -> Any:
+        return ops.rms_norm(x, weight, residual, dropout=0.1, seed=7, out=out or None)
+
+    return Case(
+        "bfloat16 matrices of 65536 x 4096",
+        lambda: (normal(65536, 4096), normal(65536, 4096), normal(4096)),
+        lambda x, *_: (torch.empty_like(x), torch.empty_like(x)),
+        lambda *arrays: ours(*arrays[:3], p=0.1, seed=7, out=arrays[3:]),
+        of_op,
+        of_op,
+        work=8 * 65536 * 4096,
+    )
+
+
 # ---- products
+def matmul() -> Case:
+    import torch
+
+    from examples.gallery.matmul import matmul as ours
+
+    n = 8192
+    return Case(
+        "float16 matrices of 8192 x 8192",
+        lambda: (normal(n, n, dtype="float16"), normal(n, n, dtype="float16")),
+        lambda a, b: (torch.empty_like(a),),
+        lambda a, b, c: ours(a, b, out=c),
+        lambda a, b, c: ops.matmul(a, b, out=c),
+        lambda a, b: (a.float() @ b.float(),),
+        work=2 * n**3,
+        unit="TFLOPS",
+    )
+
+
+def grouped_product() -> Case:
+    import torch
+
+    from examples.gallery.grouped_product import grouped_product as ours
+
+    rows, experts, n, k = 16384, 16, 4096, 4096
+
+    def inputs() -> tuple[Any, ...]:
+        ends = torch.randint(rows + 1, (experts,), device="cuda").sort().values.int()
+        ends[-1] = rows
+        return normal(rows, k), normal(experts, n, k), ends
+
+    def reference(x: Any, w: Any, ends: Any, y: Any) -> None:
+        y.data = torch._grouped_mm(x, w.transpose(1, 2), offs=ends)
+
+    def exact(x: Any, w: Any, ends: Any) -> tuple[Any]:
+        groups = torch.tensor_split(x, ends[:-1].cpu().long())
+        return (torch.cat([a.double() @ b.T.double() for a, b in zip(groups, w, strict=True)]),)
+
+    return Case(
+        f"{rows} bfloat16 rows in {experts} groups of random sizes, by matrices of {n} x {k}",
+        inputs,
+        lambda x, w, ends: (torch.empty(rows, n, device="cuda", dtype=x.dtype),),
+        lambda x, w, ends, y: ours(x, w, ends, out=y),
+        reference,
+        exact,
+        work=2 * rows * n * k,
+        name="PyTorch's grouped_mm",
+        unit="TFLOPS",
+    )
+
+
+def block_scaled() -> Case:
+    import torch
+    from torch.nn.functional import ScalingType, scaled_mm
+
+    from examples.gallery.block_scaled import block_scaled as ours
+
+    size, blocks = 8192, 8192 // 128
+
+    def inputs() -> tuple[Any, ...]:
+        a, b = (normal(size, size, dtype="float32") for _ in range(2))
+        a_scales = a.reshape(size, blocks, 128).abs().amax(2) / 448
+        b_scales = b.reshape(blocks, 128, blocks, 128).abs().amax((1, 3)) / 448
+        a = a / a_scales.repeat_interleave(128, 1)
+        b = b / b_scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        a, b = (each.to(torch.float8_e4m3fn) for each in (a, b))
+        return a, a_scales.T.contiguous(), b, b_scales
+
+    def reference(a: Any, a_scales: Any, b: Any, b_scales: Any, c: Any) -> None:
+        one, two = ScalingType.BlockWise1x128, ScalingType.BlockWise128x128
+        c.data = scaled_mm(a, b.T, a_scales.T, one, b_scales.T, two, output_dtype=torch.bfloat16)
+
+    def exact(a: Any, a_scales: Any, b: Any, b_scales: Any) -> tuple[Any]:
+        left = a.double() * a_scales.T.repeat_interleave(128, 1)
+        right = b.double() * b_scales.repeat_interleave(128, 0).repeat_interleave(128, 1)
+        return (left @ right.T,)
+
+    return Case(
+        f"float8 matrices of {size} x {size} with block scales, to bfloat16",
+        inputs,
+        lambda a, *_: (torch.empty(size, size, device="cuda", dtype=torch.bfloat16),),
+        lambda a, a_scales, b, b_scales, c: ours(a, a_scales, b, b_scales, out=c),
+        reference,
+        exact,
+        work=2 * size**3,
+        name="PyTorch's scaled_mm",
+        unit="TFLOPS",
+    )
+
+
+def w4a16() -> Case:
+    import torch
+
+    from examples import w4a16 as long
+    from examples.gallery.w4a16 import w4a16 as ours
+
+    n, k, tokens = 8192, 8192, 16
+    op = long.kernel(long.Config(slots=7, groups=2))
+
+    def exact(w: Any, scales: Any, x: Any) -> tuple[Any]:
+        weights = (torch.stack([w & 15, w >> 4], 2).reshape(n, k) ^ 8).double() - 8
+        return (weights * scales.T.repeat_interleave(128, 1) @ x.T.double(),)
+
+    return Case(
+        f"{n} x {k} weights of 4 bits and {tokens} rows of float16",
+        lambda: (
+            torch.randint(256, (n, k // 2), device="cuda", dtype=torch.uint8),
+            torch.rand(k // 128, n, device="cuda").half(),
+            normal(tokens, k, dtype="float16"),
+        ),
+        lambda *_: (torch.empty(n, tokens, device="cuda"),),
+        lambda w, scales, x, y: ours(w, scales, x, out=y),
+        lambda w, scales, x, y: op(w, scales, x, out=y),
+        exact,
+        work=n * k / 2,
+        name="examples/w4a16.py",
+        error=1e-6,
+    )
 
 
 # ---- attention
@@ -294,6 +489,13 @@ def convolved(x: Any, weight: Any, y: Any) -> None:
 
 CASES: dict[str, Callable[[], Case]] = {
     "softmax": softmax,
+    "layer_norm": layer_norm,
+    "layer_norm_backward": layer_norm_backward,
+    "dropout": dropout,
+    "matmul": matmul,
+    "grouped_product": grouped_product,
+    "block_scaled": block_scaled,
+    "w4a16": w4a16,
     "attention": attention,
     "attention_backward": attention_backward,
     "paged_decode": paged_decode,
