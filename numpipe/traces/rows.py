@@ -125,9 +125,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
 
 
 def _step(step: int | None, slot: int | None) -> str:
-    if step is None or step < 0:  # a wait for a barrier that belongs to no ring
-        return ""
-    return str(step) if slot is None else f"{step}·{slot}"
+    return "" if step is None else str(step) if slot is None else f"{step}·{slot}"
 
 
 def _levels(nested: Iterable[Span]) -> list[list[Span]]:

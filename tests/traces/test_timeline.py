@@ -226,21 +226,6 @@ def test_a_png_is_one(traces: tuple[Trace, Trace], tmp_path: Path) -> None:
     assert (tmp_path / "a.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_a_wait_for_a_barrier_of_no_ring_has_no_step() -> None:
-    @numpipe.kernel(grid=1, num_compute_wgs=2)
-    def meet(x, y):
-        met = numpipe.scratch(numpipe.Barrier(num_arrivals=2))
-        if numpipe.axis_index("wg") == 1:  # arrives late
-            y[ds(0, 64), ds(0, 128)] = np.exp(x[ds(0, 64), ds(0, 128)])
-        numpipe.barrier_arrive(met)
-        numpipe.barrier_wait(met)
-
-    trace, x = Trace(), np.ones((64, 128), np.float32)
-    meet.simulate(x, np.empty_like(x), trace=trace)
-    rows = rows_of(trace.events, lambda name: name != "wg2 memory")
-    assert {bar.label for row in rows for bar in row.bars if bar.look == "barrier"} == {""}
-
-
 def test_regions_are_bands_one_for_each_depth() -> None:
     def note(time: int, event: str, **details: Any) -> Event:
         return Event((0, 0, 0), 0, "compute", time, time, "note", {"event": event, **details})
