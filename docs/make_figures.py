@@ -1,4 +1,5 @@
-"""Draw the pictures of docs: ``python docs/make_figures.py``.
+"""Draw the pictures of docs: ``python docs/make_figures.py``, or those of some pages:
+``python docs/make_figures.py gallery/softmax``.
 
 Most are drawn from traces that the code of a page recorded on the simulated SM. Each file contains
 a digest of what was drawn, so that a test can tell whether a picture still shows what its page does
@@ -30,6 +31,7 @@ import numpipe
 from numpipe.plan.protocol import COMPUTING
 from numpipe.plan.roles import ROLES
 
+sys.path.append(str(pages.ROOT))  # pages of the gallery import examples
 FIGURES = pages.ROOT / "docs" / "figures"
 ROWS = (*map(str, ROLES), "copy in", "copy out", "tensor core")
 Titled = Sequence[tuple[str, numpipe.Trace]]
@@ -181,6 +183,17 @@ CATALOGUE: dict[str, tuple[str, Draw, Callable[[ModuleType], Titled]]] = {
     ),
 }
 """name -> page of docs, how it is drawn, the page's traces with their titles"""
+CATALOGUE |= {
+    f"gallery/{path.stem}": (
+        f"gallery/{path.stem}",
+        lambda traces, path: numpipe.timeline(
+            *(trace for _, trace in traces), titles=[title for title, _ in traces], path=path
+        ),
+        lambda page: list(page.traces.items()),
+    )
+    for path in sorted((pages.ROOT / "docs" / "gallery").glob("*.md"))
+    if path.stem != "index"
+}
 
 
 LAYOUTS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -280,11 +293,16 @@ def main() -> None:
     )
     FIGURES.mkdir(exist_ok=True)
     modules = {
-        page: simulated(page) for page in dict.fromkeys(of for of, _, _ in CATALOGUE.values())
+        page: simulated(page)
+        for page in dict.fromkeys(of for of, _, _ in CATALOGUE.values())
+        if page in sys.argv[1:] or len(sys.argv) == 1
     }
     for name, (page, draw, traces) in CATALOGUE.items():
+        if page not in modules:
+            continue
         shown = traces(modules[page])
         path = FIGURES / f"{name}.svg"
+        path.parent.mkdir(exist_ok=True)
         draw(shown, path)
         lines = [
             _FRACTION.sub(r"\1", line.rstrip())

@@ -50,8 +50,9 @@ PUZZLES = pages.ROOT / "examples" / "puzzles" / "puzzles.ipynb"
 PUZZLES_HEAD = """# Puzzles
 
 Ten kernels to complete, from a first ring to two GPUs. They need numpipe and no GPU. Change a
-kernel and run its cell, then run the cell after it, which checks the kernel and gives a hint. In a
-terminal, `python -m numpipe puzzles` does the same with the files next to this notebook."""
+kernel and run its cell, then run the cell after it, which checks the kernel and gives a hint. Keep
+the notebook in its folder: the checks import `checker.py`. In a terminal,
+`python -m numpipe puzzles` does the same with the files next to this notebook."""
 
 
 def puzzle_cells() -> list[tuple[str, str]]:

@@ -10,6 +10,7 @@ import contextlib
 import importlib.util
 import inspect
 import os
+import re
 import shutil
 import signal
 import textwrap
@@ -48,7 +49,7 @@ class Result:
               or "too slow"
     text      what happened: a report, an error, or numbers
     hint      what to try, or what the solution shows
-    timeline  of the kernel's first CTA; up to the hazard, if there is one
+    timeline  of the first CTA; if there is a hazard, of the CTA that it is in, up to it
     hazard    the name of the hazard, or ""
     """
 
@@ -100,7 +101,8 @@ class Puzzle:
             state = "deadlock" if isinstance(error, PipelineDeadlock) else "hazard"
             if hazard == "livelock":  # a loop that does not end, noticed before the time limit
                 state = "too long"
-            return self._result(state, str(error), hazard, trace.timeline(72))
+            cta = next((event.cta for event in trace.events if "now" in event.details), None)
+            return self._result(state, str(error), hazard, trace.timeline(72, cta))
         except Exception as error:
             return self._result(*_failed(error, inspect.getfile(self.kernel.function)))
         timeline = trace.timeline(72)
@@ -115,7 +117,7 @@ class Puzzle:
         if not found:
             hazard = found.failures[0].hazard if found.failures else ""
             return self._result("hazard", str(found), hazard, timeline)
-        cycles = trace.summary().total
+        cycles = max(trace.summary(cta).total for cta in trace.summary().ctas)
         if self.cycles is not None and cycles > self.cycles:
             text = f"{cycles:.0f} cycles; the limit is {self.cycles:.0f}"
             return self._result("too slow", text, timeline=timeline)
@@ -161,14 +163,17 @@ def check_file(file: Path, seconds: float = SECONDS) -> Result:
     try:
         with time_limit(seconds):
             puzzle = load(file)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return Result(*_failed(error, str(file)))
     return puzzle.check(seconds)
 
 
 def task(file: Path) -> str:
-    """Return the text of a puzzle, which begins with its title: the first string of its file."""
-    return file.read_text(encoding="utf8").split('"""')[1].strip()
+    """Return the text of a puzzle, which begins with its title: the string at the beginning of its
+    file, or the file's name if that string is damaged."""
+    text = file.read_text(encoding="utf8", errors="replace")
+    found = re.match(r'\s*"""\s*(\S.*?)\s*"""', text, re.DOTALL)
+    return found[1] if found else file.stem
 
 
 def play(folder: Path, number: int | None) -> int:

@@ -4,7 +4,9 @@ This kernel adds twelve blocks of x. A memory warpgroup loads them, a compute wa
 and they hand each block over in a *slot* of shared memory. There is one slot, so each of the two
 waits for the other: a block is loaded, then added, then the next one is loaded.
 
-Make it faster: change one number. In the timeline, the copies should follow each other.
+Make it faster: change one number. Then the timeline's row `copy in` has fewer gaps.
+
+numpipe's docs/glossary.md explains the words (warpgroup, slot, CTA), docs/timeline.md the timeline.
 """
 
 import numpy as np

@@ -5,7 +5,8 @@ This kernel copies x to y through two tiles of shared memory, without a pipeline
 Copies are asynchronous: each runs on its own after it was issued. In most runs, the numbers are
 right. But something may still be reading a tile when the next load begins to overwrite it.
 
-Read the report, and add one line to the kernel.
+Read the report, and add one line to the kernel. While a block is loaded, the store of the previous
+one should still go on.
 """
 
 import numpy as np
@@ -34,11 +35,15 @@ PUZZLE = Puzzle(
     copied,
     (X, np.zeros_like(X)),
     expected=X,
+    cycles=11800,
     hints={
-        "refilled-while-read": "a store reads its tile until wait_smem_to_gmem says otherwise. It "
-        "is enough to wait until the store has read (wait_read_only=True).",
-        "solved": "wait_smem_to_gmem(1, …) waits until at most one store is left, so the last store"
-        " can go on during the next load, which goes to the other tile.",
+        "refilled-while-read": "a store reads its tile until wait_smem_to_gmem(n, "
+        "wait_read_only=True) returns: it waits until at most n of the stores issued so far are "
+        "still reading. Which store used the tile that is loaded next?",
+        "too slow": "no store goes on during a load. With two tiles, the last store may still be "
+        "reading when the next load begins; only the one before it must have read.",
+        "solved": "with n = 1, the last store can go on during the next load, which goes to the "
+        "other tile.",
     },
 )
 if __name__ == "__main__":

@@ -44,7 +44,7 @@ PUZZLE = Puzzle(
     expected=A.reshape(64, 12, 64).sum(axis=1).astype(np.float32) @ W.T.astype(np.float32),
     cycles=10500,
     hints={
-        "too slow": "tensor core has gaps between products. It takes both changes: "
+        "too slow": "the row tensor core has gaps between products. It takes both changes: "
         "delay_release=1 in the pipeline, and no wgmma_wait in the loop.",
         "error": "delay_release has to be less than the number of slots, max_concurrent_steps.",
         "solved": "the tensor core is given the next product before it has finished the last one. "

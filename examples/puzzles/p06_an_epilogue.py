@@ -5,8 +5,7 @@ computes a tile of 64 x 64. What follows a product, before its result is stored,
 
 After the loop, `acc` is a register tile of float32, with which you can do what NumPy can do with an
 array: arithmetic, broadcasting, `np.maximum`. `bias[ds(i, 64)]` loads 64 elements of the vector
-`bias` from i on. The 64 columns of `acc` are columns n * 64 … of c, and c has another type:
-`tile.astype(c.dtype)`.
+`bias` from i on. The 64 columns of `acc` are columns n * 64 … of c. The store converts to c's type.
 """
 
 import numpy as np
@@ -48,7 +47,8 @@ PUZZLE = Puzzle(
     hints={
         "wrong result": "bias has an element for each column of c. As in NumPy, a vector is added "
         "to each row of a tile; this CTA's columns begin at n * 64.",
-        "error": "types are not mixed by themselves: compute in float32, then acc.astype(c.dtype).",
+        "error": "load this CTA's part of bias, bias[ds(…, 64)], and use functions such as "
+        "np.maximum instead of methods. acc and bias are float32: nothing needs to be converted.",
         "solved": "the epilogue works in registers: the product itself is never written to memory.",
     },
 )

@@ -5,8 +5,8 @@ other. Products are short here (64 columns), and the function gelu takes longer 
 the compute warpgroup computes it, the tensor core and the copies are idle.
 
 Let two compute warpgroups take turns, so that one computes gelu while the other multiplies. Add two
-arguments to `numpipe.kernel`: the number of compute warpgroups (`num_compute_wgs`), and a
-`schedule`. The kernel's body stays as it is.
+arguments to `numpipe.kernel`: the number of compute warpgroups (`num_compute_wgs`), and the
+`schedule`, "pingpong". The kernel's body stays as it is.
 """
 
 import numpy as np
@@ -48,7 +48,7 @@ PUZZLE = Puzzle(
     expected=gelu(A.astype(np.float32) @ B.T.astype(np.float32) / 64),
     cycles=4500,
     hints={
-        "too slow": "tensor core has nothing to do while wg0 computes (#) after a product and "
+        "too slow": "the tensor core has nothing to do while wg0 computes (#) after a product and "
         'stores (S). In the schedule "pingpong", warpgroups take turns on whole tiles.',
         "hazard": 'without schedule="pingpong", both warpgroups compute and store every tile.',
         "error": 'two warpgroups take turns with num_compute_wgs=2, schedule="pingpong".',

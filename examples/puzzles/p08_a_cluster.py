@@ -7,7 +7,8 @@ there.
 
 Before the next load, each CTA makes sure that its warpgroup has read the tile. But a load of this
 CTA writes into the other CTA's tile, too. Change the barrier `free`, so that both CTAs arrive at it
-in both CTAs: `numpipe.ClusterBarrier(axes)` is a barrier for the CTAs along some axes of a cluster.
+in both CTAs: `numpipe.ClusterBarrier(collective_axes)` is a barrier for the CTAs along some axes of
+a cluster. The loads stay shared.
 """
 
 import numpy as np
@@ -42,8 +43,11 @@ PUZZLE = Puzzle(
     (X, np.zeros((128, 64), np.float32)),
     expected=np.concatenate([SUM, 2 * SUM]),
     hints={
-        "hazard": 'the name of the axis is "pair", as in cluster_names.',
-        "solved": "each CTA has loaded half of every block, and has the whole of it.",
+        "hazard": 'free has to be numpipe.ClusterBarrier("pair"): the axis has its name from '
+        "cluster_names. landed stays as it is, because each CTA waits for its own tile.",
+        "error": 'free = numpipe.ClusterBarrier("pair"); landed is a Barrier of each CTA.',
+        "solved": "with shared loads, each CTA loads half of every block and has all of it: x "
+        "is read once, not twice.",
     },
 )
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 The cache of a language model is a pool of *pages*. The pages of a sequence lie anywhere in the
 pool: the sequence's row of the table `pages` lists them in order, and `lengths` says how many there
-are. Each CTA adds the pages of one sequence, s.
+are. The rest of a row means nothing. Each CTA adds the pages of one sequence, s.
 
 Both numbers come from arrays, and the memory warpgroup can read them: the grid of a pipeline, which
 is its number of steps, and the index map of a block may contain elements of integer arrays. Pages
@@ -35,7 +35,7 @@ def paged(pool, pages, lengths, y):
 from checker import Puzzle  # noqa: E402
 
 POOL = np.random.default_rng(0).integers(-3, 4, (8, 64, 64)).astype(np.float32)
-PAGES = np.array([[6, 1, 4, 3], [5, 0, -1, -1], [-1, -1, -1, -1], [2, 7, 1, -1]], np.int32)
+PAGES = np.array([[6, 1, 4, 3], [5, 0, 2, -1], [-1, -1, -1, -1], [2, 7, 1, -1]], np.int32)
 LENGTHS = np.array([4, 2, 0, 3], np.int32)
 PUZZLE = Puzzle(
     paged,
@@ -44,7 +44,10 @@ PUZZLE = Puzzle(
     hints={
         "wrong result": "step k of sequence s loads page pages[s, k], and there are lengths[s] "
         "steps.",
-        "out-of-bounds": "entries of the table after a sequence's last page are -1.",
+        "out-of-bounds": "entries of the table after a sequence's last page mean nothing: do not "
+        "load them. There are lengths[s] steps.",
+        "error": "an element of an array with two dimensions is array[i, j], and the index map "
+        "returns three integers.",
         "solved": "the memory warpgroup reads both arrays by itself, so loads run ahead as with any"
         " other index map. A sequence without pages has no steps, and its sum is zero.",
     },

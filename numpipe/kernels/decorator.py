@@ -140,6 +140,7 @@ def kernel(
     TargetError if the target cannot run, and LaunchError if the driver fails; on the simulated SM
     also PipelineRace and PipelineDeadlock.
     """
+    from ..diagnostics.argument_checks import as_tuple
     from ..launch.attributes import axis_names, names_of, of_options
     from ..plan.params import CompilerParams
     from ..plan.split import SplitOptions
@@ -169,7 +170,7 @@ def kernel(
                 names_of(name, "without", without),
                 workspace,
                 semaphores,
-                static_dims if isinstance(static_dims, Mapping) else tuple(static_dims),
+                static_dims if isinstance(static_dims, Mapping) else as_tuple(static_dims),
             ),
         )
 

@@ -193,6 +193,7 @@ class Options:
                 f"kernel {kernel}: ctas_per_sm={ctas}, but the roles of a CTA divide all registers "
                 "of an SM; fix: pass warp_specialized=False, or leave ctas_per_sm out"
             )
+        self._check_static_dims(kernel)
         self._check_semaphores(kernel)
         self._check_schedule(kernel)
         least = _LEAST.given(self.split)
@@ -225,6 +226,16 @@ class Options:
             if self.cluster_names
             else {}
         )
+
+    def _check_static_dims(self, kernel: str) -> None:
+        """Raise SpecError for dimensions that are not counted from the last one."""
+        dims = self.static_dims
+        for each in dims.values() if isinstance(dims, Mapping) else (dims,):
+            if not all(is_int(dim) and dim < 0 for dim in each):
+                raise SpecError(
+                    f"kernel {kernel}: static_dims must be negative ints, which count dimensions "
+                    f"from the last one, got {told(each)}; fix: static_dims=(-1,)"
+                )
 
     def _check_semaphores(self, kernel: str) -> None:
         """Raise SpecError for an invalid number of semaphores, or options that exclude

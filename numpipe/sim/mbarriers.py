@@ -462,7 +462,8 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
         )
     if mbar.blocks(phase):
         mbar.waiters.append((who, phase))
-        who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, step=step)
+        known = {"step": step} if step >= 0 else {}
+        who.block(MbarrierWait(mbar, phase, step), mbar=mbar.name, phase=phase, **known)
         # A second completion before this warpgroup looked again: the machine may or may not have
         # seen the first.
         reached = mbar.phase - 1

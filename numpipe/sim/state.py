@@ -383,7 +383,8 @@ class Warpgroup(Warps):
         try:
             self.switch()
         except GreenletExit:  # the run has failed
-            now = max(w.time for w in self.sm.warpgroups)
+            # a cycle later: a wait of no cycles would not be shown in a timeline
+            now = max(w.time for w in self.sm.warpgroups) + 1
             self.record(start, max(now, start), reason.kind, **details, unfinished=True)
             raise
         if self.time > start:

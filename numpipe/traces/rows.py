@@ -37,7 +37,7 @@ class Bar:
 class Row:
     """Bars, with bands of tiles and regions above them, the outermost first.
 
-    ended  when the warpgroup ended; later than all bars if the trace does not contain it
+    ended  when the warpgroup ended, or the last event that is known of it if the run failed
     """
 
     name: str
@@ -105,7 +105,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
                 for span in spans(own)
                 if span.kind != "other"
             ]
-            ended = max((e.end for e in own if e.kind == "end"), default=math.inf)
+            ended = max((e.end for e in own if e.kind == "end"), default=last)
             rows.append(Row(prefix + name, bars, [band for band in bands if band], ended))
     for kind, name in UNITS.items():
         own = [e for e in events if e.kind == kind]

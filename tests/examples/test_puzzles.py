@@ -114,9 +114,24 @@ def test_a_solution_compiles(name: str, tmp_path: Path, monkeypatch: pytest.Monk
             "hazard",
             "only the first SLOTS loads",
         ),
+        (
+            "p02_delay_release",
+            ("steps=3", "steps=3, delay_release=2"),
+            "too slow",
+            "One step longer",
+        ),
+        ("p02_delay_release", ("steps=3", "steps=8"), "hazard", "'fix:' names the argument"),
+        (
+            "p03_find_the_race",
+            ("y.at[rows])\n", "y.at[rows])\n        numpipe.wait_smem_to_gmem(0)\n"),
+            "too slow",
+            "the one before it",
+        ),
         ("p05_product_in_flight", ("        acc = numpipe.wgmma_wait(acc)\n", ""), "too slow", ""),
         ("p06_an_epilogue", ("= ...", "= acc.astype(c.dtype)"), "wrong result", "instead of"),
+        ("p06_an_epilogue", ("= ...", "= acc + bias"), "error", "bias[ds(…, 64)]"),
         ("p07_ping_pong", ("persistent()", "persistent(), num_compute_wgs=2"), "hazard", ""),
+        ("p08_a_cluster", ("Barrier())", 'ClusterBarrier("pair"))'), "error", "is not defined"),
         (
             "p10_a_peer",
             ("        y[b", "        numpipe.wait(ready.at[i], 1)\n        y[b"),
@@ -149,6 +164,19 @@ def test_the_command_shows_progress_and_the_first_puzzle_that_is_not_solved(
     assert "solved: " in capsys.readouterr().out
     assert main(["puzzles", "11"]) == 1
     assert "there are puzzles 1 to 10" in capsys.readouterr().err
+
+
+def test_a_damaged_puzzle_and_a_folder_without_its_option_are_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "p01_two_slots.py").write_text("")
+    (tmp_path / "p02_delay_release.py").write_text("raise SystemExit(3)")
+    for number, text in (("1", "has no attribute 'PUZZLE'"), ("2", "SystemExit at p02_delay")):
+        assert main(["puzzles", number, "--folder", str(tmp_path)]) == 1
+        assert text in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["puzzles", str(tmp_path)])
+    assert f"fix: for a folder, --folder {tmp_path}" in capsys.readouterr().err
 
 
 def test_an_installed_numpipe_says_where_the_puzzles_are(

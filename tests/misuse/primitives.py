@@ -98,6 +98,14 @@ refused(
     "numpipe.RefUnion(…), which is a compile-time constant, got a",
 )
 refused(
+    "scratch_of_a_misspelled_barrier",
+    """
+    numpipe.scratch((numpipe.Barrier(), ClusterBarier("pair")))
+    #                                   ^^^^^^^^^^^^^
+""",
+    "name 'ClusterBarier' is not defined",
+)
+refused(
     "more_scratch_than_there_is",
     """
     numpipe.scratch(SMEM((20, 128, 64), np.float16))

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import BlockSpec, SpecError, Trace, ds, timeline
+from numpipe import SMEM, Barrier, BlockSpec, SpecError, Trace, ds, timeline
 from numpipe import __main__ as command
 from numpipe.traces.events import Event
 from numpipe.traces.looks import LOOKS, PRODUCTS, look
@@ -50,6 +50,21 @@ def words(file: Path) -> list[str]:
         "".join(text.itertext()).strip()
         for text in ElementTree.parse(file).getroot().iter(f"{SVG}text")
     ]
+
+
+def test_a_wait_at_a_barrier_outside_of_pipelines_has_no_step() -> None:
+    @numpipe.kernel(warp_specialized=False)
+    def copied(x: Any, y: Any) -> None:
+        tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
+        numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
+        numpipe.barrier_wait(landed)
+        y[ds(0, 64), ds(0, 64)] = tile[...]
+
+    trace, x = Trace(), np.ones((64, 64), np.float32)
+    copied.simulate(x, np.zeros_like(x), trace=trace)
+    assert "step" not in trace.of("wait")[0].details
+    [row] = rows_of(trace.events, lambda name: "compute" in name)
+    assert not any(bar.label for bar in row.bars)
 
 
 # ---- text
@@ -364,3 +379,29 @@ def test_a_trace_is_read_and_drawn_as_text_without_heavy_packages(
         == "set()\n"
     )
     assert numpipe.timeline is timeline
+
+
+def test_rows_end_where_a_run_failed_and_a_deadlock_shows_who_waits() -> None:
+    @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
+    def waits(x: Any, y: Any) -> None:
+        full, free = numpipe.scratch((numpipe.Barrier(), numpipe.Barrier()))
+        if numpipe.axis_index("wg") == 1:
+            numpipe.barrier_wait(free)
+        else:
+            numpipe.barrier_wait(full)
+
+    @numpipe.kernel(num_compute_wgs=2, warp_specialized=False)
+    def races(x: Any, y: Any) -> None:
+        tile, full = numpipe.scratch((numpipe.SMEM((64, 64), x.dtype), numpipe.Barrier()))
+        if numpipe.axis_index("wg") == 1:
+            numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, full)
+            y[ds(0, 64), ds(0, 64)] = tile[...]
+
+    x = np.zeros((64, 64), np.float32)
+    for kernel, row in ((waits, r"\.{72}"), (races, r"[-L]{1,9}")):
+        trace = Trace()
+        with pytest.raises(numpipe.SimulationError):
+            kernel.simulate(x, x.copy(), trace=trace)
+        assert re.search(rf"^wg1 compute \|{row}$", trace.timeline(72), re.MULTILINE), (
+            trace.timeline(72)
+        )

@@ -228,6 +228,9 @@ class Bodies(Functions):
                     "numpipe.scratch: dictionaries are not supported in a kernel; fix: use a "
                     "NamedTuple, whose parts have names too, or a tuple of types",
                 )
+            for part in ast.walk(node):  # a type that was not imported
+                if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
+                    self.name(part.func)
             self.error(
                 node,
                 "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or "

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import itertools
 import re
+from typing import Any
 
 import numpy as np
 import pytest
@@ -219,6 +220,12 @@ def test_pairs_of_elements_are_moved_at_once_if_all_rows_start_at_even_places() 
 
     sass = copied.inspect("sass", *[Odd((8, 66), np.dtype(np.float16))] * 2)
     assert re.search(r"LDG\.E R", sass) and re.search(r"STG\.E desc", sass)
+
+
+@pytest.mark.parametrize("dims", [(0, -1), 1, {"x": (2,)}])
+def test_constant_sizes_are_counted_from_the_last_dimension(dims: Any) -> None:
+    with pytest.raises(SpecError, match=r"static_dims must be negative ints, .* fix: static_dims="):
+        numpipe.kernel(unless_apart.function, static_dims=dims)
 
 
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)

@@ -30,7 +30,7 @@ SOURCES = [
     *(
         path
         for path in (ROOT / "examples").glob("**/*.py")
-        if path.parent.name not in ("exhibits", "puzzles")
+        if path.parent.name not in ("exhibits", "gallery", "puzzles")
     ),
 ]
 LEFT_OUT = {"more": "of examples/benchmarks/jax_calls.py, in a function that needs JAX on a GPU"}
