@@ -277,6 +277,102 @@ def w4a16() -> Case:
 
 
 # ---- attention
+def attention() -> Case:
+    import torch
+
+    from examples.gallery.attention import attention as ours
+
+    def exact(*arrays: Any) -> tuple[Any, ...]:
+        function = torch.nn.functional.scaled_dot_product_attention
+        # one batch after the other: all scores would take too much memory
+        batches = zip(*(x.double().split(1) for x in arrays), strict=True)
+        return (torch.cat([function(*each) for each in batches]),)
+
+    return Case(
+        "bfloat16, 4 x 16 heads of 4096 positions x 128",
+        lambda: tuple(normal(4, 16, 4096, 128) for _ in range(3)),
+        lambda q, k, v: (torch.empty_like(q),),
+        lambda q, k, v, o: ours(q, k, v, out=o),
+        lambda q, k, v, o: ops.attention(q, k, v, out=o),
+        exact,
+        work=4 * 4 * 16 * 4096 * 4096 * 128,
+        unit="TFLOPS",
+    )
+
+
+def attention_backward() -> Case:
+    import torch
+
+    from examples.gallery import attention_backward as page
+    from numpipe.ops.attention import attention_backward as op
+
+    def inputs() -> tuple[Any, ...]:
+        q, k, v, do = (normal(4, 16, 4096, 128) for _ in range(4))
+        return q, k, v, *ops.attention(q, k, v, return_lse=True), do
+
+    def ours(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any, *out: Any) -> None:
+        delta, dq = page.prepare(o, do)
+        page.gradients(q, k, v, do, lse, delta, dq, out=out[1:])
+        out[0].copy_(dq)  # the page's dq is float32
+
+    def reference(*arrays: Any) -> None:
+        for out, found in zip(arrays[6:], op(*arrays[:6]), strict=True):
+            out.set_(found)  # the op has no `out`
+
+    def exact(q: Any, k: Any, v: Any, o: Any, lse: Any, do: Any) -> tuple[Any, ...]:
+        function, found = torch.nn.functional.scaled_dot_product_attention, []
+        # one batch after the other: all scores would take too much memory
+        for *leaves, grad in zip(*(x.double().split(1) for x in (q, k, v, do)), strict=True):
+            leaves = [x.detach().requires_grad_() for x in leaves]
+            found.append(torch.autograd.grad(function(*leaves), leaves, grad))
+        return tuple(map(torch.cat, zip(*found, strict=True)))
+
+    return Case(
+        "bfloat16, 4 x 16 heads of 4096 positions x 128",
+        inputs,
+        lambda *arrays: tuple(map(torch.empty_like, arrays[:3])),
+        ours,
+        reference,
+        exact,
+        work=10 * 4 * 16 * 4096 * 4096 * 128,
+        unit="TFLOPS",
+    )
+
+
+def paged_decode() -> Case:
+    import torch
+
+    from examples.gallery.paged_decode import paged_decode as ours
+
+    sequences, pages, attend = 64, 64, torch.nn.functional.scaled_dot_product_attention
+
+    def inputs() -> tuple[Any, ...]:
+        q, (keys, values) = normal(sequences, 8, 8, 128), normal(2, sequences * pages, 64, 8, 128)
+        table = torch.randperm(sequences * pages, device="cuda").int().view(sequences, pages)
+        lengths = torch.full((sequences,), 64 * pages, dtype=torch.int32, device="cuda")
+        # for the reference, which has no table
+        ordered = (x[table].flatten(1, 2).transpose(1, 2).contiguous() for x in (keys, values))
+        return q, keys, values, table, lengths, *ordered
+
+    def reference(q: Any, *others: Any) -> None:
+        *_, k, v, out = others
+        out.set_(attend(q.view(sequences, 64, 1, 128), k, v, enable_gqa=True).view(q.shape))
+
+    def exact(q: Any, *others: Any) -> tuple[Any, ...]:
+        # a few sequences at a time: keys and values in float64 are large
+        parts = zip(*(x.split(4) for x in (q, *others[-2:])), strict=True)
+        return (torch.cat([attend(*(x.double() for x in each)) for each in parts]),)
+
+    return Case(
+        "bfloat16, 64 sequences of 4096 keys, 8 heads of keys x 128, 64 of q",
+        inputs,
+        lambda q, *_: (torch.empty_like(q),),
+        lambda *arrays: ours(*arrays[:5], out=arrays[-1]),
+        reference,
+        exact,
+        work=2 * 2 * sequences * pages * 64 * 8 * 128,
+        name="PyTorch on keys without pages",
+    )
 
 
 # ---- memory in other orders, and others
@@ -400,6 +496,9 @@ CASES: dict[str, Callable[[], Case]] = {
     "grouped_product": grouped_product,
     "block_scaled": block_scaled,
     "w4a16": w4a16,
+    "attention": attention,
+    "attention_backward": attention_backward,
+    "paged_decode": paged_decode,
     # memory in other orders, and others
     "transpose": transpose,
     "top_k": top_k,

@@ -45,7 +45,7 @@ from ..language.tiles.register_order import from_register_order, to_register_ord
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
-from ..plan.context import axis_index, program_id
+from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Element
 from .attention_configs import L2, Form
@@ -62,47 +62,45 @@ HALF = LINES // 2
 """rows of dQ that a CTA of `prepare` stores zeros in; each LINES rows have a turn"""
 
 BLOCK = 128
-"""queries of a block of `prepare` and `convert`"""
-
-
-def grid_of_blocks(form: Form, parts: int) -> Any:
-    """Return the number of CTAs of `over_queries`."""
-    if form.ranges:
-        return lambda x, table: table.shape[0] * x.shape[form.heads] * parts
-    return lambda x: x.shape[0] * x.shape[form.heads] * cdiv(x.shape[form.positions], BLOCK) * parts
+"""queries of a block: in `stats`, `delta` and dq all blocks are whole"""
 
 
 @functools.cache
-def over_queries(form: Form, parts: int) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels that have `parts` CTAs for each block of 128 queries of
-    each head and sequence.
+def over_queries(form: Form, rows: int, part: int) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels whose CTAs have `rows` queries of a head each, as `part`
+    parts.
 
-    ``at(x, table, count)`` returns, for an array x of the shape of q: whether the CTA has a block,
-    its batch, head, first query, the end of its sequence, its place in `stats`, `delta` and dq,
-    where all blocks are whole, and the number of the part.
+    ``at(x, stats, table, count)`` returns, for an array x of the shape of q: whether the CTA has
+    queries, their batch and head, the first of them, the end of their sequence, the place of the
+    first one in `stats`, and the number of the part.
     """
 
     @function
-    def at(x, table, count):
-        end = x.shape[form.positions]
-        blocks = table.shape[0] if form.ranges else cdiv(end, BLOCK)
+    def at(x, stats, table, count):
         # the last heads first: the kernel after this one finds what was stored or read last in L2
-        head = x.shape[0] * x.shape[form.heads] - 1 - program_id(0) // (blocks * parts)
-        i = program_id(0) // parts % blocks
-        there, first, place = True, i * BLOCK, i * BLOCK
+        number = num_programs(0) - 1 - program_id(0)
+        head, row = number // part * rows // stats.shape[2], number // part * rows % stats.shape[2]
+        first, end, place = row, x.shape[form.positions], row
+        there = True
         if form.ranges:
+            i, own = row // BLOCK, row % BLOCK
             there = i < count[0]
             if there:
-                first, end = table[i, 0], table[i, 1]
-                place = place_of(table, i, 0)
-        b, h = head // x.shape[form.heads], head % x.shape[form.heads]
-        return there, b, h, first, end, place, program_id(0) % parts
+                first, end, place = table[i, 0] + own, table[i, 1], place_of(table, i, 0) + own
+        return (
+            there,
+            head // stats.shape[1],
+            head % stats.shape[1],
+            first,
+            end,
+            place,
+            number % part,
+        )
 
-    params = CompilerParams(ctas_per_sm=8, approx_math=True)
     return at, {
-        "grid": grid_of_blocks(form, parts),
+        "grid": lambda stats: math.prod(stats.shape) // rows * part,
         "warp_specialized": False,
-        "compiler_params": params,
+        "compiler_params": CompilerParams(ctas_per_sm=8, approx_math=True),
     }
 
 
@@ -120,14 +118,13 @@ def prepare(form: Form, *absent: str) -> Kernel:
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
     height, place = 2048 // form.depth, form.place
-    at, options = over_queries(form, BLOCK // height)
+    at, options = over_queries(form, height, 1)
 
     @numpipe_kernel(without=[*absent, *form.unlisted], **options)
     def attention_gradient_sums(x, lse, grad, grad_lse, table, count, stats, delta, dq, turns):
-        there, b, h, first, end, row, part = at(x, table, count)
+        there, b, h, first, end, row, _ = at(x, stats, table, count)
         if not there:
             return
-        first, row = first + part * height, row + part * height
         if dq is not None:  # before the loads, which the stores need not wait for
             line = ((b * x.shape[form.heads] + h) * stats.shape[2] + row) * (form.depth // 32)
             dq[ds(line, HALF), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
@@ -148,23 +145,35 @@ def prepare(form: Form, *absent: str) -> Kernel:
 
 
 @functools.cache
+def stored(form: Form) -> Function:
+    """Return the kernel function that stores 64 rows of a head, from `row` and `column`, but none
+    from row `end` on."""
+    place = form.place
+
+    @function
+    def store(x, b, h, row, end, column, tile):
+        d = ds(column, tile.shape[1])
+        if not form.ranges or row + 64 <= end:
+            x[place(b, h, ds(row, 64), d)] = tile.astype(x.dtype)
+        else:
+            x[place(b, h, ds(row, 64, stop=end), d)] = tile.astype(x.dtype)
+
+    return store
+
+
+@functools.cache
 def convert(form: Form) -> Kernel:
     """Return the kernel of x = total * scale, where `total` is dQ in register order."""
-    across, place = form.depth // 64, form.place
-    at, options = over_queries(form, BLOCK // 64 * across)
+    across = form.depth // 64
+    (at, options), store = over_queries(form, 64, across), stored(form)
 
     @numpipe_kernel(without=form.unlisted, **options)
-    def attention_gradient_converted(total, table, count, x, *, scale):
-        there, b, h, first, end, row, part = at(x, table, count)
-        if not there:
-            return
-        first, d = first + part // across * 64, ds(part % across * 64, 64)
-        s = ds(first, 64, stop=end) if form.ranges else ds(first, 64)
-        of_head = total.shape[0] // (x.shape[0] * x.shape[form.heads])
-        line = (b * x.shape[form.heads] + h) * of_head + (row // 64 * across + part) * LINES
-        found = load_tile(total.at[ds(line, LINES), ds(0, 32)])
-        found = from_register_order(found, (64, 64)) * scale
-        x[place(b, h, s, d)] = found.astype(x.dtype)
+    def attention_gradient_converted(stats, total, table, count, x, *, scale):
+        there, b, h, first, end, row, column = at(x, stats, table, count)
+        if there:
+            line = ((b * stats.shape[1] + h) * stats.shape[2] + row) * across * 2 + column * LINES
+            found = load_tile(total.at[ds(line, LINES), ds(0, 32)])
+            store(x, b, h, first, end, column * 64, from_register_order(found, (64, 64)) * scale)
 
     return attention_gradient_converted  # type: ignore[no-any-return]
 
@@ -243,7 +252,7 @@ class Work(NamedTuple):
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
     steps     the number of blocks that see some of the keys; those from `whole` on see all
-    entry     the block that the loop begins with; `direction` is 1 or -1
+    last      the last block, with which the loop begins
     number    the number of the keys' block in its sequence
     """
 
@@ -260,15 +269,14 @@ class Work(NamedTuple):
     place: Any
     steps: Any
     whole: Any
-    entry: Any
-    direction: Any
+    last: Any
     number: Any
 
 
 @functools.cache
 def work(form: Form, ordered: bool) -> Function:
-    """Return the kernel function of the `Work` of a CTA's keys. If CTAs add to dQ in turn
-    (`ordered`), all go down."""
+    """Return the kernel function of the `Work` of a CTA's keys. Heads of a group are side by side
+    if CTAs differ in length, or if they add to dQ in turn (`ordered`)."""
     size = keys_of(form)
 
     @function
@@ -297,10 +305,6 @@ def work(form: Form, ordered: bool) -> Function:
         count_of = end - start
         if blocks is not None:
             count_of = blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
-        # CTAs that begin together go down from the end. The others begin one after another, each
-        # with a later block, as CTAs end: going up, they meet those that began before
-        up = form.causal and 2 * j >= tiles and not ordered
-        entry, direction = start if up else end - 1, 1 if up else -1
         return Work(
             there,
             b,
@@ -315,8 +319,7 @@ def work(form: Form, ordered: bool) -> Function:
             place,
             count_of,
             whole,
-            entry,
-            direction,
+            end - 1,
             j,
         )
 
@@ -351,7 +354,7 @@ def steps(form: Form) -> Function:
             entry = blocks[b, h, cta.number, 1 + cta.steps - i]
             block = entry >> 1 & 0x7FFF
             return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
-        block = cta.entry + i * cta.direction
+        block = cta.last - i
         return block, block < cta.whole, cta.number
 
     return step
@@ -375,24 +378,6 @@ def add(dq, part, at, turns, turn, allowed, added):
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
     if turns is not None:
         pass_turn(turns.at[at // HALF], turn, added)
-
-
-@functools.cache
-def stored(form: Form) -> Function:
-    """Return the kernel function ``store(x, cta, row, sums)`` of the gradients of 64 keys."""
-
-    place = form.place
-
-    @function
-    def store(x, cta, row, sums):
-        d = ds(0, form.depth)
-        if not form.ranges or row + 64 <= cta.end_row:
-            x[place(cta.sums, cta.hk, ds(row, 64), d)] = sums.astype(x.dtype)
-        else:
-            inside = ds(row, 64, stop=cta.end_row)
-            x[place(cta.sums, cta.hk, inside, d)] = sums.astype(x.dtype)
-
-    return store
 
 
 @functools.cache
@@ -562,8 +547,9 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0))
-        store(dk, done, done.row + wg * 64, dk_acc * scale)
-        store(dv, done, done.row + wg * 64, dv_acc)
+        row = done.row + wg * 64
+        store(dk, done.sums, done.hk, row, done.end_row, 0, dk_acc * scale)
+        store(dv, done.sums, done.hk, row, done.end_row, 0, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -778,9 +764,9 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, dk, table, count, blocks, diagonal, group, (program_id(0) - rank) // 2)
         if wg == 0:
-            store(dv, done, done.row + rank * STEP, acc)
+            store(dv, done.sums, done.hk, done.row + rank * STEP, done.end_row, 0, acc)
         else:
-            store(dk, done, done.row + rank * STEP, acc * scale)
+            store(dk, done.sums, done.hk, done.row + rank * STEP, done.end_row, 0, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
@@ -857,4 +843,4 @@ def launch_gradients(
         for each, x in zip(sums, (dk, dv), strict=True):
             if parts > 1:
                 launch_reduction("sum", reshaped(each, parts, *k.shape), 0, x, place)
-    convert(form)(total, *of_q, dq, scale=scale, **place)
+    convert(form)(stats, total, *of_q, dq, scale=scale, **place)

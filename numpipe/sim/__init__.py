@@ -123,7 +123,7 @@ def simulate(
                    for that.
     cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
     handover       CTAs wait for others with a smaller index (`gmem`): they run in the order of
-                   their indices, also with a seed
+                   their indices, also with a seed, as they do if the first one has a flag
     ended          called when all CTAs have ended, with the record of their accesses to global
                    memory
     arrays         the arrays passed to the kernel, which an exploration identifies by their
@@ -183,12 +183,10 @@ def simulate(
     # the tensor core and TMA produce infinities without an error
     with contextlib.closing(progress), np.errstate(all="ignore"):
         clusters = schedule.clusters(grid, cluster)
-        if handover:
-            clusters.sort(key=lambda ctas: ctas[0][::-1])
         at_once: list[list[tuple[int | None, list[Dim3]]]] = [[(None, ctas)] for ctas in clusters]
         if gpus:
             at_once = [[(gpu, ctas) for gpu in range(len(gpus)) for ctas in clusters]]
-        for parts in at_once:
+        for number, parts in enumerate(at_once):
             gmem.begin()
             scheduler = schedule.scheduler() if guide is None else guide.scheduler()
             scheduler.arrays(arrays)
@@ -233,6 +231,9 @@ def simulate(
                     )
             _run(group)
             progress.end()
+            # the first cluster is the same in any order
+            if number == 0 and (handover or gmem.flags):
+                at_once.sort(key=lambda parts: parts[0][1][0][::-1])
         left_set(gmem.flags.values())
     if guide is not None:
         guide.drawn = deal.drawn

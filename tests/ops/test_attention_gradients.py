@@ -76,7 +76,7 @@ def test_operands_that_do_not_match_are_refused(changed: dict[int, Any], words: 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("depth", [64, 128, 256])
 def test_no_schedule_finds_a_race(depth: int, ordered: bool) -> None:
-    case = Case(queries=256, keys=200, depth=depth, causal=True)
+    case = Case(queries=256, keys=400, depth=depth, causal=True)
     given, scalars = arrays(case, ordered)
     made = of_keys(Form(depth, True), ordered)
     found = numpipe.verify(made, *given, **scalars, schedules=4)

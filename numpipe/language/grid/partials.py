@@ -58,12 +58,12 @@ parts"""
 
 
 @op
-def combine(acc: Tile, part: Part, work: GmemRef | None = None, axis: str | None = None) -> Tile:
+def combine(acc: Tile, part: Any, work: GmemRef | None = None, axis: str | None = None) -> Tile:
     """Return the whole sum of a tile, in the part that owns it: ``acc = numpipe.combine(acc, part,
     work)``.
 
     acc   the float32 register tile with the sum of this part
-    part  from `split_tiles`
+    part  from `split_tiles`; with `axis`, it may be None
     work  the kernel's workspace parameter (`Workspace`). None returns `acc`, for tiles that are not
           cut (``split=None``)
     axis  the axis of the cluster along which the tile was cut, ``split_tiles(…, split=axis)``, a
