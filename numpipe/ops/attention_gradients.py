@@ -252,7 +252,7 @@ class Work(NamedTuple):
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
     steps     the number of blocks that see some of the keys; those from `whole` on see all
-    last      the last block, with which the loop begins
+    entry     the block that the loop begins with; `direction` is 1 or -1
     number    the number of the keys' block in its sequence
     """
 
@@ -269,7 +269,8 @@ class Work(NamedTuple):
     place: Any
     steps: Any
     whole: Any
-    last: Any
+    entry: Any
+    direction: Any
     number: Any
 
 
@@ -305,6 +306,10 @@ def work(form: Form, ordered: bool) -> Function:
         count_of = end - start
         if blocks is not None:
             count_of = blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
+        # CTAs that begin together go down from the end. The others begin one after another, each
+        # with a later block, as CTAs end: going up, they meet those that began before
+        up = form.causal and 2 * j >= tiles and not ordered
+        entry, direction = start if up else end - 1, 1 if up else -1
         return Work(
             there,
             b,
@@ -319,7 +324,8 @@ def work(form: Form, ordered: bool) -> Function:
             place,
             count_of,
             whole,
-            end - 1,
+            entry,
+            direction,
             j,
         )
 
@@ -354,7 +360,7 @@ def steps(form: Form) -> Function:
             entry = blocks[b, h, cta.number, 1 + cta.steps - i]
             block = entry >> 1 & 0x7FFF
             return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
-        block = cta.last - i
+        block = cta.entry + i * cta.direction
         return block, block < cta.whole, cta.number
 
     return step
