@@ -9,6 +9,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -39,11 +40,13 @@ def figure(file: str, row: dict[str, Any]) -> str:
     device = "H200" if "h200" in file else "H100"
     of = "the op" if row["reference"] == "op" else row["reference"]
     micros = 1e6 * row["work"] / row["rate"]
-    return (
-        f"On an {device}: {micros:.0f} µs for {row['case']['what']}, {row['rate']:.3g} "
-        f"{row['case']['unit']}, {row['ratio']['median']:.2f} times as fast as {of}\n"
-        f"([results](../results/{file})).\n"
+    rate = row["rate"]
+    text = (
+        f"On an {device}: {micros:,.0f} µs for {row['case']['what']}, "
+        f"{rate:,.{0 if rate > 100 else 2}f} {row['case']['unit']}, {row['ratio']['median']:.2f} "
+        f"times the speed of {of} ([results](../results/{file}))."
     )
+    return textwrap.fill(text, 100, break_long_words=False, break_on_hyphens=False) + "\n"
 
 
 def page(name: str) -> Path:
