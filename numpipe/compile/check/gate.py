@@ -206,10 +206,10 @@ BEYOND = r"MEMBAR\.\w+\.(GPU|SYS)"
 
 def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     """Check that a kernel has no fence beyond the CTA, except in the cluster's two barriers,
-    outside loops; outside the loops of products, in a kernel that hands partial sums or turns over
-    (`partials`, `cta_turns`) or has semaphores; one at the end, where the last CTA resets a
-    counter; and in arrivals by which CTAs let each other load stored data."""
-    handed = built.unit.takes_turns or any(array.own for array in built.unit.arrays)
+    outside loops; outside the loops of products, in a kernel that hands partial sums over
+    (`partials`) or has semaphores; one at the end, where the last CTA resets a counter; and in
+    arrivals by which CTAs let each other load stored data, or take turns (`cta_turns`)."""
+    handed = any(array.own for array in built.unit.arrays)
     products = [sass.innermost(instruction) for instruction in sass.products()]
     spared = int(built.unit.work_ring is not None)
     for instruction in sass.find(BEYOND):
@@ -223,7 +223,7 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
                 yield f"a memory barrier beyond the CTA in a loop of products: {instruction}"
         elif spared:
             spared -= 1
-        elif not built.unit.orders_stores:
+        elif not (built.unit.orders_stores or built.unit.takes_turns):
             yield f"a memory barrier beyond the CTA: {instruction}"
     wanted = built.unit.clustered + built.unit.meets_at_end
     if (meetings := len(sass.find("UCGABAR_ARV"))) != wanted:

@@ -50,7 +50,7 @@ def name_of(layout: str) -> LayoutName:
     >>> name_of("column 4").lanes, name_of("coalesced 8").vector, name_of("column").by_row
     (4, 8, False)
     """
-    word, *numbers = layout.split()
+    word, *numbers = layout.split() or [""]
     if word == COALESCED:
         return LayoutName(word, vector=int(*numbers))
     return LayoutName(word, *map(int, numbers if word in (ROWS, ROW, COLUMN) else ()))

@@ -42,14 +42,14 @@ def test_a_product_of_operands_that_tma_can_address_is_one_kernel() -> None:
 def test_an_operand_whose_rows_tma_cannot_address_is_copied_first_and_reported() -> None:
     odd = np.zeros((129, 77), F16)
     found = told(ops.matmul, ArrayType((200, 129), F16), odd)
-    assert kernels(found) == ["copy_lanes", "copy_lanes", "matmul"]
+    assert kernels(found) == ["copy_lanes", "matmul"]
     assert [why.split(",")[0] for why in found.copied] == [
         "'a'",
         "'b'",
     ] and "strides (154, 2) bytes, is copied" in found.copied[1]
     assert found.predicted_seconds > found.kernels[-1].predicted_seconds
-    assert "op matmul: 3 kernels" in str(found) and found.copied[0] in str(found)
-    assert found.as_dict()["kernels"][2]["kernel"] == "matmul"
+    assert "op matmul: 2 kernels" in str(found) and found.copied[0] in str(found)
+    assert found.as_dict()["kernels"][1]["kernel"] == "matmul"
 
 
 @pytest.mark.variants(2)
