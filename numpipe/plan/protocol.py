@@ -180,6 +180,7 @@ KINDS = {
     "semaphore": Kind("barrier", "wait for a semaphore"),
     "begin": Kind("barrier", "wait for the launches of all GPUs"),
     "issue": Kind("issue"),
+    "read": Kind("load"),
     "write": Kind("store"),
     "load": Kind(unit="copy in"),
     "store": Kind(unit="copy out"),

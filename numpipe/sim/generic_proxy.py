@@ -168,12 +168,13 @@ def checked(
 
 
 def write_chunks(who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: str) -> None:
+    start = who.time
     chunks, values = checked(who, chunks, values, what)
     if not chunks.size:
         return
     note_all(who, what, "write", map(intervals_of, chunks))
     who.sm.memory.chunks[chunks >> 4] = values
-    _trace(who, "write", what, 16 * chunks.size)
+    _trace(who, start, "write", what, 16 * chunks.size)
 
 
 def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> np.ndarray:
@@ -211,11 +212,11 @@ def load_word(who: Warpgroup, address: int) -> int:
 def read_array(
     who: Warpgroup, array: np.ndarray, index: tuple[slice, ...], what: str
 ) -> np.ndarray:
-    values = array[index].copy()
+    values, start = array[index].copy(), who.time
     who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes) + who.sm.gmem.link(who, array))
     who.breathe()
     who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
-    _trace(who, "read", f"load from {what}", values.nbytes)
+    _trace(who, start, "read", f"load from {what}", values.nbytes)
     return values
 
 
@@ -227,6 +228,7 @@ def write_array(
     what: str,
     reduction: str = "",
 ) -> None:
+    start = who.time
     who.elapse_moving(2 * np.asarray(values).nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
@@ -234,7 +236,7 @@ def write_array(
     kind = IN_TURN if in_turn else reduction
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values) if reduction else values
-    _trace(who, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
+    _trace(who, start, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
 
 
 def scatter_array(
@@ -300,6 +302,5 @@ def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...
     return tuple(slice(int(start), int(stop)) for start, stop in parts)
 
 
-def _trace(who: Warpgroup, kind: str, what: str, nbytes: int) -> None:
-    cycles = nbytes // who.sm.costs.generic_bytes
-    who.record(who.time - cycles, who.time, kind, what=what, nbytes=nbytes)
+def _trace(who: Warpgroup, start: int, kind: str, what: str, nbytes: int) -> None:
+    who.record(start, who.time, kind, what=what, nbytes=nbytes)

@@ -9,7 +9,7 @@ thread              complete events (``"ph": "X"``)
 ==================  ================================================================================
 ``wg2 memory``      ``fill`` of a slot, which contains the wait for it and the issue of its copies
 ``wg0 compute``     ``compute`` from a slot's tiles, which contains the waits for products;
-                    ``release``; ``write``; waits
+                    ``release``; ``read``; ``write``; waits
 ``copy in``         TMA loads while they have the copy port; ``args.landed`` is the time when the
                     last byte has landed
 ``copy out``        TMA stores, likewise; ``args.written``
@@ -216,8 +216,8 @@ def _warpgroup(events: list[Event], last: int) -> Iterator[Json]:
             yield _span(
                 f"issue {details['tensor']}", kind, event.start, event.end, {**note, **details}
             )
-        elif kind == "write":
-            yield _span(f"write {details['what']}", kind, event.start, event.end, details)
+        elif kind in ("read", "write"):
+            yield _span(f"{kind} {details['what']}", kind, event.start, event.end, details)
     if lasting is not None:  # the run failed
         yield _span(
             lasting[0],

@@ -69,6 +69,7 @@ class Event:
     ``signal``      adds to a semaphore (`details`: semaphore, and the count after it)
     ``issue``       issues a TMA load; on a GPU all loads of a step
     ``arrive``      arrives at an mbarrier to release a slot
+    ``read``        loads from GMEM itself; only on the simulated SM
     ``write``       writes shared memory or GMEM itself
     ``load``        a TMA load, from its turn on the copy port (until details["port_until"]) to its
                     landing

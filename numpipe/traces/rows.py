@@ -99,7 +99,7 @@ def rows_of(events: list[Event], wanted: Wanted, prefix: str = "") -> list[Row]:
                     span.start,
                     span.end,
                     span.kind,
-                    "" if span.kind == "store" else _step(span.step, span.slot),
+                    "" if span.kind in ("load", "store") else _step(span.step, span.slot),
                     span.about,
                 )
                 for span in spans(own)

@@ -2,7 +2,8 @@
 
 A warpgroup is computing from its "compute" note, when a step's tiles are there, until it releases
 that step or waits for another one. Time in between that is spent blocked, issuing or storing counts
-as such, except for `drain`, during which the warpgroup's own products run."""
+as such, except for `drain`, during which the warpgroup's own products run. Its own loads from GMEM
+count as loading outside of this, and on the simulated SM only: a GPU does not record them."""
 
 from __future__ import annotations
 
@@ -16,6 +17,7 @@ from .events import Event
 
 MEANS = {
     COMPUTING: "computing",
+    "load": "loading",
     "store": "storing",
     "issue": "issuing copies",
     "data": "waiting for data",
@@ -85,7 +87,8 @@ def spans(events: Iterable[Event]) -> list[Span]:
             slot = (
                 OF_A_RING.fullmatch(event.details.get("mbar", "")) if event.kind == "wait" else None
             )
-            if kind := KINDS[event.kind].span if slot is None else BARRIERS[slot["kind"]].span:
+            kind = KINDS[event.kind].span if slot is None else BARRIERS[slot["kind"]].span
+            if kind and (kind, mode[0]) != ("load", COMPUTING):
                 until(
                     event.end,
                     kind,

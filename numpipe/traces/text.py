@@ -9,12 +9,13 @@ from .rows import Row, View, Wanted, view
 
 _LETTERS = {
     COMPUTING: "#",
+    "load": "L",
     "store": "S",
-    "issue": "L",
+    "issue": "l",
     "data": ".",
     "slot": ".",
     "barrier": ".",
-    "copy in": "L",
+    "copy in": "l",
     "copy out": "S",
 }
 _LEGEND = (
@@ -78,9 +79,9 @@ def _row(row: Row, width: int, first: float, last: float) -> str:
     for column, letters in enumerate(filled):
         rest = "-" if column < (row.ended - first) * scale else " "
         best = max(letters, key=lambda x: letters[x], default=rest)
-        if "L" in letters:  # issuing a load takes hardly any time, but is what one looks for
+        if "l" in letters:  # issuing a copy takes hardly any time, but is what one looks for
             best = "L"
-        elif letters.get(best, 0.0) < (0.1 if best in "S#" else 0.5):
+        elif letters.get(best, 0.0) < (0.1 if best in "LS#" else 0.5):
             best = rest
         text += best
     return text

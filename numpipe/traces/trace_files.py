@@ -62,7 +62,7 @@ NEEDED = {
     "arrive": ("mbar",),
     "signal": ("semaphore",),
     "issue": ("tensor",),
-    "write": ("what",),
+    **dict.fromkeys(("read", "write"), ("what",)),
     "note tile begin": ("event", "number"),
     **dict.fromkeys(("note region begin", "note region end"), ("event", "region")),
     **dict.fromkeys(

@@ -258,7 +258,9 @@ def test_neighboring_bars_differ_in_grey_or_are_hatched() -> None:
         )
         return float(116 * np.cbrt(0.2126 * red + 0.7152 * green + 0.0722 * blue) - 16)
 
-    kinds = [LOOKS[name] for name in ("compute", "store", "issue", "data", "slot", "barrier")]
+    kinds = [
+        LOOKS[name] for name in ("compute", "load", "store", "issue", "data", "slot", "barrier")
+    ]
     for number, (face, hatch, _) in enumerate(kinds):
         for other, hatched, _ in kinds[:number]:
             assert abs(lightness(face) - lightness(other)) > 15 or hatch != hatched

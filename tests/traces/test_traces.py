@@ -23,6 +23,7 @@ import gemm_body
 import numpipe
 from numpipe import BlockSpec, PipelineRace, SimulationError, SpecError, Trace, ds
 from numpipe.hazards import HAZARDS
+from numpipe.traces.chrome import trace_events
 from numpipe.traces.events import Event
 from numpipe.traces.spans import MEANS, spans
 from tests.kernels import output_kernels
@@ -487,6 +488,39 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 
 # ---- where time was spent
+def test_loads_by_lanes_are_spans_of_their_own_outside_of_computing() -> None:
+    def event(start: int, end: int, kind: str, **details: Any) -> Event:
+        return Event((0, 0, 0), 0, "compute", start, end, kind, details)
+
+    trace = Trace()
+    trace.events = [
+        event(0, 40, "read", what="load from x"),
+        event(40, 40, "note", event="compute", ring="r", slot=0, step=0),
+        event(50, 60, "read", what="load from y"),
+        event(80, 80, "note", event="release", ring="r", slot=0, step=0),
+        event(80, 81, "read", what="load from z"),
+        event(81, 100, "write", what="store to y"),
+        event(100, 100, "end"),
+    ]
+    found = [(span.kind, span.start, span.end) for span in spans(trace.events)]
+    assert found == [("load", 0, 40), ("compute", 40, 80), ("load", 80, 81), ("store", 81, 100)]
+    assert "|LLLL####SS\n" in trace.timeline(10)
+    assert "loading         41.0 %" in str(trace.summary())
+    named = [each["name"] for each in trace_events(trace)["traceEvents"]]
+    assert "read load from z" in named
+
+
+def test_accesses_to_arrays_last_as_long_as_they_take() -> None:
+    @numpipe.kernel(grid=1, warp_specialized=False)
+    def copied(x, y):
+        y[ds(0, 32), ds(0, 128)] = x[ds(0, 32), ds(0, 128)]
+
+    trace = Trace()
+    copied.simulate(np.ones((32, 128), np.float32), np.zeros((32, 128), np.float32), trace=trace)
+    row = trace.summary()[0]
+    assert row.spent["load"] == row.spent["store"] == row.total / 2
+
+
 def test_spans_are_consecutive_and_add_up() -> None:
     trace, _ = once("regions")
     summary = trace.summary()
