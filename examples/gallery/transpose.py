@@ -12,7 +12,6 @@ from numpipe import ArrayType, BlockSpec, cdiv, ds
     grid=numpipe.persistent(),
     grid_names="cta",
     num_compute_wgs=2,
-    wg_axis="wg",
     out_type=lambda x: ArrayType((x.shape[1], x.shape[0]), x.dtype),
 )
 def transpose(x, y, *, slots: numpipe.Static = 3):
