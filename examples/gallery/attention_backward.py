@@ -8,7 +8,8 @@ from numpipe import SMEM, ArrayType, Barrier, BlockSpec, CompilerParams, ds, wgm
 DEPTH, SCALE = 128, 128**-0.5
 
 
-# before the gradients: delta, and zeros to which parts of dq are added
+# P is the softmax of the scores S, so dS = P * (dP - delta), where delta is the sum of o * do of a
+# query. `prepare` computes delta, and the zeros to which `gradients` adds parts of dq
 @numpipe.kernel(
     grid=lambda o: (o.shape[2] // 64, o.shape[1], o.shape[0]),
     warp_specialized=False,
@@ -49,7 +50,7 @@ def gradients(q, k, v, do, lse, delta, dq, dk, dv):
             p = np.exp(wgmma_wait(s) * SCALE - lse_tile[...][None, :])
             dp = wgmma(None, v_tile.at[own, :], do_tile.T)
             dv_sum = wgmma(dv_sum, p.astype(q.dtype), do_tile)
-            # dS times SCALE, as delta is
+            # dS; SCALE, a factor of the scores, is in delta too
             slope = (p * (wgmma_wait(dp) * SCALE - delta_tile[...][None, :])).astype(q.dtype)
             slopes.at[i % 2, own, :][...] = slope
             numpipe.commit_smem()
