@@ -63,7 +63,8 @@ def gradients(q, k, v, do, lse, delta, dq, dk, dv):
 
 
 def attention_backward(q, k, v, o, lse, do):
-    # o and lse are the results of attention, do is the gradient of o; dq is float32
+    # attention returned o and lse, the logarithm of the sum of each query's exponentials; do is the
+    # gradient of o; dq is float32
     delta, dq = prepare(o, do)
     return dq, *gradients(q, k, v, do, lse, delta, dq)
 
