@@ -14,6 +14,7 @@ TM, TN, TK = 128, 256, 64
     grid=numpipe.persistent(),
     num_compute_wgs=2,
     memory_registers=40,
+    # the parameter `arrived`: one for each band of 128 rows
     semaphores=lambda rows: cdiv(rows.shape[1], TM),
 )
 def multiply(rows, b, c, arrived, *, senders: numpipe.Static = 16):

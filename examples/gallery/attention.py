@@ -24,8 +24,8 @@ def attention(q, k, v, o, *, causal: numpipe.Static = False):
     i sees keys 0 to i."""
     wg = numpipe.axis_index("wg")
     q_blocks = cdiv(q.shape[2], ROWS)
-    for b, h, turn in numpipe.tiles(q.shape[0], q.shape[1], q_blocks, dynamic=causal):
-        i = q_blocks - 1 - turn  # the tiles that see the most keys first
+    for b, h, place in numpipe.tiles(q.shape[0], q.shape[1], q_blocks, dynamic=causal):
+        i = q_blocks - 1 - place  # the tiles that see the most keys first
         blocks = i + 1 if causal else k.shape[2] // ROWS
         block = (None, None, ROWS, DEPTH)
         q_block = BlockSpec(block, lambda _: (b, h, i, 0), buffer_count=2)

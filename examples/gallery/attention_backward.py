@@ -8,6 +8,8 @@ from numpipe import SMEM, ArrayType, Barrier, BlockSpec, CompilerParams, ds, wgm
 DEPTH, SCALE = 128, 128**-0.5
 
 
+# P is the softmax of the scores S, so dS = P * (dP - delta), where delta is the sum of o * do of a
+# query. `prepare` computes delta, and the zeros to which `gradients` adds parts of dq
 @numpipe.kernel(
     grid=lambda o: (o.shape[2] // 64, o.shape[1], o.shape[0]),
     warp_specialized=False,
@@ -31,9 +33,9 @@ def gradients(q, k, v, do, lse, delta, dq, dk, dv):
     own, blocks = ds(numpipe.axis_index("wg") * 64, 64), q.shape[2] // 64
     keys = BlockSpec((None, None, 128, DEPTH), lambda _: (b, h, j, 0))
     queries = BlockSpec((None, None, 64, DEPTH), lambda i: (b, h, i, 0), buffer_count=2)
-    numbers = BlockSpec((None, None, 64), lambda i: (b, h, i), buffer_count=2)
+    per_query = BlockSpec((None, None, 64), lambda i: (b, h, i), buffer_count=2)
     # dq is a step late: one more step, whose blocks are outside of the arrays, so they are zeros
-    steps = numpipe.pipeline(grid=(blocks + 1,), in_specs=(queries, numbers) * 2)
+    steps = numpipe.pipeline(grid=(blocks + 1,), in_specs=(queries, per_query) * 2)
     slopes, written = numpipe.scratch((SMEM((2, 128, 64), q.dtype), Barrier(2, num_barriers=2)))
     dk_sum = dv_sum = numpipe.zeros((64, DEPTH), np.float32)
     for _, (k_tile, v_tile) in numpipe.pipeline(grid=(1,), in_specs=(keys, keys))(k, v):
@@ -48,18 +50,21 @@ def gradients(q, k, v, do, lse, delta, dq, dk, dv):
             p = np.exp(wgmma_wait(s) * SCALE - lse_tile[...][None, :])
             dp = wgmma(None, v_tile.at[own, :], do_tile.T)
             dv_sum = wgmma(dv_sum, p.astype(q.dtype), do_tile)
+            # dS; SCALE, a factor of the scores, is in delta too
             slope = (p * (wgmma_wait(dp) * SCALE - delta_tile[...][None, :])).astype(q.dtype)
             slopes.at[i % 2, own, :][...] = slope
             numpipe.commit_smem()
             numpipe.barrier_arrive(written.at[i % 2])
             dk_sum = wgmma(dk_sum, slope, q_tile)
+        # the additional step also arrives: wait for it before the CTA ends
         numpipe.barrier_wait(written.at[blocks % 2])
     mine = b, h, ds(j * 128 + numpipe.axis_index("wg") * 64, 64), ds(0, DEPTH)
     dk[mine], dv[mine] = dk_sum, dv_sum
 
 
 def attention_backward(q, k, v, o, lse, do):
-    # o and lse are the results of attention, do is the gradient of o; dq is float32
+    # attention returned o and lse, the logarithm of the sum of each query's exponentials; do is the
+    # gradient of o; dq is float32
     delta, dq = prepare(o, do)
     return dq, *gradients(q, k, v, do, lse, delta, dq)
 

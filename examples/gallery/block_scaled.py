@@ -35,6 +35,7 @@ def block_scaled(a, a_scales, b, b_scales, c):
             ),
         )
         for (k,), (a_tile, scale_tile, b_tile) in pipe(a, a_scales, b):
+            # None: there is nothing to add to. The product runs until wgmma_wait
             product = numpipe.wgmma(None, a_tile.at[ds(wg * 64, 64), :], b_tile.T)
             # the scales are loaded while the tensor core multiplies
             scales = scale_tile[ds(wg * 64, 64)] * b_scales[n, k]

@@ -11,7 +11,6 @@ from numpipe import ArrayType, BlockSpec, Element, cdiv, ds
 @numpipe.kernel(
     grid=numpipe.persistent(),
     num_compute_wgs=2,
-    wg_axis="wg",
     memory_registers=40,
     out_type=lambda x, w: ArrayType((*x.shape[:3], w.shape[2]), x.dtype),
 )

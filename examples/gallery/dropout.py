@@ -12,7 +12,7 @@ def two_like(x):
     return ArrayType(x.shape, x.dtype), ArrayType(x.shape, x.dtype)
 
 
-# held=2: the sum and the draw take registers, too
+# held=2: lanes also keep the sum and the random numbers in registers
 @numpipe.rows(operands=2, held=2, out_type=two_like)
 def dropout(x, residual, weight, y, total, *, p=0.1, seed=0, eps=1e-6, row: numpipe.Static):
     """total = dropout(x) + residual, y = total / sqrt(mean(total**2) + eps) * weight"""

@@ -17,7 +17,7 @@ TM, TN, TK = 128, 256, 64
     ),
     grid=numpipe.persistent(),
     num_compute_wgs=2,
-    memory_registers=40,
+    memory_registers=40,  # of a lane that loads; lanes that compute get the rest
 )
 def grouped_product(tokens, weights, ends, y):
     """y[i] = weights[e] @ tokens[i] for each row i of expert e. Tokens are sorted by expert:
@@ -39,6 +39,7 @@ def grouped_product(tokens, weights, ends, y):
                 in_specs=(
                     # an expert's rows begin anywhere, so this block is placed by element
                     BlockSpec((Element(TM), TK), lambda k: (row, k)),
+                    # None: one expert, a dimension that the tile does not have
                     BlockSpec((None, TN, TK), lambda k: (expert, n, k)),
                 ),
             )

@@ -32,25 +32,26 @@ def gradients(x, grad, weight, dx, parts, *, eps=1e-5):
     at most 2 KB"""
     columns, warpgroup = ds(0, x.shape[1]), numpipe.axis_index("wg")
     first, step = numpipe.program_id(0), numpipe.num_programs(0)
-    of_weight = of_bias = numpipe.zeros((HEIGHT, x.shape[1]), np.float32)
+    dweight = dbias = numpipe.zeros((HEIGHT, x.shape[1]), np.float32)
     block = BlockSpec((BLOCK, x.shape[1]), lambda k: (first + k * step, 0))
     steps = cdiv(cdiv(x.shape[0], BLOCK) - first, step)
     pipe = numpipe.pipeline(grid=(steps,), max_concurrent_steps=4, in_specs=(block, block))
     for (k,), (x_tile, grad_tile) in pipe(x, grad):
         own = ds(warpgroup * HEIGHT, HEIGHT)
-        tile, of_y = x_tile[own, :].astype(np.float32), grad_tile[own, :].astype(np.float32)
+        tile, dy = x_tile[own, :].astype(np.float32), grad_tile[own, :].astype(np.float32)
         centered = tile - tile.mean(axis=1)[:, None]
         inverse = numpipe.rsqrt((centered * centered).mean(axis=1) + eps)[:, None]
         normed = centered * inverse
-        of_weight, of_bias = of_weight + of_y * normed, of_bias + of_y
-        slope = of_y * weight[columns].astype(np.float32)
+        dweight, dbias = dweight + dy * normed, dbias + dy
+        # the gradient of normed
+        slope = dy * weight[columns].astype(np.float32)
         # a shift or a scale of x does not change y: dx has no part along either
         along, mean = (slope * normed).mean(axis=1)[:, None], slope.mean(axis=1)[:, None]
         row = (first + k * step) * BLOCK + warpgroup * HEIGHT
         dx[ds(row, HEIGHT), columns] = (slope - normed * along - mean) * inverse
     place = ds(first * WARPGROUPS + warpgroup, 1)
-    parts[0, place, columns] = of_weight.sum(axis=0)[None, :]
-    parts[1, place, columns] = of_bias.sum(axis=0)[None, :]
+    parts[0, place, columns] = dweight.sum(axis=0)[None, :]
+    parts[1, place, columns] = dbias.sum(axis=0)[None, :]
 
 
 def layer_norm_backward(x, grad, weight):

@@ -14,7 +14,7 @@ ROWS, COLUMNS, DEPTH = 128, 256, 64  # of a tile of c, and elements of K that a 
     grid=numpipe.persistent(),  # one CTA on each SM, which computes many tiles
     num_compute_wgs=2,
     out_type=lambda a, b: ArrayType((a.shape[0], b.shape[1]), a.dtype),
-    # c is not read here: it does not replace blocks of a and b in L2
+    # two panels to store from; c is not read here, so that it does not replace a and b in L2
     compiler_params=CompilerParams(store_slots=2, store_eviction_policy="evict_first"),
 )
 def matmul(a, b, c, *, slots: numpipe.Static = 4):
@@ -28,12 +28,13 @@ def matmul(a, b, c, *, slots: numpipe.Static = 4):
         pipe = numpipe.pipeline(
             grid=(cdiv(a.shape[1], DEPTH),),
             max_concurrent_steps=slots,  # one is in use while the others are loaded
-            in_specs=(
+            in_specs=(  # the shape of a block, and which block step k needs
                 BlockSpec((ROWS, DEPTH), lambda k: (i, k)),
                 BlockSpec((DEPTH, COLUMNS), lambda k: (k, j)),
             ),
         )
         for _, (a_tile, b_tile) in pipe(a, b):
+            # at[...] is a view of a tile, ds(start, size) a slice
             own_rows = a_tile.at[ds(warpgroup * rows, rows), :]
             accumulator = numpipe.wgmma(accumulator, own_rows, b_tile)
         # the next tile's loads have begun, and its products begin before this store has ended

@@ -33,6 +33,7 @@ def paged_decode(q, keys, values, pages, lengths, o):
     steps = numpipe.pipeline(grid=(own,), max_concurrent_steps=2, in_specs=(block, block))
     # products have 64 rows: the heads of q that share keys. Rows outside of the array are zeros
     rows = q[s, h, ds(0, 64), ds(0, DEPTH)]
+    # finite: a CTA may have no pages, and -inf - -inf would be NaN
     maxima = numpipe.full((64, 1), -1e30, np.float32)
     sums = numpipe.full((64, 1), 1e-30, np.float32)
     acc = numpipe.zeros((64, DEPTH), np.float32)

@@ -12,6 +12,7 @@ from numpipe import ArrayType
 def softmax(x, y, *, row: numpipe.Static):
     """y = exp(x) / sum(exp(x)) of each row"""
     for k in row.blocks(x):
+        # value(j) is a tile: columns j of the rows of this block; p is such a function, too
         value, block = row.load(k, x)
         p, _ = row.softmax(value)
         row.store(block, y, p)

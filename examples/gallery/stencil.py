@@ -12,7 +12,6 @@ from numpipe import ArrayType, BlockSpec, Element, cdiv, ds
     grid=numpipe.persistent(),
     grid_names="cta",
     num_compute_wgs=2,
-    wg_axis="wg",
     memory_registers=40,
     out_type=lambda x: ArrayType(x.shape, x.dtype),
 )
@@ -34,6 +33,7 @@ def stencil(x, y):
     pipe = numpipe.pipeline(
         grid=(cdiv(cdiv(x.shape[0], 64) * wide - cta, ctas),),
         max_concurrent_steps=2,
+        # 66 x 264, rounded up to multiples of 8 rows and 128 bytes; Element: placed by element
         in_specs=(BlockSpec((Element(72), Element(288)), with_neighbors),),
     )
     for (step,), (tile,) in pipe(x):

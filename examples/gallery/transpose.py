@@ -12,7 +12,6 @@ from numpipe import ArrayType, BlockSpec, cdiv, ds
     grid=numpipe.persistent(),
     grid_names="cta",
     num_compute_wgs=2,
-    wg_axis="wg",
     out_type=lambda x: ArrayType((x.shape[1], x.shape[0]), x.dtype),
 )
 def transpose(x, y, *, slots: numpipe.Static = 3):
@@ -36,6 +35,7 @@ def transpose(x, y, *, slots: numpipe.Static = 3):
         out_specs=(BlockSpec((64, 128), block_of_y, buffer_count=slots),),
     )
     half = ds(wg * 64, 64)  # each warpgroup transposes half of a block
+    # .T is a view of a tile, [...] reads it into registers
     for _, (x_tile, y_tile) in pipe(x, y):
         y_tile[:, half] = x_tile.at[half, :].T[...]
 

@@ -30,7 +30,7 @@ def w4a16(w, scales, x, y):
             grid=(part.steps,),
             max_concurrent_steps=7,
             in_specs=(
-                # two groups: 128 bytes, as two panels of 64
+                # 128 bytes of a row are two groups of weights: a panel of 64 for each
                 BlockSpec(
                     (128, GROUP),
                     lambda k: (n, part.begin + k),
