@@ -79,10 +79,8 @@ def over_queries(form: Form, rows: int, parts: int) -> tuple[Function, dict[str,
     def at(x, stats, table, count):
         # the last heads first: the kernel after this one finds what was stored or read last in L2
         number = num_programs(0) - 1 - program_id(0)
-        head, row = (
-            number // parts * rows // stats.shape[2],
-            number // parts * rows % stats.shape[2],
-        )
+        place = number // parts * rows
+        head, row = place // stats.shape[2], place % stats.shape[2]
         first, end, place = row, x.shape[form.positions], row
         there = True
         if form.ranges:
