@@ -135,7 +135,7 @@ def test_lists_of_long_rows_continue() -> None:
         assert found[: 2 + len(seen)].tolist() == [len(seen), 0, *entries]
 
 
-def test_gradients_have_lists_of_so_many_blocks() -> None:
+def test_gradients_refuse_more_blocks_than_an_entry_has_bits_for() -> None:
     q, k = (imagined((1, 1, positions, 64), np.float16) for positions in (1 << 10, (1 << 22) + 1))
     with pytest.raises(
         numpipe.SpecError, match=r"up to 2097152 queries and 4194304 keys, got 1024"
