@@ -215,6 +215,15 @@ def test_a_derivative_is_that_of_small_differences(of: Any, head: int) -> None:
     np.testing.assert_allclose(found + 0 * x, (ahead - behind) / 2e-6, rtol=1e-4, atol=1e-6)
 
 
+@numpipe.function
+def rounded(score, batch, head, query, key):
+    return 0.5 * score.astype(np.float16).astype(np.float32)
+
+
+def test_the_derivative_of_a_converted_score_is_converted() -> None:
+    assert derivative(rounded)(np.ones((6, 5), np.float32), 0, 0, 0, 0) == 0.5
+
+
 @pytest.mark.parametrize(
     ("of", "operation"), [(unknown, r"np.arctan\(score\)"), (peak, r"score.max\(1\)")]
 )
