@@ -19,7 +19,7 @@ FOLDER = pages.ROOT / "docs" / "gallery"
 SOURCES = pages.ROOT / "examples" / "gallery"
 NAMES = sorted(path.stem for path in SOURCES.glob("*.py"))
 _FIGURE = re.compile(
-    r"(?<=^## On a GPU\n\n)On an? H[12]00: .*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL
+    r"(?<=^## On a GPU\n\n)On an H[12]00: .*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL
 )
 
 
@@ -57,7 +57,10 @@ def written(name: str) -> str:
     """Return the page with the newest figure."""
     file, rows = results()
     text = page(name).read_text(encoding="utf8")
-    return _FIGURE.sub(lambda _: figure(file, rows[name]), text, count=1)
+    text, count = _FIGURE.subn(lambda _: figure(file, rows[name]), text, count=1)
+    if name in rows and not count:
+        raise ValueError(f"{page(name)}: expected 'On an H200: …' first under 'On a GPU'")
+    return text
 
 
 def stale() -> list[str]:

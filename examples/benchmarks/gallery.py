@@ -375,7 +375,7 @@ def paged_decode() -> Case:
     )
 
 
-# ---- memory in other orders, and others
+# ---- other kernels
 def transpose() -> Case:
     import torch
 
@@ -483,28 +483,31 @@ def convolved(x: Any, weight: Any, y: Any) -> None:
     """Let cuDNN compute a convolution with a padding of 1, by its fastest algorithm."""
     import torch
 
-    one, every = (1, 1), True
-    torch.ops.aten.cudnn_convolution.out(x, weight, one, one, one, 1, every, False, False, out=y)
+    one = (1, 1)
+    # padding, stride, dilation, groups, benchmark, deterministic, allow_tf32
+    torch.ops.aten.cudnn_convolution.out(x, weight, one, one, one, 1, True, False, False, out=y)
 
 
 CASES: dict[str, Callable[[], Case]] = {
-    "softmax": softmax,
-    "layer_norm": layer_norm,
-    "layer_norm_backward": layer_norm_backward,
-    "dropout": dropout,
-    "matmul": matmul,
-    "grouped_product": grouped_product,
-    "block_scaled": block_scaled,
-    "w4a16": w4a16,
-    "attention": attention,
-    "attention_backward": attention_backward,
-    "paged_decode": paged_decode,
-    # memory in other orders, and others
-    "transpose": transpose,
-    "top_k": top_k,
-    "scan": scan,
-    "stencil": stencil,
-    "convolution": convolution,
+    case.__name__: case
+    for case in (
+        softmax,
+        layer_norm,
+        layer_norm_backward,
+        dropout,
+        matmul,
+        grouped_product,
+        block_scaled,
+        w4a16,
+        attention,
+        attention_backward,
+        paged_decode,
+        transpose,
+        top_k,
+        scan,
+        stencil,
+        convolution,
+    )
 }
 
 

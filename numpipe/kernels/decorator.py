@@ -170,7 +170,9 @@ def kernel(
                 names_of(name, "without", without),
                 workspace,
                 semaphores,
-                static_dims if isinstance(static_dims, Mapping) else as_tuple(static_dims),
+                {array: as_tuple(dims) for array, dims in static_dims.items()}
+                if isinstance(static_dims, Mapping)
+                else as_tuple(static_dims),
             ),
         )
 

@@ -56,7 +56,7 @@ NOTHING, PART, ALL = 0, 1, 2
 CHUNK = 1024
 """flags that `attention_mask_lists` reads at once"""
 MOST = 1 << 15
-"""blocks, and lists, whose numbers `attention_mask_lists` has bits for if it counts"""
+"""most lists, and most blocks of a list, for `counts`: an entry has 15 bits for each number"""
 
 
 @functools.cache
@@ -167,8 +167,9 @@ def attention_mask_lists(flags, lists, *, counts: Static):
 
 @function
 def places(sizes, rows):
-    """Return the places of 64 rows of this CTA, of `rows` in all, if those with the largest sizes
-    come first; -1 outside. ``sizes(index)`` returns numbers from 0 on."""
+    """Return the places of this CTA's 64 rows, of `rows` in all, when the rows are sorted by size,
+    the largest first; -1 from row `rows` on. ``sizes(index)`` returns sizes, which are at least
+    0."""
 
     def order(first):
         return sizes(ds(first, 64)) * rows - (iota(64) + first)

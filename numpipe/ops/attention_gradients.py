@@ -66,9 +66,9 @@ BLOCK = 128
 
 
 @functools.cache
-def over_queries(form: Form, rows: int, part: int) -> tuple[Function, dict[str, Any]]:
-    """Return (at, options) of kernels whose CTAs have `rows` queries of a head each, as `part`
-    parts.
+def over_queries(form: Form, rows: int, parts: int) -> tuple[Function, dict[str, Any]]:
+    """Return (at, options) of kernels whose CTAs have `rows` queries of a head each, in
+    `parts` parts.
 
     ``at(x, stats, table, count)`` returns, for an array x of the shape of q: whether the CTA has
     queries, their batch and head, the first of them, the end of their sequence, the place of the
@@ -79,7 +79,8 @@ def over_queries(form: Form, rows: int, part: int) -> tuple[Function, dict[str, 
     def at(x, stats, table, count):
         # the last heads first: the kernel after this one finds what was stored or read last in L2
         number = num_programs(0) - 1 - program_id(0)
-        head, row = number // part * rows // stats.shape[2], number // part * rows % stats.shape[2]
+        place = number // parts * rows
+        head, row = place // stats.shape[2], place % stats.shape[2]
         first, end, place = row, x.shape[form.positions], row
         there = True
         if form.ranges:
@@ -94,11 +95,11 @@ def over_queries(form: Form, rows: int, part: int) -> tuple[Function, dict[str, 
             first,
             end,
             place,
-            number % part,
+            number % parts,
         )
 
     return at, {
-        "grid": lambda stats: math.prod(stats.shape) // rows * part,
+        "grid": lambda stats: math.prod(stats.shape) // rows * parts,
         "warp_specialized": False,
         "compiler_params": CompilerParams(ctas_per_sm=8, approx_math=True),
     }
@@ -146,8 +147,8 @@ def prepare(form: Form, *absent: str) -> Kernel:
 
 @functools.cache
 def stored(form: Form) -> Function:
-    """Return the kernel function that stores 64 rows of a head, from `row` and `column`, but none
-    from row `end` on."""
+    """Return the kernel function that stores a tile of 64 rows in head h of batch b, at `row` and
+    `column`, without the rows from `end` on."""
     place = form.place
 
     @function

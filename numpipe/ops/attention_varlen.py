@@ -1,9 +1,9 @@
 """``attention_varlen(q, k, v, cu_seqlens_q, cu_seqlens_k)``: attention for sequences of different
 lengths, one after another in the same arrays, in one launch.
 
-`plan` makes a list of tiles on the GPU, from the lengths there: for each block of queries of each
-sequence, which queries and keys it has, the tiles with the most steps first. The kernel of
-`ops.attention` takes its tiles from this list.
+`plan` lists the tiles on the GPU, from the lengths there: for each block of queries of each
+sequence, which queries and keys it has. `attention_tiles_in_order` sorts the list, and the kernel
+of `ops.attention` takes its tiles from it, those with the most keys first.
 """
 
 # tiles in kernels have no types
@@ -53,12 +53,12 @@ LANES = 128
 def plan(
     rows: int, causal: bool, from_end: bool, of_keys: bool = False, debug: bool = False
 ) -> Kernel:
-    """Return the kernel of the list of tiles of `rows` queries.
+    """Return the kernel that lists the tiles of `rows` queries of all sequences, one in each lane.
 
     A row of the list is (first query in the array, end of the queries there, first key there,
-    number of keys, number of keys that the first query sees, number of the sequence, number of 64
-    keys that the tile sees). Each lane has one tile. Lengths that decrease or overrun are 0 or end
-    with the array; with `debug`, an assertion fails.
+    number of keys, number of keys that the first query sees, number of the sequence, number of
+    blocks of 64 keys that the tile sees). After the last tile, only the last number is set, to 0.
+    Lengths that decrease or overrun are 0 or end with the array; with `debug`, an assertion fails.
 
     of_keys  exchange queries and keys: the tiles are of keys, and the fifth number is the first
              query that sees the first key

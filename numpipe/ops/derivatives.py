@@ -84,7 +84,8 @@ class _Derivative:
         while before != self.active:  # a loop may use what is assigned further down
             before = set(self.active)
             body = self.block(node.body)
-        body = ast.parse(f"{self.score}_derivative = 1.0").body + body
+        # with `astype`, as the score has
+        body = ast.parse(f"{self.score}_derivative = np_.float32(1.0)").body + body
         node = ast.FunctionDef(f"derivative_of_{node.name}", node.args, body, [])
         text = ast.unparse(ast.fix_missing_locations(node)) + "\n"
         what = f"{node.name}, {self.function.__code__.co_filename}:{self.first}"

@@ -123,7 +123,7 @@ def simulate(
                    for that.
     cluster        CTAs along x, y, z that run at the same time; `grid` is a multiple
     handover       CTAs wait for others with a smaller index (`gmem`): they run in the order of
-                   their indices, also with a seed, as they do if the first one has a flag
+                   their indices, also with a seed. So do kernels whose first CTA uses a flag
     ended          called when all CTAs have ended, with the record of their accesses to global
                    memory
     arrays         the arrays passed to the kernel, which an exploration identifies by their

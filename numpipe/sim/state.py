@@ -383,7 +383,7 @@ class Warpgroup(Warps):
         except GreenletExit:  # the run has failed
             # a cycle later: a wait of no cycles would not be shown in a timeline
             now = max(w.time for w in self.sm.warpgroups) + 1
-            self.record(start, max(now, start), reason.kind, **details, unfinished=True)
+            self.record(start, now, reason.kind, **details, unfinished=True)
             raise
         if self.time > start:
             self.record(start, self.time, reason.kind, **details)

@@ -37,7 +37,7 @@ class Bar:
 class Row:
     """Bars, with bands of tiles and regions above them, the outermost first.
 
-    ended  when the warpgroup ended, or the last event that is known of it if the run failed
+    ended  when the warpgroup ended, or its last event did if the trace does not contain that
     """
 
     name: str

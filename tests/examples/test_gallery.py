@@ -1,11 +1,12 @@
-"""examples/gallery: each kernel is short, gives the right numbers, and has a page and a
-benchmark."""
+"""examples/gallery: each kernel is short, gives the right numbers, and has a page with its newest
+figure."""
 
 from __future__ import annotations
 
 import importlib
 import io
 import tokenize
+from pathlib import Path
 
 import make_gallery
 import numpy as np
@@ -37,3 +38,16 @@ def listed(found: object) -> tuple:
 
 def test_pages_show_the_newest_figures() -> None:
     assert not make_gallery.stale(), "python docs/make_gallery.py"
+
+
+def test_another_figure_and_a_page_without_one_are_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = make_gallery.page("softmax").read_text(encoding="utf8")
+    monkeypatch.setattr(make_gallery, "FOLDER", tmp_path)
+    monkeypatch.setattr(make_gallery, "NAMES", ["softmax"])
+    make_gallery.page("softmax").write_text(text.replace("TB/s", "TFLOPS"), encoding="utf8")
+    assert make_gallery.stale() == ["softmax"]
+    make_gallery.page("softmax").write_text(text.replace("On an", "With an"), encoding="utf8")
+    with pytest.raises(ValueError, match="expected 'On an H200"):
+        make_gallery.stale()

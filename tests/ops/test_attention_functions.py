@@ -135,7 +135,7 @@ def test_lists_of_long_rows_continue() -> None:
         assert found[: 2 + len(seen)].tolist() == [len(seen), 0, *entries]
 
 
-def test_gradients_have_lists_of_so_many_blocks() -> None:
+def test_gradients_refuse_more_blocks_than_an_entry_has_bits_for() -> None:
     q, k = (imagined((1, 1, positions, 64), np.float16) for positions in (1 << 10, (1 << 22) + 1))
     with pytest.raises(
         numpipe.SpecError, match=r"up to 2097152 queries and 4194304 keys, got 1024"
@@ -213,6 +213,15 @@ def test_a_derivative_is_that_of_small_differences(of: Any, head: int) -> None:
     ahead, behind = (of.function(x + step, *places, *arrays) for step in (1e-6, -1e-6))
     found = derivative(of)(x, *places, *arrays)
     np.testing.assert_allclose(found + 0 * x, (ahead - behind) / 2e-6, rtol=1e-4, atol=1e-6)
+
+
+@numpipe.function
+def rounded(score, batch, head, query, key):
+    return 0.5 * score.astype(np.float16).astype(np.float32)
+
+
+def test_the_derivative_of_a_converted_score_is_converted() -> None:
+    assert derivative(rounded)(np.ones((6, 5), np.float32), 0, 0, 0, 0) == 0.5
 
 
 @pytest.mark.parametrize(

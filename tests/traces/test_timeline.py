@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SMEM, Barrier, BlockSpec, SpecError, Trace, ds, timeline
+from numpipe import BlockSpec, SpecError, Trace, ds, timeline
 from numpipe import __main__ as command
 from numpipe.traces.events import Event
 from numpipe.traces.looks import LOOKS, PRODUCTS, look
@@ -55,7 +55,7 @@ def words(file: Path) -> list[str]:
 def test_a_wait_at_a_barrier_outside_of_pipelines_has_no_step() -> None:
     @numpipe.kernel(warp_specialized=False)
     def copied(x: Any, y: Any) -> None:
-        tile, landed = numpipe.scratch((SMEM((64, 64), np.float32), Barrier()))
+        tile, landed = numpipe.scratch((numpipe.SMEM((64, 64), x.dtype), numpipe.Barrier()))
         numpipe.copy_gmem_to_smem(x.at[ds(0, 64), ds(0, 64)], tile, landed)
         numpipe.barrier_wait(landed)
         y[ds(0, 64), ds(0, 64)] = tile[...]

@@ -4,7 +4,7 @@ part of the public language.
 ::
 
     await_turn(turns.at[i], n, allowed)  # n CTAs have passed turn i on
-    numpipe.atomic_add(total.at[ds(i * 64, 64), ds(0, 64)], tile)
+    numpipe.atomic_add(total.at[ds(i * 128, 128), ds(0, 32)], to_register_order(tile))
     pass_turn(turns.at[i], n, added)
 
 A turn is an int32 in global memory that an earlier kernel set to 0, and that counts how often it
@@ -53,8 +53,8 @@ def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
 
     All later accesses of this warpgroup come after the wait. The additions between it and
     `pass_turn` are in the order of the turns: their sum has the same bits in each run. On the
-    simulated SM it raises PipelineDeadlock if the turn never comes, and any addition of a CTA that
-    is not ordered after the previous one is a race.
+    simulated SM it raises PipelineDeadlock if the turn never comes, and PipelineRace if a CTA adds
+    before it has seen the previous turn. Additions by TMA are not in turn.
     """
     only_if(np_, "assists", allow, turn, n, allowed)
     barrier_wait(allowed)

@@ -222,7 +222,7 @@ def test_pairs_of_elements_are_moved_at_once_if_all_rows_start_at_even_places() 
     assert re.search(r"LDG\.E R", sass) and re.search(r"STG\.E desc", sass)
 
 
-@pytest.mark.parametrize("dims", [(0, -1), 1, {"x": (2,)}])
+@pytest.mark.parametrize("dims", [(0, -1), 1, {"x": (2,)}, {"x": 2}])
 def test_constant_sizes_are_counted_from_the_last_dimension(dims: Any) -> None:
     with pytest.raises(SpecError, match=r"static_dims must be negative ints, .* fix: static_dims="):
         numpipe.kernel(unless_apart.function, static_dims=dims)
