@@ -53,20 +53,14 @@ class Operand:
         ]
 
 
-def serialized(plan: Plan) -> bool:
-    """Return whether ptxas serializes the products of a plan (C7515), which are right
-    nevertheless."""
-    return plan.steps == "unequal" and plan.ready and plan.consumed and plan.delay > 1
-
-
 def may_be_serialized(plan: Plan) -> bool:
-    """Return whether ptxas may do so.
+    """Return whether ptxas may serialize the products of a plan (C7515), which are right
+    nevertheless.
 
     If the compiler knows the number of steps of each link of a chain, ptxas may take the zeros of
     the next link's accumulator for writes to registers of products in flight.
     """
-    known = plan.static and plan.chain > 1
-    return serialized(plan) or (known and plan.carry != "none" and plan.delay > 0)
+    return plan.static and plan.chain > 1 and plan.carry != "none" and plan.delay > 0
 
 
 class Writer:

@@ -17,9 +17,7 @@ from numpipe import ArrayType, BlockSpec, SerializedWgmma, SpecError, ds
 from numpipe.arch.targets import HOPPER
 from numpipe.compile.check import advisories, register_budget
 from numpipe.compile.check.register_budget import LiveTile, Products
-from tests.fuzz.pipeline_sources import serialized
 from tests.kernels.compilers import compiles
-from tests.kernels.pipeline_arrays import ARRAYS, array, inputs, load
 
 F16, F32 = ArrayType((64, 512), np.float16), ArrayType((256, 160), np.float32)
 LOSS = (
@@ -207,26 +205,6 @@ def test_accumulators_that_may_be_read_in_flight_are_named_with_the_statement_th
     with pytest.raises(SerializedWgmma, match="accumulator-read") as caught:
         numpipe.kernel(num_compute_wgs=1)(fixed).compiled(F16, F32)
     assert "this wait" not in str(caught.value)
-
-
-@compiles
-@pytest.mark.soak
-def test_accumulators_that_are_written_in_flight() -> None:
-    """Warpgroups have unequal step counts and explicit barriers; results are right, and the option
-    accepts it."""
-    plan, args = next(
-        (plan, args)
-        for number in range(ARRAYS)
-        for plan in array(number)
-        if serialized(plan)
-        for args in [inputs(plan, plan.grids()[-1])]
-        if any("(C7515)" in note for note in load(plan).inspect("gate", *args))
-    )
-    kernel = numpipe.kernel(
-        num_compute_wgs=plan.wgs, wg_axis="wg", warp_specialized=plan.builder != "single"
-    )(load(plan).function)
-    with pytest.raises(SerializedWgmma, match=r"accumulator-redefined \(C7515\)"):
-        kernel.compiled(*args)
 
 
 def tiles_of_steps(delay: int, known: bool) -> Any:

@@ -18,7 +18,7 @@ import pytest
 from numpipe import SimulationError
 from numpipe.compile.check import gate
 from tests.fuzz.pipeline_plans import FACTORS, RULES, Plan, allowed
-from tests.fuzz.pipeline_sources import serialized, source
+from tests.fuzz.pipeline_sources import source
 from tests.kernels.compilers import compiles as needs_compiler
 from tests.kernels.covering import Rule, all_pairs, covering_array, examples, pairs, possible
 from tests.kernels.pipeline_arrays import ARRAYS, array, check, differs, inputs, load, told
@@ -120,8 +120,6 @@ def compiles(plan: Plan) -> None:
         found = gate.findings(load(plan).compiled(*inputs(plan, grid)))
         if plan.static and not math.prod(grid):  # of a loop that never runs little is left
             found = tuple(line for line in found if not line.startswith("no "))
-        if serialized(plan):
-            found = tuple(line for line in found if "(C7515)" not in line)
         assert found == ()
     except Exception as error:
         raise AssertionError(told(plan)) from error
