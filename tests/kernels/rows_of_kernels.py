@@ -55,9 +55,14 @@ def scaled(x, scale, y, *, row: numpipe.Static):
         value, block = row.load(k, x)
 
         def number(j):
-            return np.where(value(j) == 0.0, row.column(j).astype(np.float32), value(j))
+            tile = value(j)
+            return np.where(tile == 0.0, row.column(j).astype(np.float32), tile)
 
-        total, top = row.sum(lambda j: number(j) * number(j)), row.max(number)
+        def square(j):
+            tile = number(j)
+            return tile * tile
+
+        total, top = row.sum(square), row.max(number)
         by = row.get(k, scale)
         row.store(block, y, lambda j: (number(j) / (1.0 + total) - top) * by)
 
