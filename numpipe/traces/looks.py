@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from ..plan.protocol import COMPUTING
 
-# Okabe and Ito's colors, and a paler sky blue that differs from orange in grayscale; (face, hatch, colour of text on it)
+# Okabe and Ito's colors, and a paler blue that differs from orange in grayscale: (face, hatch,
+# color of text on it)
 LOOKS = {
     COMPUTING: ("#0072b2", "", "white"),
     "load": ("#a0e2ff", "", "black"),
