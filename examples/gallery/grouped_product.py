@@ -21,7 +21,7 @@ TM, TN, TK = 128, 256, 64
 )
 def grouped_product(tokens, weights, ends, y):
     """y[i] = weights[e] @ tokens[i] for each row i of expert e. Tokens are sorted by expert:
-    those of expert e end before row ends[e]."""
+    the tokens of expert e end before row ends[e]."""
     wg = numpipe.axis_index("wg")
     n_tiles = cdiv(weights.shape[1], TN)
     # The tiles of all experts are numbered one after the other, and a CTA computes the tiles

@@ -241,7 +241,8 @@ def visible_blocks(
     if by_keys and max(shape[2:]) > MOST:
         raise SpecError(
             f"attention: gradients with a mask take up to {MOST * rows} queries and "
-            f"{MOST * columns} keys, got {queries} and {keys}"
+            f"{MOST * columns} keys, got {queries} and {keys}; fix: use shorter sequences, or "
+            "causal=True if the mask is causal"
         )
     flags = allocated(q, shape, place, np.int32)
     made = classify(mask, form.arrays[1], rows, columns, by_keys)

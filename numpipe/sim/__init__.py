@@ -231,7 +231,8 @@ def simulate(
                     )
             _run(group)
             progress.end()
-            # the first cluster is the same in any order
+            # whether the first cluster, which comes first in any order, used a flag decides the
+            # order of the others
             if number == 0 and (handover or gmem.flags):
                 at_once.sort(key=lambda parts: parts[0][1][0][::-1])
         left_set(gmem.flags.values())
