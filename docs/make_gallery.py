@@ -19,7 +19,7 @@ FOLDER = pages.ROOT / "docs" / "gallery"
 SOURCES = pages.ROOT / "examples" / "gallery"
 NAMES = sorted(path.stem for path in SOURCES.glob("*.py"))
 _FIGURE = re.compile(
-    r"(?<=^## On a GPU\n\n)On an H[12]00: .*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL
+    r"(?<=^## On a GPU\n\n)On (?:an|two) H[12]00s?: .*?\n(?=\n|\Z)", re.MULTILINE | re.DOTALL
 )
 
 
@@ -38,11 +38,12 @@ def _order(path: Path) -> tuple[str, int]:
 def figure(file: str, row: dict[str, Any]) -> str:
     """Return the line of a page about a row of results."""
     device = "H200" if "h200" in file else "H100"
+    on = f"two {device}s" if row["case"].get("gpus") == 2 else f"an {device}"
     of = "the op" if row["reference"] == "op" else row["reference"]
     micros = 1e6 * row["work"] / row["rate"]
     rate = row["rate"]
     text = (
-        f"On an {device}: {micros:,.0f} µs for {row['case']['what']}, "
+        f"On {on}: {micros:,.0f} µs for {row['case']['what']}, "
         f"{rate:,.{0 if rate > 100 else 2}f} {row['case']['unit']}, {row['ratio']['median']:.2f} "
         f"times the speed of {of} ([results](../results/{file}))."
     )

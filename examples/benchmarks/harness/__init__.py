@@ -27,7 +27,7 @@ from .scripts import (
 )
 from .spreads import distinct, spread
 from .sweeps import Contest, SweepPlan, sweep, sweep_or_read
-from .workers import PROCESS, main
+from .workers import PROCESS, cards, main
 
 __all__ = [
     "PROCESS",
@@ -36,6 +36,7 @@ __all__ = [
     "InPlace",
     "SweepPlan",
     "answer",
+    "cards",
     "changes",
     "check_repeats",
     "check_written",
