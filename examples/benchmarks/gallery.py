@@ -31,7 +31,7 @@ from harness.scripts import compare_options
 
 OURS = "gallery"
 PAIR = "all_gather_matmul"
-"""the kernel of two GPUs"""
+"""the kernel that runs on two GPUs"""
 DEVICES = ("cuda:0", "cuda:1")
 
 
@@ -508,10 +508,11 @@ def all_gather_matmul(size: int = 8192) -> Case:
     half, mesh = size // 2, numpipe.Mesh.local([0, 1])
 
     def inputs() -> tuple[Any, ...]:
-        rows = [torch.empty(2, half, size, device=gpu, dtype=torch.bfloat16) for gpu in DEVICES]
-        for me, gpu in enumerate(DEVICES):
-            rows[me][me] = normal(half, size, device=gpu)
-        return *rows, *(normal(half, size, device=gpu) for gpu in DEVICES)
+        # all drawn on one GPU: the generators of both have the same seed
+        own = [normal(half, size, device=DEVICES[0]) for _ in range(4)]
+        rows = [torch.empty(2, half, size, device=gpu, dtype=own[0].dtype) for gpu in DEVICES]
+        rows[0][0], rows[1][1] = own[:2]
+        return *rows, own[2], own[3].to(DEVICES[1])
 
     def outs(x: Any, y: Any, *_: Any) -> tuple[Any, ...]:
         c = (torch.empty(size, half, device=gpu, dtype=x.dtype) for gpu in DEVICES)

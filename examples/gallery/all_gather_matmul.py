@@ -24,8 +24,9 @@ def multiply(rows, b, c, arrived, *, senders: numpipe.Static = 16):
     mine = ds(wg * 64, 64)
 
     # some CTAs begin by sending bands of rows
-    if numpipe.program_id(0) < senders:
-        for band in range(numpipe.program_id(0), m_tiles, senders):
+    stride = min(senders, numpipe.num_programs(0))
+    if numpipe.program_id(0) < stride:
+        for band in range(numpipe.program_id(0), m_tiles, stride):
             send = numpipe.pipeline(
                 grid=(steps,),
                 max_concurrent_steps=2,
