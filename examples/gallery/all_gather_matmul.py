@@ -24,9 +24,8 @@ def multiply(rows, b, c, arrived, *, senders: numpipe.Static = 16):
     mine = ds(wg * 64, 64)
 
     # some CTAs begin by sending bands of rows
-    stride = min(senders, numpipe.num_programs(0))
-    if numpipe.program_id(0) < stride:
-        for band in range(numpipe.program_id(0), m_tiles, stride):
+    if numpipe.program_id(0) < senders:
+        for band in range(numpipe.program_id(0), m_tiles, min(senders, numpipe.num_programs(0))):
             send = numpipe.pipeline(
                 grid=(steps,),
                 max_concurrent_steps=2,
