@@ -83,6 +83,25 @@ def test_rows_that_do_not_arrive_are_noticed(
         measured()
 
 
+@pytest.mark.parametrize("gpus", [1, 2])
+def test_the_product_on_two_gpus_is_left_out_on_one(
+    program: Any, monkeypatch: pytest.MonkeyPatch, capsys: Any, gpus: int
+) -> None:
+    kernels: list[str] = []
+
+    def main(benchmark: str, cases: list[dict[str, str]], *_: Any, **__: Any) -> int:
+        kernels.extend(case["kernel"] for case in cases)
+        return 0
+
+    monkeypatch.setattr(sys, "argv", ["gallery.py", "--of", f"softmax,{program.PAIR}"])
+    monkeypatch.setattr(bench, "require_gpu", lambda: None)
+    monkeypatch.setattr(program.harness, "cards", lambda: ["GPU"] * gpus)
+    monkeypatch.setattr(program.harness, "main", main)
+    assert program.main() == 0
+    assert kernels == ["softmax", program.PAIR][:gpus]
+    assert (f"{program.PAIR} is left out" in capsys.readouterr().out) == (gpus == 1)
+
+
 def test_the_figure_of_two_gpus_replaces_the_one_before() -> None:
     file, case = "gallery_h200_2026-11-29_1.json.gz", {"what": "matrices", "unit": "TFLOPS"}
     row = {"reference": "op", "work": 1.0, "rate": 800.0, "ratio": {"median": 0.99}, "case": case}
