@@ -71,7 +71,7 @@ class ShardedOp(Op[P]):
         if out is None:
             results = {name: shards.made(like, kind) for name, kind in wanted.items()}
         else:
-            results = shards.outputs(out, wanted, on_first)
+            results = shards.outputs(out, wanted, infos)
         if any(math.prod(kind.shape) for kind in wanted.values()):
             absent = dict.fromkeys([*self.operands, *self.results])
             by_name(self.launch, absent | infos | results | values | {"shards": shards})
@@ -149,11 +149,16 @@ class Shards:
         self._infos.append(infos)
 
     def outputs(
-        self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, ArrayInfo]
+        self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, list[ArrayInfo]]
     ) -> dict[str, list[ArrayInfo]]:
         """Describe the arrays passed as out= of an op with one result. Raises SpecError if they do
-        not match it."""
-        each = [self.declared.outputs(part, wanted, operands) for part in self.parts("out", out)]
+        not match it, or are not where the operands of their GPU are."""
+        each = [
+            self.declared.outputs(
+                part, wanted, {name: infos[gpu] for name, infos in operands.items()}
+            )
+            for gpu, part in enumerate(self.parts("out", out))
+        ]
         results = {name: [of_gpu[name] for of_gpu in each] for name in wanted}
         for infos in results.values():
             self._check_alike("out", infos)

@@ -129,6 +129,8 @@ def test_a_process_with_both_gpus_multiplies(dtype: Any, by_columns: bool) -> No
     )
     left, right = on_gpus(a), [each.mT if by_columns else each for each in on_gpus(b)]
     got = [numpipe.ops.all_gather_matmul(left, right, mesh=mesh) for _ in range(20)]
+    got.append([torch.full_like(each, torch.nan) for each in got[0]])
+    numpipe.ops.all_gather_matmul(left, right, mesh=mesh, out=got[-1])
     mesh.check()
     check("all_gather_matmul", got[0], wanted, 5e-3)
     assert all(

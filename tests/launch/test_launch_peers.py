@@ -16,8 +16,10 @@ import pytest
 import numpipe
 from numpipe import LaunchError, PipelineDeadlock, SpecError, TargetError, ds, launch
 from numpipe.launch import DeviceArray, controls
+from numpipe.ops.sharded_calls import sharded_op
 from numpipe.plan import control_block
 from numpipe.plan.copy_plans import MapRequest
+from numpipe.plan.specs import ArrayType
 from tests.kernels.launch_fakes import FakeDriver
 from tests.kernels.launch_kernels import compiled_as, image
 from tests.kernels.threads import in_threads
@@ -95,6 +97,25 @@ def test_each_gpu_gets_its_rank_and_the_maps_and_addresses_of_all(fake: FakeDriv
                 y[other].ptr,
                 ready[other],
             )
+
+
+def test_outputs_of_an_op_are_on_the_gpu_of_their_operands(fake: FakeDriver) -> None:
+    mesh, found = numpipe.Mesh.local(), []
+
+    @sharded_op(
+        operands={"x": "m n"},
+        results={"y": lambda x: ArrayType(x.shape, x.dtype)},
+        types=("float32",),
+        launch=lambda y: found.append([each.device for each in y]),
+    )
+    def moved(x: Any, *, out: Any = None, mesh: Any = None, stream: Any = None) -> Any:
+        """Return x."""
+
+    x, y = arrays(mesh)
+    moved(x, mesh=mesh, out=y)
+    assert found == [[0, 1]]
+    with pytest.raises(SpecError, match="on GPU 1, but argument 'x' is on GPU 0"):
+        moved(x, mesh=mesh, out=y[::-1])
 
 
 def test_each_gpu_clears_go_and_semaphores_and_then_launches(fake: FakeDriver) -> None:
