@@ -46,6 +46,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import numpy as np
 
+from ..diagnostics.argument_checks import ANY, Rule, require
 from ..diagnostics.errors import SpecError
 from .inert import Inert
 from .instrumentation import INSTRUMENTATION, Instrumentation
@@ -360,10 +361,12 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
         raise _run_time(operation, parameter, ty) from None
 
 
-def constant(operation: str, parameter: str, value: Any) -> Any:
+def constant(operation: str, parameter: str, value: Any, rule: Rule = ANY) -> Any:
     """Return a compile-time constant, given as a value or as its Numba type. Raises SpecError for a
-    run-time value."""
-    return known(value, operation, parameter)
+    run-time value, and for one that breaks the rule."""
+    found = known(value, operation, parameter)
+    require(operation, {parameter: found}, **{parameter: rule})
+    return found
 
 
 @functools.singledispatch

@@ -14,6 +14,7 @@ from ..diagnostics.argument_checks import (
     FLAG,
     FUNCTION,
     NONE,
+    Rule,
     a,
     as_tuple,
     is_int,
@@ -154,19 +155,12 @@ class Options:
     def check(self, kernel: str, parameters: int) -> None:
         """Raise SpecError for options that are invalid for every call."""
         self.split.check(kernel)
-        if not isinstance(self.compiler_params, CompilerParams):
-            raise SpecError(
-                f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got "
-                f"{self.compiler_params!r}"
-            )
-        if self.out_type is not None and not callable(self.out_type):
-            raise SpecError(
-                f"kernel {kernel}: out_type must be a function of the arguments that returns an "
-                f"ArrayType, got {self.out_type!r}: write out_type=lambda …: {self.out_type!r}"
-            )
+        typing = "a function of the arguments that returns an ArrayType, lambda …: ArrayType(…)"
         require(
             f"kernel {kernel}",
             vars(self),
+            compiler_params=a(CompilerParams, text="numpipe.CompilerParams(…)"),
+            out_type=Rule((typing,), callable) | NONE,
             target=NONE | word(*TARGET_NAMES),
             schedule=word(*SCHEDULES),
             warp_specialized=FLAG,

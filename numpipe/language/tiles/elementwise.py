@@ -41,6 +41,7 @@ from ...core import arith
 from ...core.inert import NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op
+from ...diagnostics.argument_checks import is_int
 from ...diagnostics.errors import SimulationError, SpecError
 from .conversions import moved
 from .layouts import Form, combined, laid
@@ -417,11 +418,7 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
     """Return the dimension that `axis` names. Raises SpecError for one that the tile does not
     have."""
     rank = len(form.shape)
-    if (
-        isinstance(axis, bool)
-        or not isinstance(axis, (int, np.integer))
-        or not -rank <= axis < rank
-    ):
+    if not is_int(axis) or not -rank <= axis < rank:
         raise SpecError(
             f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got "
             f"{axis!r}"
