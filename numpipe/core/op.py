@@ -46,7 +46,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import numpy as np
 
-from ..diagnostics.argument_checks import ANY, Rule, require
+from ..diagnostics.argument_checks import ANY, Rule, as_tuple, require
 from ..diagnostics.errors import SpecError
 from .inert import Inert
 from .instrumentation import INSTRUMENTATION, Instrumentation
@@ -97,9 +97,7 @@ class Op(Generic[P, R]):
         self.function, self.typer = function, typer
         self._types: dict[Instrumentation, Any] = {}
         self.context, self.site, self.method, self.products = context, site, method, products
-        BY_NUMPY.update(
-            (alias, self) for alias in (numpy if isinstance(numpy, tuple) else (numpy,))
-        )
+        BY_NUMPY.update(dict.fromkeys(as_tuple(numpy), self))
         if method:
             BY_METHOD[method] = self
         if context:
@@ -373,7 +371,7 @@ def constant(operation: str, parameter: str, value: Any, rule: Rule = ANY) -> An
 def known(value: Any, operation: str, parameter: str) -> Any:
     """Return a constant of the simulated SM, where run-time values are NumPy scalars; for Numba
     types this is `immediate`."""
-    for part in value if isinstance(value, tuple) else (value,):
+    for part in as_tuple(value):
         if isinstance(part, np.generic):
             raise _run_time(operation, parameter, part.dtype)
     return value

@@ -47,6 +47,7 @@ from .op_outputs import Arrays, Place, allocated, same
 __all__ = ["attention_varlen"]
 
 LANES = 128
+LARGEST = 2**31 - 1
 
 
 @functools.cache
@@ -95,13 +96,12 @@ def plan(
             hidden = np.minimum(keys, np.maximum(0, seen if of_keys else seen + (rows - 1)))
             size = keys - hidden if of_keys else hidden
         at = index(np.where(n < total, n, -1), "zero")
-        table[at, 0] = first + tile * rows
-        table[at, 1] = first + queries
-        table[at, 2] = first_key
-        table[at, 3] = keys
-        table[at, 4] = seen
-        table[at, 5] = number
-        table[index(n, "zero"), 6] = np.where(n < total, size + 63, 0) // 64
+        row = first + tile * rows, first + queries, first_key, keys, seen, number
+        for column in static_range(6):
+            table[at, column] = row[column]
+        # times the number of rows, as `places` sorts by it, it must be an int32
+        most = LARGEST // table.shape[0]
+        table[index(n, "zero"), 6] = np.minimum(np.where(n < total, size + 63, 0) // 64, most)
         if program_id(0) == 0:
             count[0] = total
 

@@ -42,7 +42,7 @@ def loss_type(logits: Any, labels: Any, reduction: str) -> ArrayType:
             "the classes in the last dimension"
         )
     shape = tuple(labels.shape) if reduction == "none" else ()
-    return ArrayType(shape, np.dtype(np.float32))
+    return ArrayType(shape, np.float32)
 
 
 def as_int32(labels: ArrayInfo) -> ArrayInfo:

@@ -49,7 +49,7 @@ def _loss(x: Any, weight: Any) -> ArrayType:
         raise SpecError(
             f"{NAME}: weight must have a row for each class, got shape {tuple(weight.shape)}"
         )
-    return ArrayType((), np.dtype(np.float32))
+    return ArrayType((), np.float32)
 
 
 def chunk(rows: int) -> int:

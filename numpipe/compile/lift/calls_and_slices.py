@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.op import Helper, Op, does
+from ...diagnostics.argument_checks import as_tuple
 from ...language.grid import partials, tile_loop
 from ...language.memory import copies
 from ...language.pipeline import body_form, operand_barriers, pipelines
@@ -82,7 +83,7 @@ class Calls(Loops):
             return NOT_MINE
         (argument,) = self.bind(function, node)
         known = self.value(argument)
-        axes = known if isinstance(known, tuple) else (known,)
+        axes = as_tuple(known)
         if not all(isinstance(name, str) for name in axes):
             self.error(
                 node,

@@ -31,6 +31,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import round_up
 from ...arch.dtypes import INT32
 from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
@@ -75,7 +76,7 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
         )
     size = constant("prefetched", "size", size, whole(1, MOST))
     unit = ALIGNED // arg.dtype.itemsize
-    kind = SMEM((-(-size // unit) * unit,), arg.dtype), Barrier()
+    kind = SMEM((round_up(size, unit),), arg.dtype), Barrier()
     scratch: Scratch = np_.unit.plan_scratch(site, kind, np_.unit.warp_specialized)
     np_.unit.rings_of[np_.role].add(f"{NAME} @ {site}")
     return scratch

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import round_up
 from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...arch.register_layouts import WARPS
 from ...core.op import constant, op
@@ -43,7 +44,7 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, Form, int]:
         )
     k = int(constant("top_k", "k", k, whole(1, min(MOST, form.shape[1]))))
     form = by_row(form)
-    found = replace(form, shape=(form.shape[0], -(-k // 8) * 8))
+    found = replace(form, shape=(form.shape[0], round_up(k, 8)))
     return form, found, replace(found, dtype=INT32), k
 
 
