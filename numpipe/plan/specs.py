@@ -63,6 +63,7 @@ class Element:
         require("Element", vars(self), size=whole(1, MAX_SIDE))
 
 
+MODE = word("zero", "clip") | NONE
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
 """The side of a block along one dimension of its array."""
@@ -234,9 +235,9 @@ class BlockSpec:
                 "the block"
             )
         index_map = Rule(("a function of the grid indices",), callable) | NONE
-        require("BlockSpec", vars(self), index_map=index_map, oob_fill=word("zeros", "nan"))
+        fills = word("zeros", "nan")
+        require("BlockSpec", vars(self), index_map=index_map, oob_fill=fills, mode=MODE)
         check_policy("BlockSpec", self.eviction_policy)
-        check_mode("BlockSpec", self.mode)
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
@@ -261,11 +262,6 @@ class BlockSpec:
                 f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} "
                 f"dimensions, {left}; tiles have 1 or 2: {fix}"
             )
-
-
-def check_mode(what: str, mode: Any) -> None:
-    """Raise SpecError for an unknown `mode`."""
-    require(what, {"mode": mode}, mode=word("zero", "clip") | NONE)
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:

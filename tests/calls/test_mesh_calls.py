@@ -195,7 +195,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: plain(X[0], mesh=TWO),
         "this one has no semaphores: leave mesh= out, or define the kernel with",
     ),
-    "no Mesh": (lambda: shift(X, mesh=2), "mesh must be a numpipe.Mesh, got 2"),
+    "no Mesh": (
+        lambda: shift(X, mesh=2),
+        "mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got 2",
+    ),
     "one array": (
         lambda: shift(X[0], mesh=TWO),
         "'x' with Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "

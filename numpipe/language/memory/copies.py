@@ -127,12 +127,7 @@ def check_store(
     array = np_.unit.arrays[dst.ref.index]
     reduction = check_reduction(reduction, array.dtype)
     check_copied(STORE, np_.unit, dst, src)
-    np_.unit.check_output(
-        dst.ref.index,
-        STORE,
-        f"copy to {array.name}.at[…] by its own name, or in a function that is called by "
-        "name and gets it as an argument",
-    )
+    np_.unit.check_output(dst.ref.index, STORE)
     if not array.tma_store:
         raise SpecError(
             f"{STORE}: the rows of '{array.name}' are not a multiple of 16 B, but a TMA store "

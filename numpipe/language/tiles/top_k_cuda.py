@@ -74,12 +74,10 @@ def _top_k(np_: Any, tile: Any, k: Any) -> Any:
         column: builder.icmp_unsigned("==", number, builder.add(own, column or 0))
         for column in dict.fromkeys(column for _, column in where)
     }
-    ranked = [
-        builder.select(mine[c], best[r][0], old) for (r, c), old in zip(where, ranked, strict=True)
-    ]
-    indexed = [
-        builder.select(mine[c], best[r][1], old) for (r, c), old in zip(where, indexed, strict=True)
-    ]
+    ranked, indexed = (
+        [builder.select(mine[c], best[r][i], old) for (r, c), old in zip(where, olds, strict=True)]
+        for i, olds in enumerate((ranked, indexed))
+    )
     following = builder.add(number, 1)
     new = [
         following,
