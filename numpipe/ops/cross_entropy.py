@@ -18,8 +18,7 @@ from .copy_ways import Part
 from .cross_entropy_kernels import VECTOR, backward, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
-from .operands import move
-from .over_rows import MATRIX, ROWS, TYPES, flat, given, lacking, launch_over_rows
+from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
 from .tiled import reshaped
 
 __all__ = ["cross_entropy"]
@@ -77,17 +76,6 @@ def launch_rows(
     )
 
 
-def as_rows(info: ArrayInfo, place: Place) -> ArrayInfo:
-    """Return the elements of an array, with labels as int32, in one dimension."""
-    info = as_int32(info) if info.dtype.kind == "i" else info
-    view = flat(ROWS, info)
-    if view is None:
-        made = allocated(info, info.shape, place)
-        move(info, made, place)
-        view = flat(ROWS, made)
-    return view  # type: ignore[no-any-return]
-
-
 def launch_reduced(
     losses: ArrayInfo | None,
     labels: ArrayInfo,
@@ -98,18 +86,21 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
-    whole, options = reshaped(result, 1), {"ignored": ignore_index, "mean": mean, **place}
-    rows: dict[str, Any] = {
-        name: _row(as_rows(x, place))
-        for name, x in (("losses", losses), ("labels", labels))
-        if x is not None
-    }
-    parts = min(MOST_PARTS, cdiv(rows["labels"].shape[1], PART))
-    if parts > 1:
-        total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
-        reduced(*lacking(rows, "losses", "weights"))(**rows, total=total, count=count, **options)
-        rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
-    reduced(*lacking(rows, "losses", "labels", "weights"), "count")(**rows, total=whole, **options)
+    options = {"ignored": ignore_index, "mean": mean, **place}
+
+    def run(labels: ArrayInfo, losses: ArrayInfo | None = None, **_: Any) -> None:
+        inputs = given(ROWS, losses=losses, labels=labels)
+        rows: dict[str, Any] = {name: _row(x) for name, (_, x) in inputs.items()}
+        parts = min(MOST_PARTS, cdiv(labels.shape[0], PART))
+        if parts > 1:
+            total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
+            absent = lacking(rows, "losses", "weights")
+            reduced(*absent)(**rows, total=total, count=count, **options)
+            rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
+        absent = lacking(rows, "losses", "labels", "weights")
+        reduced(*absent, "count")(**rows, total=reshaped(result, 1), **options)
+
+    launch_over_rows(run, given(ROWS, losses=losses, labels=as_int32(labels)), {}, place)
 
 
 def _row(x: ArrayInfo) -> ArrayInfo:
