@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -122,14 +121,13 @@ def _launch(
     how = reduction == "mean", ignore_index, place
     if not none:
         losses = allocated(logits, shape, place, np.float32)
-    if math.prod(shape):
-        grad = None
-        if dlogits and reduction == "mean":
-            factor = allocated(logits, (), place, np.float32)
-            launch_reduced(None, labels, factor, *how)
-            grad = broadcast(factor, shape)
-        options = label_smoothing, ignore_index, debug, place
-        launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
+    grad = None
+    if dlogits and reduction == "mean":
+        factor = allocated(logits, (), place, np.float32)
+        launch_reduced(None, labels, factor, *how)
+        grad = broadcast(factor, shape)
+    options = label_smoothing, ignore_index, debug, place
+    launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
     if not none:
         launch_reduced(losses, labels, loss, *how)
 
