@@ -306,7 +306,7 @@ def test_the_semaphores_are_a_parameter_behind_the_arrays_and_as_many_as_there_c
     assert "semaphores= is for the last array parameter" in refused(
         lambda: numpipe.kernel(alone, grid=numpipe.persistent(), semaphores=1)
     )
-    assert "semaphores must return an int in 0…1048576, got -1" in refused(
+    assert "semaphores must be an int of 0…1048576, got -1" in refused(
         lambda: made(lambda x: -1)(X, Y, mesh=TWO)
     )
     assert "cannot be called 'mesh'" in refused(lambda: numpipe.kernel(with_mesh))
