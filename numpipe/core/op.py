@@ -46,7 +46,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import numpy as np
 
-from ..diagnostics.argument_checks import ANY, Rule, as_tuple, require
+from ..diagnostics.argument_checks import Rule, as_tuple, require
 from ..diagnostics.errors import SpecError
 from .inert import Inert
 from .instrumentation import INSTRUMENTATION, Instrumentation
@@ -359,11 +359,12 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
         raise _run_time(operation, parameter, ty) from None
 
 
-def constant(operation: str, parameter: str, value: Any, rule: Rule = ANY) -> Any:
+def constant(operation: str, parameter: str, value: Any, rule: Rule | None = None) -> Any:
     """Return a compile-time constant, given as a value or as its Numba type. Raises SpecError for a
     run-time value, and for one that breaks the rule."""
     found = known(value, operation, parameter)
-    require(operation, {parameter: found}, **{parameter: rule})
+    if rule is not None and not rule.holds(found):
+        require(operation, {parameter: found}, **{parameter: rule})  # raises
     return found
 
 

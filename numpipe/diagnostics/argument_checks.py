@@ -159,7 +159,6 @@ SERIES = Rule(
     ("a list or another iterable",),
     lambda value: isinstance(value, Iterable) and not isinstance(value, (str, bytes, np.ndarray)),
 )
-ANY = Rule((), lambda value: True)
 NONE = Rule(("None",), lambda value: value is None)
 FLAG = Rule(("True", "False"), lambda value: isinstance(value, bool))
 FRACTION = Rule(("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1)

@@ -41,6 +41,7 @@ SIDES = Rule(
     ("a tuple of positive compile-time ints",),
     lambda sides: isinstance(sides, tuple) and sides != () and each(whole(1)).holds(sides),
 )
+BARRIER = {"num_arrivals": whole(1, 1 << 16), "num_barriers": whole(1) | SIDES}
 MAX_BARRIERS = 32
 """Barriers of one `Barrier`, whose parities are the bits of an int32."""
 ARRIVALS_A_WARPGROUP = 4
@@ -140,8 +141,7 @@ class Barrier:
     num_barriers: int | Ints = 1
 
     def __post_init__(self) -> None:
-        rules = {"num_arrivals": whole(1, 1 << 16), "num_barriers": whole(1) | SIDES}
-        require("Barrier", vars(self), **rules)
+        require("Barrier", vars(self), **BARRIER)
         if self.count > MAX_BARRIERS:
             raise SpecError(
                 f"Barrier: num_barriers={self.num_barriers} is {self.count} barriers, and the "

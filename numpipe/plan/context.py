@@ -227,6 +227,9 @@ def axis_size(name: str | tuple[str, ...]) -> Any:
     return np.int32(unit.tile_wgs) if name == unit.wg_axis else _size(unit.axis(name))
 
 
+GRID_AXIS = whole(0, 2)
+
+
 def checked_axis(operation: str, axis: Any) -> Any:
     """Return a dimension of a grid, 0…2, given as a constant or as its Numba type. Raises SpecError
     for other values.
@@ -234,7 +237,7 @@ def checked_axis(operation: str, axis: Any) -> Any:
     The AST pass rewrites the dimensions of a grid of more than three dimensions to `folded_index`
     and `folded_size`, so these are not passed to this function.
     """
-    return constant(operation, "axis", axis, whole(0, 2))
+    return constant(operation, "axis", axis, GRID_AXIS)
 
 
 def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:

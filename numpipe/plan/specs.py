@@ -64,6 +64,13 @@ class Element:
 
 
 MODE = word("zero", "clip") | NONE
+COUNTS = {"buffer_count": whole(1) | NONE, "delay_release": whole(0) | NONE}
+LOADS = {
+    "index_map": Rule(("a function of the grid indices",), callable) | NONE,
+    "oob_fill": word("zeros", "nan"),
+    "mode": MODE,
+}
+"""rules of the options of a `BlockSpec`: of all, and of those that are loaded"""
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
 """The side of a block along one dimension of its array."""
@@ -198,8 +205,7 @@ class BlockSpec:
                 f"{self.memory_space!r}"
             )
         check_transforms(self.transforms, "BlockSpec")
-        counts = {"buffer_count": whole(1) | NONE, "delay_release": whole(0) | NONE}
-        require("BlockSpec", vars(self), **counts)
+        require("BlockSpec", vars(self), **COUNTS)
         if not self.loaded:
             for field in dataclasses.fields(self):
                 if (
@@ -234,9 +240,7 @@ class BlockSpec:
                 f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split "
                 "the block"
             )
-        index_map = Rule(("a function of the grid indices",), callable) | NONE
-        fills = word("zeros", "nan")
-        require("BlockSpec", vars(self), index_map=index_map, oob_fill=fills, mode=MODE)
+        require("BlockSpec", vars(self), **LOADS)
         check_policy("BlockSpec", self.eviction_policy)
         axis_names("BlockSpec", self.collective_axes)
 

@@ -150,8 +150,11 @@ def unlimited(parts: Sequence, what: str) -> None:
         )
 
 
+POSITIVE = integer(1)
+
+
 def ds_size(size: Any) -> int:
-    return int(constant("ds(start, size)", "size", size, integer(1)))
+    return int(constant("ds(start, size)", "size", size, POSITIVE))
 
 
 def no_start(start: Any) -> SpecError:
