@@ -25,7 +25,7 @@ from ...plan.kernel_shape import GPU_AXIS
 from ...plan.plans import ArrayArg
 from .constants import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import located, names, parameters_of, reads
+from .nodes import located, names, parameters_of, reads, tuple_of
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -487,7 +487,7 @@ class Calls(Loops):
         ):
             return NOT_MINE
         new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
-        node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
+        node.slice = tuple_of(new, node) if len(new) > 1 else new[0]
         return NOT_MINE
 
     def _parameter(self, node: ast.expr) -> ArrayArg | None:

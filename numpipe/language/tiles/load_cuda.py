@@ -249,8 +249,8 @@ def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: For
             inside = builder.and_(inside, here)
             at = block.moved(at, builder.select(here, n, 0), stride)
         found.append(block.load(at, inside))
-    parts = [part for pair in in_pairs(found) for part in _packed(block, [*pair])]
-    return assembled(builder, tile, parts)
+    packs = [part for pair in in_pairs(found) for part in _packed(block, [*pair])]
+    return assembled(builder, tile, packs)
 
 
 nb.overload(operator.getitem, _load)
