@@ -23,7 +23,7 @@ from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
 from ..launch.array_info import ArrayInfo, dense_strides, tma_addressable
-from ..launch.mesh import check_mesh
+from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
 from ..launch.repeats import OpRepeats
 from ..launch.windows import strided
@@ -95,7 +95,11 @@ class Shards:
 
     def __init__(self, op: ShardedOp, mesh: Any, stream: Any = None) -> None:
         """Raises SpecError if `mesh` is not a Mesh."""
-        check_mesh(mesh, op.name)
+        if not isinstance(mesh, Mesh):
+            raise SpecError(
+                f"{op.name}: mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or "
+                f"Mesh.torch(), got {told(mesh)}"
+            )
         self.declared, self.op, self.mesh, self.stream = op, op.name, mesh, stream
         self.place = {"target": "sim" if mesh.gpus is None else None, "stream": stream}
         self.size = mesh.size
