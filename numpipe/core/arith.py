@@ -41,7 +41,7 @@ import numpy as np
 
 from ..diagnostics.argument_checks import told
 from ..diagnostics.errors import SimulationError, SpecError
-from .inert import Inert
+from .inert import Inert, first_inert
 from .op import Op, op
 
 __all__ = ["cdiv"]
@@ -225,7 +225,7 @@ def _fit(value: int, dtype: np.dtype, what: str) -> Any:
 def otherwise(python: Callable, *values: Any) -> Any:
     """Apply Python's operator to operands that are not all numbers. The result for inert values and
     numbers is inert."""
-    inert = next((v for v in values if isinstance(v, Inert)), None)
+    inert = first_inert(values)
     if inert is not None and all(isinstance(v, Inert) or kind(v) is not None for v in values):
         return inert
     return python(*values)

@@ -11,6 +11,7 @@ import numpy as np
 from . import arith
 from . import numba as nb
 from .approximate_cuda import divide
+from .inert import first_inert
 from .inert_cuda import InertType
 from .numba import BOOLEAN, F32, I32
 from .op import Op, called, cuda_meaning, immediate, known
@@ -94,7 +95,7 @@ def not_defined(symbol: str, operands: Sequence) -> Any:
 def otherwise(symbol: str, python: Any, operands: tuple) -> Any:
     """Return (signature, codegen) of Numba's own operator, with bools as ints. The result for inert
     values and numbers is inert."""
-    inert = next((ty for ty in operands if isinstance(ty, InertType)), None)
+    inert = first_inert(operands)
     if inert is not None and all(
         isinstance(ty, InertType) or kind_of(ty) is not None for ty in operands
     ):
@@ -348,7 +349,7 @@ _meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, -1))
 def _unsigned(operation: Op, emit: Callable[[Any, Any, Any], Any]) -> None:
     @cuda_meaning(operation)
     def typer(a: Any, b: Any) -> Any:
-        inert = next((t for t in (a, b) if isinstance(t, InertType)), None)
+        inert = first_inert((a, b))
         if inert is not None:
             yield inert
         elif isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer):

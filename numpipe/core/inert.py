@@ -8,6 +8,7 @@ is an error on the GPU and simulated, because loads must not depend on it.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any, NoReturn
 
 from ..diagnostics.errors import CompileError
@@ -22,6 +23,11 @@ class NoValue:
     """The base class of `Inert` and of its Numba type, for ``isinstance``."""
 
     what: str
+
+
+def first_inert(values: Iterable[Any]) -> Any:
+    """Return the first value, or Numba type, that only the compute role has, or None."""
+    return next((value for value in values if isinstance(value, NoValue)), None)
 
 
 class Inert(NoValue):

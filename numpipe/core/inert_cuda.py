@@ -8,7 +8,7 @@ from typing import Any
 
 from ..diagnostics.errors import CompileError
 from . import numba as nb
-from .inert import REASON, NoValue
+from .inert import REASON, NoValue, first_inert
 
 
 class InertType(nb.FieldsType, NoValue):
@@ -31,7 +31,7 @@ STEERLESS: list[type] = [InertType]
 def _stays(*args: Any) -> Any:
     """Type arithmetic with an inert value. If a tile is involved, its own typer is used
     (`tile_cuda`)."""
-    inert = next((a for a in args if isinstance(a, InertType)), None)
+    inert = first_inert(args)
     if inert is not None and not any(
         isinstance(a, tuple(STEERLESS)) and not isinstance(a, InertType) for a in args
     ):

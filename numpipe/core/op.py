@@ -46,6 +46,7 @@ from typing import Any, Concatenate, Generic, Literal, ParamSpec, TypeVar, overl
 
 import numpy as np
 
+from ..diagnostics.argument_checks import Rule, as_tuple, require
 from ..diagnostics.errors import SpecError
 from .inert import Inert
 from .instrumentation import INSTRUMENTATION, Instrumentation
@@ -96,9 +97,7 @@ class Op(Generic[P, R]):
         self.function, self.typer = function, typer
         self._types: dict[Instrumentation, Any] = {}
         self.context, self.site, self.method, self.products = context, site, method, products
-        BY_NUMPY.update(
-            (alias, self) for alias in (numpy if isinstance(numpy, tuple) else (numpy,))
-        )
+        BY_NUMPY.update(dict.fromkeys(as_tuple(numpy), self))
         if method:
             BY_METHOD[method] = self
         if context:
@@ -360,17 +359,20 @@ def immediate(operation: str, parameter: str, ty: Any) -> Any:
         raise _run_time(operation, parameter, ty) from None
 
 
-def constant(operation: str, parameter: str, value: Any) -> Any:
+def constant(operation: str, parameter: str, value: Any, rule: Rule | None = None) -> Any:
     """Return a compile-time constant, given as a value or as its Numba type. Raises SpecError for a
-    run-time value."""
-    return known(value, operation, parameter)
+    run-time value, and for one that breaks the rule."""
+    found = known(value, operation, parameter)
+    if rule is not None and not rule.holds(found):
+        require(operation, {parameter: found}, **{parameter: rule})  # raises
+    return found
 
 
 @functools.singledispatch
 def known(value: Any, operation: str, parameter: str) -> Any:
     """Return a constant of the simulated SM, where run-time values are NumPy scalars; for Numba
     types this is `immediate`."""
-    for part in value if isinstance(value, tuple) else (value,):
+    for part in as_tuple(value):
         if isinstance(part, np.generic):
             raise _run_time(operation, parameter, part.dtype)
     return value

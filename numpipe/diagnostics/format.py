@@ -30,6 +30,7 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .argument_checks import STRING, require
 from .errors import SpecError
 
 Kind = Literal["bool", "int", "float", "text"]
@@ -76,8 +77,7 @@ class Field:
 def parse(format: Any) -> tuple[str | Field, ...]:
     """Return the text and fields of a format, in order. Raises SpecError for a format that the GPU
     and the simulation would print differently."""
-    if not isinstance(format, str):
-        raise SpecError(f"debug_print: the format must be a compile-time string, got {format!r}")
+    require("debug_print", locals(), format=STRING)
     if any(ord(c) < 32 and c != "\t" for c in format):
         raise SpecError(
             f"debug_print: {format!r} has a control character: each call prints one line, and the "

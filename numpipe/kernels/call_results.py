@@ -12,7 +12,7 @@ import numpy as np
 
 from .. import launch
 from ..arch.dimensions import Dim3, Ints
-from ..diagnostics.argument_checks import as_tuple, is_int, told
+from ..diagnostics.argument_checks import a, as_tuple, require, whole
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
@@ -129,11 +129,8 @@ class Results:
                 "is called with arrays and Statics by the names of the kernel's "
                 f"parameters: {', '.join(known)}",
             )
-            if not isinstance(workspace, Workspace):
-                raise SpecError(
-                    f"kernel {self.kernel}: workspace must return a numpipe.Workspace, got "
-                    f"{workspace!r}"
-                )
+            rule = a(Workspace, text="a numpipe.Workspace, or a function that returns one")
+            require(f"kernel {self.kernel}", locals(), workspace=rule)
         # the CTAs of a cluster with named axes process the same tiles
         together = self.options.attributes.size if self.options.cluster_names else 1
         return workspace.array(math.prod(grid), infos[-1].shape, together).shape  # type: ignore[no-any-return]
@@ -142,11 +139,8 @@ class Results:
         """Return the number of semaphores per GPU in a call of a kernel of several GPUs."""
         option = self.options.semaphores
         count = self.ask(option, "semaphores", call.known) if callable(option) else option
-        if not is_int(count) or not 0 <= count <= MOST_SEMAPHORES:
-            raise SpecError(
-                f"kernel {self.kernel}: semaphores must return an int in 0…{MOST_SEMAPHORES}, got "
-                f"{told(count)}"
-            )
+        rules = {"semaphores": whole(0, MOST_SEMAPHORES)}
+        require(f"kernel {self.kernel}", {"semaphores": count}, **rules)
         return max(1, int(count))
 
     def ask(self, function: Callable, what: str, known: Mapping[str, Any], has: str = "") -> Any:

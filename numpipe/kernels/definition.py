@@ -101,7 +101,7 @@ class Definition:
         self.most = len(self.parameters) + len(self.arguments.scalars)
         """maximum number of arguments of a call, not counting Statics"""
         self.arguments.several = options.semaphores is not None
-        options.check(self.name, len(self.parameters))
+        options.check(self.name, self.parameters)
         self.results = Results(self.arguments, options, lambda: {*self.stores["all"]})
 
     # ---- its grid

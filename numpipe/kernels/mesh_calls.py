@@ -53,7 +53,7 @@ class OnMesh:
             if launches is not None:
                 launches()
                 return out, launches
-        check_mesh(mesh, self.definition.name)
+        check_mesh(mesh, f"kernel {self.definition.name}")
         self.definition.check_mesh(mesh)
         self._check_target(mesh, target, stream)
         target = "sim" if mesh.gpus is None else target
@@ -241,7 +241,7 @@ def one_of(
     ArrayType can be passed in place of a list for all GPUs."""
     if mesh is None:
         return args, named, out
-    check_mesh(mesh, definition.name)
+    check_mesh(mesh, f"kernel {definition.name}")
     given = [*args, *(value for name, value in named.items() if name in definition.parameters)]
     single = (isinstance(value, (ArrayType, *SCALAR)) or is_array(value) for value in given)
     if mesh.rank is None and not all(single):

@@ -14,6 +14,7 @@ from ..diagnostics.argument_checks import (
     FLAG,
     FUNCTION,
     NONE,
+    Rule,
     a,
     as_tuple,
     is_int,
@@ -151,35 +152,28 @@ class Options:
             for name in parameter_names(function)
         }
 
-    def check(self, kernel: str, parameters: int) -> None:
-        """Raise SpecError for options that are invalid for every call."""
+    def check(self, kernel: str, parameters: Sequence[str]) -> None:
+        """Raise SpecError for options that are invalid for every call of a kernel with these array
+        parameters."""
         self.split.check(kernel)
-        if not isinstance(self.compiler_params, CompilerParams):
-            raise SpecError(
-                f"kernel {kernel}: compiler_params must be numpipe.CompilerParams(…), got "
-                f"{self.compiler_params!r}"
-            )
-        if self.out_type is not None and not callable(self.out_type):
-            raise SpecError(
-                f"kernel {kernel}: out_type must be a function of the arguments that returns an "
-                f"ArrayType, got {self.out_type!r}: write out_type=lambda …: {self.out_type!r}"
-            )
+        typing = "a function of the arguments that returns an ArrayType, lambda …: ArrayType(…)"
         require(
             f"kernel {kernel}",
             vars(self),
+            compiler_params=a(CompilerParams, text="numpipe.CompilerParams(…)"),
+            out_type=Rule((typing,), callable) | NONE,
             target=NONE | word(*TARGET_NAMES),
             schedule=word(*SCHEDULES),
             warp_specialized=FLAG,
             workspace=a(Workspace, text="a numpipe.Workspace") | FUNCTION | NONE,
         )
-        if (
-            self.signature is not None
-            and len(self.signature.inputs + self.signature.outputs) > parameters
+        if self.signature is not None and len(self.signature.inputs + self.signature.outputs) > len(
+            parameters
         ):
             raise SpecError(
                 f"kernel {kernel}: signature {self.signature.text!r} describes "
                 f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has "
-                f"{parameters} parameters"
+                f"{len(parameters)} parameters"
             )
         if not self.warp_specialized and self.split.memory_registers is not None:
             raise SpecError(
@@ -193,7 +187,7 @@ class Options:
                 f"kernel {kernel}: ctas_per_sm={ctas}, but the roles of a CTA divide all registers "
                 "of an SM; fix: pass warp_specialized=False, or leave ctas_per_sm out"
             )
-        self._check_static_dims(kernel)
+        self._check_static_dims(kernel, parameters)
         self._check_semaphores(kernel)
         self._check_schedule(kernel)
         least = _LEAST.given(self.split)
@@ -227,9 +221,16 @@ class Options:
             else {}
         )
 
-    def _check_static_dims(self, kernel: str) -> None:
-        """Raise SpecError for dimensions that are not counted from the last one."""
+    def _check_static_dims(self, kernel: str, parameters: Sequence[str]) -> None:
+        """Raise SpecError for dimensions that are not counted from the last one, and for arrays
+        that the kernel does not have."""
         dims = self.static_dims
+        for name in dims if isinstance(dims, Mapping) else ():
+            if name not in (*parameters, *self.without):
+                raise SpecError(
+                    f"kernel {kernel}: static_dims: there is no array {name!r}; fix: name some of "
+                    f"{', '.join(parameters)}"
+                )
         for each in dims.values() if isinstance(dims, Mapping) else (dims,):
             if not all(is_int(dim) and dim < 0 for dim in each):
                 raise SpecError(

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arch.dimensions import Ints, Names
 from ..core.functions import Function
-from ..diagnostics.argument_checks import as_tuple
+from ..diagnostics.argument_checks import NONE, SHAPE, as_tuple, require
 from ..diagnostics.errors import SpecError
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Persistent
@@ -58,10 +58,7 @@ class Tiled:
         def sequential(**arguments: Any) -> Ints:
             dims = grid(**arguments)
             sizes = self.check(dims)[self.grid.parallel :]
-            if not all(_is_size(size) for size in sizes):
-                raise SpecError(
-                    f"kernel {self.kernel}: grid must hold non-negative ints, got {dims!r}"
-                )
+            require(f"kernel {self.kernel}", {"grid": sizes}, grid=SHAPE)
             return tuple(map(int, sizes))
 
         return sequential
@@ -130,8 +127,7 @@ def tiled(
             f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions must be "
             "last, because they are the loop that each CTA runs"
         )
-    if sizes is not None and not all(_is_size(size) for size in sizes):
-        raise SpecError(f"kernel {kernel}: grid must hold non-negative ints, got {grid!r}")
+    require(f"kernel {kernel}", {"grid": sizes}, grid=SHAPE | NONE)
     return Tiled(kernel, ins, outs, parts, roles)
 
 
@@ -173,7 +169,3 @@ def _rank(kernel: str, specs: Sequence[BlockSpec], grid: Any, semantics: Names |
         f"kernel {kernel}: the grid is a function of the arguments, and no index map shows its "
         "number of dimensions: give dimension_semantics"
     )
-
-
-def _is_size(size: Any) -> bool:
-    return hasattr(size, "__index__") and not isinstance(size, bool) and size >= 0

@@ -10,7 +10,16 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.argument_checks import NONE, each, element_type, require, sizes_of, told, whole
+from ..diagnostics.argument_checks import (
+    NONE,
+    a,
+    each,
+    element_type,
+    require,
+    sizes_of,
+    told,
+    whole,
+)
 from ..diagnostics.errors import NumpipeError, SpecError
 from ..plan.control_block import MOST_GPUS
 from .array_info import ArrayInfo
@@ -220,10 +229,7 @@ def key_of(mesh: Mesh | None) -> Hashable:
     return mesh.size if mesh is not None and mesh.gpus is None else mesh
 
 
-def check_mesh(mesh: Any, kernel: str) -> None:
+def check_mesh(mesh: Any, where: str) -> None:
     """Raise SpecError if `mesh` is not a `Mesh`."""
-    if not isinstance(mesh, Mesh):
-        raise SpecError(
-            f"kernel {kernel}: mesh must be a numpipe.Mesh, got {told(mesh)}: "
-            "pass numpipe.Mesh.simulated(2), numpipe.Mesh.local() or numpipe.Mesh.torch()"
-        )
+    kinds = "a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch()"
+    require(where, locals(), mesh=a(Mesh, text=kinds))

@@ -27,6 +27,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..core.process_guards import in_child
 from ..diagnostics.errors import SpecError
 from . import driver
@@ -103,7 +104,7 @@ class Block:
 
 def whole_pages(nbytes: int) -> int:
     """Return `nbytes` rounded up to whole large pages, at least one."""
-    return max(1, -(-nbytes // PAGE)) * PAGE
+    return round_up(max(nbytes, 1), PAGE)
 
 
 def _advise(memory: mmap.mmap) -> None:

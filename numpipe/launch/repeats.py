@@ -29,6 +29,7 @@ import numpy as np
 
 from ..arch.dimensions import Ints, round_up
 from ..arch.target import LINE
+from ..diagnostics.argument_checks import as_tuple
 from . import driver
 from .array_info import ArrayInfo, Kind, dense_strides
 from .collected_launches import Collected, collecting
@@ -216,9 +217,7 @@ def _each(kind: type, functions: Sequence[Callable[[], Any]]) -> Any:
 
 def handles(streams: Any) -> Ints:
     """Return the handles of the streams of a call on a mesh, one for each GPU of this process."""
-    return tuple(
-        [as_stream(each) for each in (streams if type(streams) in (list, tuple) else (streams,))]
-    )
+    return tuple([as_stream(each) for each in as_tuple(streams)])
 
 
 # ---- of ops
@@ -313,11 +312,7 @@ class OpRepeats(Repeats):
         """
         given: Sequence = (*arrays, out)
         if mesh is not None:
-            given = [
-                array
-                for each in given
-                for array in (each if type(each) in (list, tuple) else (each,))
-            ]
+            given = [array for each in given for array in as_tuple(each)]
         for array in given:
             if getattr(array, "requires_grad", False) and recorded(array):
                 return False, out
@@ -350,7 +345,7 @@ class OpRepeats(Repeats):
         `infos` describe the arrays that are not None, followed by the `count` outputs, which the op
         allocated if `out` is None.
         """
-        outs = out if type(out) in (list, tuple) else (out,)
+        outs = as_tuple(out)
         given = [array for array in (*arrays, *outs) if array is not None]
         described = any(array is not info.owner for array, info in zip(given, infos, strict=False))
         if described or any(info.kind == "host" or not learn(info) for info in infos):

@@ -47,6 +47,7 @@ from .op_outputs import Arrays, Place, allocated, same
 __all__ = ["attention_varlen"]
 
 LANES = 128
+LARGEST = 2**31 - 1
 
 
 @functools.cache
@@ -95,13 +96,12 @@ def plan(
             hidden = np.minimum(keys, np.maximum(0, seen if of_keys else seen + (rows - 1)))
             size = keys - hidden if of_keys else hidden
         at = index(np.where(n < total, n, -1), "zero")
-        table[at, 0] = first + tile * rows
-        table[at, 1] = first + queries
-        table[at, 2] = first_key
-        table[at, 3] = keys
-        table[at, 4] = seen
-        table[at, 5] = number
-        table[index(n, "zero"), 6] = np.where(n < total, size + 63, 0) // 64
+        row = first + tile * rows, first + queries, first_key, keys, seen, number
+        for column in static_range(6):
+            table[at, column] = row[column]
+        # times the number of rows, as `places` sorts by it, it must be an int32
+        most = LARGEST // table.shape[0]
+        table[index(n, "zero"), 6] = np.minimum(np.where(n < total, size + 63, 0) // 64, most)
         if program_id(0) == 0:
             count[0] = total
 
@@ -140,22 +140,22 @@ def _batch(info: Any) -> Any:
 
 def _tiles(
     rows: int,
+    of_keys: bool,
+    q: tuple[ArrayInfo, int],
+    k: tuple[ArrayInfo, int],
     causal: bool,
     diagonal: int,
-    from_end: bool,
-    own: tuple[ArrayInfo, int],
-    other: tuple[ArrayInfo, int],
-    of_keys: bool,
+    align: str,
     debug: bool,
     place: Place,
 ) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the list of tiles and their number. `own` and `other` are the starts of sequences and
-    the positions of the array, of the tiles' side and of the other side."""
-    (starts, total), (starts_k, total_k) = own, other
+    """Return the list of tiles of queries or keys, and their number. `q` and `k` are the starts of
+    sequences and the positions of the arrays."""
+    (starts, total), (starts_k, total_k) = (k, q) if of_keys else (q, k)
     most = total // rows + starts.shape[0] - 1
     shapes = (most, 7), (most, 6), (1,)
     found, table, count = (allocated(starts, each, place, np.int32) for each in shapes)
-    make = plan(rows, causal, from_end, of_keys, debug)
+    make = plan(rows, causal, align == "end", of_keys, debug)
     totals = {"diagonal": diagonal, "total_q": total, "total_k": total_k}
     make(starts, starts_k, found, count, **totals, **place)
     attention_tiles_in_order(found, table, **place)
@@ -184,8 +184,8 @@ def _launch(
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
     sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
     config = fitting(form, exact, batch_invariant, *sizes)
-    sides, at_end = ((cu_seqlens_q, total_q), (cu_seqlens_k, total_k)), align == "end"
-    tiles = _tiles(config.rows, causal, diagonal, at_end, *sides, False, debug, place)
+    sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
+    tiles = _tiles(config.rows, False, *sides, causal, diagonal, align, debug, place)
     q, k, v, o = map(_batch, (q, k, v, o))
     launch_kernel(config, form, q, k, v, tiles, o, lse and _batch(lse), scale, 0, place)
 
@@ -223,9 +223,8 @@ def _launch_backward(
 ) -> None:
     form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
     sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
-    at_end = align == "end"
-    of_k = _tiles(keys_of(form), causal, diagonal, at_end, *sides[::-1], True, debug, place)
-    of_q = _tiles(BLOCK, causal, diagonal, at_end, *sides, False, debug, place)
+    how = *sides, causal, diagonal, align, debug, place
+    of_k, of_q = _tiles(keys_of(form), True, *how), _tiles(BLOCK, False, *how)
     arrays = {name: info and _batch(info) for name, info in arrays.items()}
     launch_gradients(arrays, form, 0, scale, False, place, of_k, of_q)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -18,8 +17,7 @@ from .copy_ways import Part
 from .cross_entropy_kernels import VECTOR, backward, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
-from .operands import move
-from .over_rows import MATRIX, ROWS, TYPES, flat, given, lacking, launch_over_rows
+from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
 from .tiled import reshaped
 
 __all__ = ["cross_entropy"]
@@ -42,7 +40,7 @@ def loss_type(logits: Any, labels: Any, reduction: str) -> ArrayType:
             "the classes in the last dimension"
         )
     shape = tuple(labels.shape) if reduction == "none" else ()
-    return ArrayType(shape, np.dtype(np.float32))
+    return ArrayType(shape, np.float32)
 
 
 def as_int32(labels: ArrayInfo) -> ArrayInfo:
@@ -77,17 +75,6 @@ def launch_rows(
     )
 
 
-def as_rows(info: ArrayInfo, place: Place) -> ArrayInfo:
-    """Return the elements of an array, with labels as int32, in one dimension."""
-    info = as_int32(info) if info.dtype.kind == "i" else info
-    view = flat(ROWS, info)
-    if view is None:
-        made = allocated(info, info.shape, place)
-        move(info, made, place)
-        view = flat(ROWS, made)
-    return view  # type: ignore[no-any-return]
-
-
 def launch_reduced(
     losses: ArrayInfo | None,
     labels: ArrayInfo,
@@ -98,18 +85,21 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
-    whole, options = reshaped(result, 1), {"ignored": ignore_index, "mean": mean, **place}
-    rows: dict[str, Any] = {
-        name: _row(as_rows(x, place))
-        for name, x in (("losses", losses), ("labels", labels))
-        if x is not None
-    }
-    parts = min(MOST_PARTS, cdiv(rows["labels"].shape[1], PART))
-    if parts > 1:
-        total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
-        reduced(*lacking(rows, "losses", "weights"))(**rows, total=total, count=count, **options)
-        rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
-    reduced(*lacking(rows, "losses", "labels", "weights"), "count")(**rows, total=whole, **options)
+    options = {"ignored": ignore_index, "mean": mean, **place}
+
+    def run(labels: ArrayInfo, losses: ArrayInfo | None = None, **_: Any) -> None:
+        inputs = given(ROWS, losses=losses, labels=labels)
+        rows: dict[str, Any] = {name: _row(x) for name, (_, x) in inputs.items()}
+        parts = min(MOST_PARTS, cdiv(labels.shape[0], PART))
+        if parts > 1:
+            total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
+            absent = lacking(rows, "losses", "weights")
+            reduced(*absent)(**rows, total=total, count=count, **options)
+            rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
+        absent = lacking(rows, "losses", "labels", "weights")
+        reduced(*absent, "count")(**rows, total=reshaped(result, 1), **options)
+
+    launch_over_rows(run, given(ROWS, losses=losses, labels=as_int32(labels)), {}, place)
 
 
 def _row(x: ArrayInfo) -> ArrayInfo:
@@ -131,14 +121,13 @@ def _launch(
     how = reduction == "mean", ignore_index, place
     if not none:
         losses = allocated(logits, shape, place, np.float32)
-    if math.prod(shape):
-        grad = None
-        if dlogits and reduction == "mean":
-            factor = allocated(logits, (), place, np.float32)
-            launch_reduced(None, labels, factor, *how)
-            grad = broadcast(factor, shape)
-        options = label_smoothing, ignore_index, debug, place
-        launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
+    grad = None
+    if dlogits and reduction == "mean":
+        factor = allocated(logits, (), place, np.float32)
+        launch_reduced(None, labels, factor, *how)
+        grad = broadcast(factor, shape)
+    options = label_smoothing, ignore_index, debug, place
+    launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
     if not none:
         launch_reduced(losses, labels, loss, *how)
 

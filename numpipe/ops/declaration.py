@@ -390,16 +390,19 @@ class Op(Generic[P]):
         }
         infos = {name: launch.describe(array, name, self.name) for name, array in given.items()}
         self.check_types(infos)
+        other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""
         for name, info in infos.items():
-            if recorded(info.owner):
-                other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""
-                raise SpecError(
-                    f"{self.name}: '{name}' requires a gradient, which numpipe.ops.{self.name} "
-                    f"does not record; fix: {other}pass {name}.detach(), or call it under "
-                    "torch.no_grad()"
-                )
+            self._check_recorded(name, info.owner, other)
         launch.same_place(list(infos.values()), list(infos), self.name)
         return infos
+
+    def _check_recorded(self, name: str, array: Any, other: str = "") -> None:
+        """Raise SpecError for a tensor that requires a gradient; `other` is another fix."""
+        if recorded(array):
+            raise SpecError(
+                f"{self.name}: '{name}' requires a gradient, which numpipe.ops.{self.name} does "
+                f"not record; fix: {other}pass {name}.detach(), or call it under torch.no_grad()"
+            )
 
     def check_place(
         self,
@@ -498,11 +501,7 @@ class Op(Generic[P]):
                     f"{self.name}: '{label}' must be {kind.dtype.name} {kind.shape}, got "
                     f"{info.dtype.name} {info.shape}"
                 )
-            if recorded(array):
-                raise SpecError(
-                    f"{self.name}: '{label}' requires a gradient, which numpipe.ops.{self.name} "
-                    f"does not record; fix: pass {label}.detach(), or call it under torch.no_grad()"
-                )
+            self._check_recorded(label, array)
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
         for label, info in zip(labels, found.values(), strict=True):

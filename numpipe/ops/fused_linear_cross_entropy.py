@@ -20,19 +20,11 @@ from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided, transposed
 from ..plan.specs import ArrayType
-from .cross_entropy import (
-    LABELS,
-    OPTIONS,
-    as_rows,
-    launch_reduced,
-    launch_rows,
-)
+from .cross_entropy import LABELS, OPTIONS, as_int32, launch_reduced, launch_rows
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
 from .op_outputs import Place, allocated, same
-from .operands import copied, move
-from .over_rows import MATRIX, flat
-from .tiled import reshaped
+from .over_rows import MATRIX, ROWS, given, launch_over_rows
 
 __all__ = ["fused_linear_cross_entropy"]
 
@@ -49,7 +41,7 @@ def _loss(x: Any, weight: Any) -> ArrayType:
         raise SpecError(
             f"{NAME}: weight must have a row for each class, got shape {tuple(weight.shape)}"
         )
-    return ArrayType((), np.dtype(np.float32))
+    return ArrayType((), np.float32)
 
 
 def chunk(rows: int) -> int:
@@ -81,45 +73,43 @@ def _launch(
     reduction: str,
     place: Place,
 ) -> None:
-    labels = as_rows(labels, place)
-    matrix = flat(MATRIX, x) or flat(MATRIX, copied(x, place))
-    assert matrix is not None
-    (rows, _), (classes, _), size = matrix.shape, weight.shape, x.dtype.itemsize
     mean = reduction == "mean"
-    losses = allocated(x, (rows,), place, np.float32)
-    # rows that TMA can address
-    pitch = round_up(classes * size, LINE) // size
-    whole = allocated(x, (chunk(rows), pitch), place)
-    made = dx and (flat(MATRIX, dx) or allocated(x, matrix.shape, place))
 
     def product(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, added: bool = False) -> None:
         """out = a @ b, or out += a @ b."""
         added_to = out if added else None
         launch_product(a, b, added_to, None, out, 1.0, 1.0, None, False, None, place)
 
-    for first in range(0, max(rows, 1), chunk(rows)):
-        last = min(rows, first + chunk(rows))
-        logits = strided(whole, (last - first, classes), whole.strides)
-        x_rows = part(matrix, first, last)
-        product(x_rows, transposed(weight), logits)
-        launch_rows(
-            logits,
-            part(labels, first, last),
-            part(losses, first, last),
-            label_smoothing,
-            ignore_index,
-            debug,
-            place,
-            dlogits=logits if dx else None,
-        )
-        if made and dweight:
-            product(logits, weight, part(made, first, last))
-            product(transposed(logits), x_rows, dweight, added=first > 0)
-    launch_reduced(losses, labels, loss, mean, ignore_index, place)
-    if scale:
-        launch_reduced(None, labels, scale, mean, ignore_index, place)
-    if made and dx and not flat(MATRIX, dx):
-        move(reshaped(made, *dx.shape), dx, place)
+    def run(x: ArrayInfo, labels: ArrayInfo, dx: ArrayInfo | None = None, **place: Any) -> None:
+        rows, classes, size = x.shape[0], weight.shape[0], x.dtype.itemsize
+        losses = allocated(x, (rows,), place, np.float32)
+        # rows that TMA can address
+        pitch = round_up(classes * size, LINE) // size
+        whole = allocated(x, (chunk(rows), pitch), place)
+        for first in range(0, max(rows, 1), chunk(rows)):
+            last = min(rows, first + chunk(rows))
+            logits = strided(whole, (last - first, classes), whole.strides)
+            x_rows = part(x, first, last)
+            product(x_rows, transposed(weight), logits)
+            launch_rows(
+                logits,
+                part(labels, first, last),
+                part(losses, first, last),
+                label_smoothing,
+                ignore_index,
+                debug,
+                place,
+                dlogits=logits if dx else None,
+            )
+            if dx and dweight:
+                product(logits, weight, part(dx, first, last))
+                product(transposed(logits), x_rows, dweight, added=first > 0)
+        launch_reduced(losses, labels, loss, mean, ignore_index, place)
+        if scale:
+            launch_reduced(None, labels, scale, mean, ignore_index, place)
+
+    inputs = given(MATRIX, x=x) | given(ROWS, labels=as_int32(labels))
+    launch_over_rows(run, inputs, given(MATRIX, dx=dx), place)
 
 
 @op(

@@ -17,7 +17,7 @@ from typing import Any, ParamSpec
 
 import numpy as np
 
-from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, finite
+from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, as_tuple, finite
 from ..diagnostics.errors import SpecError
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import fma, rsqrt
@@ -200,7 +200,7 @@ def _gradients(
     summed, grad_total = (x, None) if residual is None else (total, grad_total)
     options = {"bias": bias is not None, "dropout": dropout, "seed": seed}
     made = xp(norm_backward, summed, grad_y, statistics, weight, grad_total, **options)
-    dx, *rest = made if isinstance(made, tuple) else (made,)
+    dx, *rest = as_tuple(made)
     dresidual = rest.pop(0) if dropout > 0 else dx
     dweight = None if weight is None else rest.pop(0)
     return dx, dweight, rest[0] if rest else None, None if residual is None else dresidual

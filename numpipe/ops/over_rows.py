@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import RowKernel
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from .op_outputs import Arrays, Place
@@ -29,14 +27,13 @@ def lacking(present: Collection[str], *names: str) -> list[str]:
 
 
 def launch_over_rows(
-    kernel: RowKernel | Kernel,
+    kernel: Callable[..., Any],
     inputs: Mapping[str, tuple[str, ArrayInfo]],
     results: Mapping[str, tuple[str, ArrayInfo]],
     place: Place,
     **scalars: Any,
 ) -> None:
-    """Launch a kernel over rows.
-
+    """Launch a kernel over rows, or call a function that launches kernels.
     inputs, results  (kind, array) of each parameter of the kernel. The kinds: "matrix", (…, n): the
                      rows of a matrix; "columns", (n,): an element for each column; "rows", (…): an
                      element for each row

@@ -25,7 +25,7 @@ import numpy as np
 
 from ..arch.dimensions import Ints, round_up
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import element_type, is_int
+from ..diagnostics.argument_checks import FLAG, Rule, as_tuple, each, element_type, require, whole
 from ..diagnostics.errors import SpecError
 from .budget import Region
 from .cluster_ranks import ALONE, Dims, shifts
@@ -37,6 +37,11 @@ from .transforms import check as check_transforms
 
 __all__ = ["SMEM", "Barrier", "ClusterBarrier", "RefUnion"]
 
+SIDES = Rule(
+    ("a tuple of positive compile-time ints",),
+    lambda sides: isinstance(sides, tuple) and sides != () and each(whole(1)).holds(sides),
+)
+BARRIER = {"num_arrivals": whole(1, 1 << 16), "num_barriers": whole(1) | SIDES}
 MAX_BARRIERS = 32
 """Barriers of one `Barrier`, whose parities are the bits of an int32."""
 ARRIVALS_A_WARPGROUP = 4
@@ -70,19 +75,16 @@ class SMEM:
     transforms: tuple[Transform, ...] = ()
 
     def __post_init__(self) -> None:
-        shape = tuple(self.shape) if isinstance(self.shape, (tuple, list)) else ()
-        if not shape or not all(is_int(n) and n >= 1 for n in shape):
-            raise SpecError(
-                "SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, "
-                f"rows, columns), got {self.shape!r}"
-            )
+        if isinstance(self.shape, list):
+            object.__setattr__(self, "shape", tuple(self.shape))
+        require("SMEM", vars(self), shape=SIDES)
         dtype = element_type("SMEM", self.dtype)
         if dtype.name not in ELEMENTS or not dtype.isnative:
             raise SpecError(
                 f"SMEM: dtype must be one that arrays of a kernel have, {', '.join(ELEMENTS)}, "
                 f"got {dtype!r}"
             )
-        object.__setattr__(self, "shape", tuple(int(n) for n in shape))
+        object.__setattr__(self, "shape", tuple(map(int, self.shape)))
         object.__setattr__(self, "dtype", dtype)
         check_transforms(self.transforms, "SMEM")
         _ = self.layout
@@ -139,31 +141,17 @@ class Barrier:
     num_barriers: int | Ints = 1
 
     def __post_init__(self) -> None:
-        if not is_int(self.num_arrivals) or not 1 <= self.num_arrivals <= 1 << 16:
+        require("Barrier", vars(self), **BARRIER)
+        if self.count > MAX_BARRIERS:
             raise SpecError(
-                "Barrier: num_arrivals must be a compile-time int of at least 1: the warpgroups "
-                f"and copies whose arrival completes a phase, got {self.num_arrivals!r}"
-            )
-        shape = self.num_barriers if isinstance(self.num_barriers, tuple) else (self.num_barriers,)
-        if not shape or not all(is_int(n) and n >= 1 for n in shape):
-            raise SpecError(
-                "Barrier: num_barriers must be a positive compile-time int, or a tuple of them, "
-                f"got {self.num_barriers!r}"
-            )
-        if np.prod(shape) > MAX_BARRIERS:
-            raise SpecError(
-                f"Barrier: num_barriers={self.num_barriers} is {np.prod(shape)} barriers, and the "
+                f"Barrier: num_barriers={self.num_barriers} is {self.count} barriers, and the "
                 f"phases of at most {MAX_BARRIERS} fit the 32 bits that a warpgroup keeps for "
                 "them: allocate several"
             )
 
     @property
     def shape(self) -> Ints:
-        return (
-            tuple(self.num_barriers)
-            if isinstance(self.num_barriers, tuple)
-            else (self.num_barriers,)
-        )
+        return as_tuple(self.num_barriers)
 
     @property
     def count(self) -> int:
@@ -213,11 +201,9 @@ class ClusterBarrier(Barrier):
         orders_stores: bool = False,
     ) -> None:
         super().__init__(num_arrivals, num_barriers)
-        for name, flag in (("leader_tracked", leader_tracked), ("orders_stores", orders_stores)):
-            if not isinstance(flag, bool):
-                raise SpecError(f"ClusterBarrier: {name} must be True or False, got {flag!r}")
-            object.__setattr__(self, name, flag)
-        object.__setattr__(self, "collective_axes", collective_axes)
+        for name in ("leader_tracked", "orders_stores", "collective_axes"):
+            object.__setattr__(self, name, locals()[name])
+        require("ClusterBarrier", vars(self), leader_tracked=FLAG, orders_stores=FLAG)
         _ = self.axes
 
     @property

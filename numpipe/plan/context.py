@@ -21,6 +21,7 @@ import numpy as np
 from ..core.inert import Inert
 from ..core.machine import current
 from ..core.op import Hidden, constant, formula, op
+from ..diagnostics.argument_checks import whole
 from ..diagnostics.errors import SpecError
 from .budget import Region
 from .cluster_ranks import rank_of
@@ -226,6 +227,9 @@ def axis_size(name: str | tuple[str, ...]) -> Any:
     return np.int32(unit.tile_wgs) if name == unit.wg_axis else _size(unit.axis(name))
 
 
+GRID_AXIS = whole(0, 2)
+
+
 def checked_axis(operation: str, axis: Any) -> Any:
     """Return a dimension of a grid, 0…2, given as a constant or as its Numba type. Raises SpecError
     for other values.
@@ -233,13 +237,7 @@ def checked_axis(operation: str, axis: Any) -> Any:
     The AST pass rewrites the dimensions of a grid of more than three dimensions to `folded_index`
     and `folded_size`, so these are not passed to this function.
     """
-    axis = constant(operation, "axis", axis)
-    if isinstance(axis, bool) or not isinstance(axis, int) or not 0 <= axis <= 2:
-        raise SpecError(
-            f"{operation}(axis): axis must be a dimension of the grid, a compile-time int in 0…2, "
-            f"got {axis!r}"
-        )
-    return axis
+    return constant(operation, "axis", axis, GRID_AXIS)
 
 
 def check_ctas(unit: Unit | None, operation: str, axis: int) -> int:

@@ -169,17 +169,18 @@ def by_compute(operation: Any) -> Callable[[Callable], None]:
     return attach
 
 
-def _axis(what: str) -> Any:
+def _linked(operation: Any, symbol: Callable[[str, Any], str], what: str) -> None:
+    @cuda_meaning(operation)
     def typer(name: Any) -> Any:
-        axis = nb.literal(name)
+        known = nb.literal(name)
         builder, _ = yield I32
-        return builder.external(axis_symbol(what, axis), nb.i32)
-
-    return typer
+        return builder.external(symbol(what, known), nb.i32)
 
 
-cuda_meaning(source.axis_index)(_axis("index"))
-cuda_meaning(source.axis_size)(_axis("size"))
+_linked(source.axis_index, axis_symbol, "index")
+_linked(source.axis_size, axis_symbol, "size")
+_linked(source.folded_index, program_symbol, "index")
+_linked(source.folded_size, program_symbol, "size")
 
 
 def _program(operation: Any, name: str, register: str) -> None:
@@ -200,18 +201,6 @@ def check_ctas(unit: Unit, library: Any) -> None:
 
 _program(source.program_id, "program_id", "ctaid")
 _program(source.num_programs, "num_programs", "nctaid")
-
-
-def _folded(operation: Any, what: str) -> None:
-    @cuda_meaning(operation)
-    def typer(dimension: Any) -> Any:
-        number = nb.literal(dimension)
-        builder, _ = yield I32
-        return builder.external(program_symbol(what, number), nb.i32)
-
-
-_folded(source.folded_index, "index")
-_folded(source.folded_size, "size")
 
 
 @cuda_meaning(source.own_index)

@@ -12,8 +12,8 @@ from typing import Any
 
 from ..core import numba as nb
 from ..core.numba import I32
-from ..core.op import cuda_meaning, immediate
-from ..diagnostics.errors import SpecError
+from ..core.op import constant, cuda_meaning
+from ..diagnostics.argument_checks import STRING
 from . import profiling as source
 from .context_cuda import place_among
 from .plans import PROFILE
@@ -138,9 +138,7 @@ def of_ring(ring: Any, event: Any, step: Any, part: Any) -> Any:
 def _of_region(operation: Any, kind: str) -> None:
     @cuda_meaning(operation)
     def typer(np_: Any, name: Any) -> Any:
-        text = immediate("region", "name", name)
-        if not isinstance(text, str):
-            raise SpecError(f"region: name must be a string, got {text!r}")
+        text = constant("region", "name", name, STRING)
         builder, args = yield
         record(builder, np_.unit, args[0], kind, nb.const(np_.unit.region(text)))
 

@@ -14,7 +14,16 @@ from ..arch.dimensions import Ints
 from ..core.arith import named
 from ..core.machine import check_policy
 from ..core.op import Op, constant, op
-from ..diagnostics.argument_checks import NONE, element_type, is_int, require, word
+from ..diagnostics.argument_checks import (
+    NONE,
+    Rule,
+    each,
+    element_type,
+    is_int,
+    require,
+    whole,
+    word,
+)
 from ..diagnostics.errors import SpecError
 from .params import CompilerParams as CompilerParams
 from .transforms import SwizzleTransform, TilingTransform, Transform, TransposeTransform
@@ -51,12 +60,17 @@ class Element:
     size: int
 
     def __post_init__(self) -> None:
-        if not is_int(self.size) or not 1 <= self.size <= MAX_SIDE:
-            raise SpecError(
-                f"Element: size must be an int of 1…{MAX_SIDE} elements, got {self.size!r}"
-            )
+        require("Element", vars(self), size=whole(1, MAX_SIDE))
 
 
+MODE = word("zero", "clip") | NONE
+COUNTS = {"buffer_count": whole(1) | NONE, "delay_release": whole(0) | NONE}
+LOADS = {
+    "index_map": Rule(("a function of the grid indices",), callable) | NONE,
+    "oob_fill": word("zeros", "nan"),
+    "mode": MODE,
+}
+"""rules of the options of a `BlockSpec`: of all, and of those that are loaded"""
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
 """The side of a block along one dimension of its array."""
@@ -191,10 +205,7 @@ class BlockSpec:
                 f"{self.memory_space!r}"
             )
         check_transforms(self.transforms, "BlockSpec")
-        for name, least in (("buffer_count", 1), ("delay_release", 0)):
-            value = getattr(self, name)
-            if value is not None and not (is_int(value) and value >= least):
-                raise SpecError(f"BlockSpec: {name} must be an int >= {least}, got {value!r}")
+        require("BlockSpec", vars(self), **COUNTS)
         if not self.loaded:
             for field in dataclasses.fields(self):
                 if (
@@ -229,14 +240,8 @@ class BlockSpec:
                 f"BlockSpec: block_shape {shape} has a side outside 1…{MAX_SIDE} elements: split "
                 "the block"
             )
-        if self.index_map is not None and not callable(self.index_map):
-            raise SpecError(
-                "BlockSpec: index_map must be a function of the grid indices, got "
-                f"{self.index_map!r}"
-            )
-        require("BlockSpec", vars(self), oob_fill=word("zeros", "nan"))
+        require("BlockSpec", vars(self), **LOADS)
         check_policy("BlockSpec", self.eviction_policy)
-        check_mode("BlockSpec", self.mode)
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:
@@ -261,11 +266,6 @@ class BlockSpec:
                 f"BlockSpec: block_shape {spelled(shape)} leaves a tile of {len(left)} "
                 f"dimensions, {left}; tiles have 1 or 2: {fix}"
             )
-
-
-def check_mode(what: str, mode: Any) -> None:
-    """Raise SpecError for an unknown `mode`."""
-    require(what, {"mode": mode}, mode=word("zero", "clip") | NONE)
 
 
 def axis_names(what: str, given: Any) -> tuple[str, ...]:
@@ -357,11 +357,7 @@ class ArrayType:
     order: str = "C"
 
     def __post_init__(self) -> None:
-        if self.order not in ("C", "F"):
-            raise SpecError(
-                'ArrayType: order must be "C" (row-major) or "F" (column-major), got '
-                f"{self.order!r}"
-            )
+        require("ArrayType", vars(self), order=word("C", "F"))
         shape, symbols = self.shape, tuple(SYMBOLIC)
         if not isinstance(shape, (tuple, list)) or not all(
             isinstance(n, symbols) or (is_int(n) and n >= 0) for n in shape
@@ -406,29 +402,17 @@ class Workspace:
     slots: int | None = None
 
     def __post_init__(self) -> None:
-        tile = self.tile
-        if (
-            not isinstance(tile, (tuple, list))
-            or len(tile) != 2
-            or not all(is_int(n) and n > 0 for n in tile)
-        ):
-            raise SpecError(
-                "Workspace: tile must be (rows, columns) of a tile of the output, positive ints, "
-                f"got {tile!r}"
-            )
-        if self.split is not None and (
-            not self.split
-            if isinstance(self.split, str)
-            else not is_int(self.split) or self.split < 1
-        ):
-            raise SpecError(
-                'Workspace: split must be "stream", the parts of a tile, the name of an axis of '
-                "the cluster, or "
-                f"None, got {self.split!r}"
-            )
-        if self.slots is not None and (not is_int(self.slots) or self.slots < 1):
-            raise SpecError(f"Workspace: slots must be a count of partial sums, got {self.slots!r}")
-        object.__setattr__(self, "tile", (int(tile[0]), int(tile[1])))
+        axis = Rule(
+            ("the name of an axis of the cluster",), lambda x: isinstance(x, str) and x != ""
+        )
+        require(
+            "Workspace",
+            vars(self),
+            tile=each(whole(1), 2),
+            split=word("stream") | whole(1) | axis | NONE,
+            slots=whole(1) | NONE,
+        )
+        object.__setattr__(self, "tile", tuple(map(int, self.tile)))
 
     def exists(self, cluster_axes: tuple[str, ...]) -> bool:
         """Return whether a kernel whose cluster has these axes has a workspace at all. Raises
@@ -490,6 +474,5 @@ def persistent(ctas: int | None = None) -> Persistent:
     the kernel names its cluster axes, so that tiles are divided between them. `numpipe.verify` also
     runs it on 132 CTAs.
     """
-    if ctas is not None and (not is_int(ctas) or ctas < 1):
-        raise SpecError(f"persistent(): ctas must be an int of at least 1, got {ctas!r}")
+    require("persistent()", locals(), ctas=whole(1) | NONE)
     return Persistent(ctas)

@@ -215,7 +215,13 @@ class Unit(SharedMemory):
         self._budget()
         return plan
 
-    def check_output(self, arg: int, what: str, fix: str) -> None:
+    def check_output(
+        self,
+        arg: int,
+        what: str,
+        fix: str = "store to it by its own name, or in a function that is called by name and gets "
+        "it as an argument",
+    ) -> None:
         """Raise SpecError unless the call passed the array as an output: stores to an input would
         be lost, or corrupt it."""
         array = self.arrays[arg]

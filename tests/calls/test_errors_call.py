@@ -411,13 +411,13 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
             lambda: ArrayType((1,), "float17"),
             "ArrayType: dtype must be an element type, got 'float17'",
         ),
-        (lambda: numpipe.persistent(0), "ctas must be an int of at least 1, got 0"),
+        (lambda: numpipe.persistent(0), "ctas must be an int >= 1 or None, got 0"),
         (
             lambda: numpipe.BlockSpec((64, 64.0), lambda k: (0, k)),
             "block_shape must be a tuple of ints, None (squeezed) and "
             "numpipe.Element(size), got (64, 64.0)",
         ),
-        (lambda: numpipe.Element(0), "Element: size must be an int of 1…65536 elements"),
+        (lambda: numpipe.Element(0), "Element: size must be an int of 1…65536"),
         (
             lambda: numpipe.BlockSpec((1 << 17,), lambda k: (k,)),
             "a side outside 1…65536 elements: split the block",
@@ -432,11 +432,11 @@ def test_a_signature_of_fewer_arrays_than_the_call_has() -> None:
         ),
         (
             lambda: numpipe.BlockSpec((64, 64), 3),
-            "index_map must be a function of the grid indices, got 3",
+            "index_map must be a function of the grid indices or None, got 3",
         ),
         (
             lambda: numpipe.BlockSpec((64, 64), lambda k: (0, k), delay_release=-1),
-            "delay_release must be an int >= 0, got -1",
+            "delay_release must be an int >= 0 or None, got -1",
         ),
     ],
 )

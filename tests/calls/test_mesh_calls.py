@@ -195,7 +195,10 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
         lambda: plain(X[0], mesh=TWO),
         "this one has no semaphores: leave mesh= out, or define the kernel with",
     ),
-    "no Mesh": (lambda: shift(X, mesh=2), "mesh must be a numpipe.Mesh, got 2"),
+    "no Mesh": (
+        lambda: shift(X, mesh=2),
+        "mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got 2",
+    ),
     "one array": (
         lambda: shift(X[0], mesh=TWO),
         "'x' with Mesh.simulated(2) must be a list of 2 arrays, one for each GPU, got "
@@ -303,7 +306,7 @@ def test_the_semaphores_are_a_parameter_behind_the_arrays_and_as_many_as_there_c
     assert "semaphores= is for the last array parameter" in refused(
         lambda: numpipe.kernel(alone, grid=numpipe.persistent(), semaphores=1)
     )
-    assert "semaphores must return an int in 0…1048576, got -1" in refused(
+    assert "semaphores must be an int of 0…1048576, got -1" in refused(
         lambda: made(lambda x: -1)(X, Y, mesh=TWO)
     )
     assert "cannot be called 'mesh'" in refused(lambda: numpipe.kernel(with_mesh))

@@ -218,7 +218,7 @@ def test_calls_that_do_not_fit_are_refused_when_they_are_traced(call: Any, messa
 def test_neither_a_kernel_nor_a_method_is_refused() -> None:
     with pytest.raises(SpecError, match="kernel must be a numpipe.Kernel"):
         numpipe.jax.call(lambda x: x)  # type: ignore[arg-type]
-    with pytest.raises(SpecError, match="vmap_method must be None or one of"):
+    with pytest.raises(SpecError, match="vmap_method must be None, .sequential., .expand_dims. or"):
         numpipe.jax.call(scaled, vmap_method="all")  # type: ignore[arg-type]
 
 

@@ -135,7 +135,7 @@ def test_seed_is_the_kernels_and_schedule_seed_the_schedules() -> None:
 def test_an_array_type_has_an_order() -> None:
     y = shifted_by_seed.simulate(np.ones((128, 64), np.float32))
     assert y.flags.f_contiguous and (y == 2).all()
-    with pytest.raises(SpecError, match='order must be "C"'):
+    with pytest.raises(SpecError, match="order must be 'C' or 'F'"):
         ArrayType((64, 64), np.float32, "K")
 
 

@@ -45,7 +45,7 @@ refused(
     spec = BlockSpec((Element(0), 64), lambda k: (0, k))
     #                 ^^^^^^^^^^
 """,
-    "Element: size must be an int of 1…65536 elements, got 0",
+    "Element: size must be an int of 1…65536, got 0",
     kind=SpecError,
     fix={"(0)": "(64)"},
 )

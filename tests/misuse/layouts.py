@@ -142,8 +142,8 @@ refused(
     x = numpipe.layout_cast(3, "row")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated="layout_cast(tile, layout): tile must be a register tile, got int",
-    compiled="layout_cast(tile, layout): tile must be a register tile, got int32",
+    simulated="layout_cast: tile must be a register tile, got int",
+    compiled="layout_cast: tile must be a register tile, got int32",
     kind=SpecError,
 )
 refused(

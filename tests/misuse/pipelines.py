@@ -160,7 +160,7 @@ refused(
     pipe = numpipe.pipeline(grid=(1,), delay_release=True, in_specs=(spec,))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    ", pipeline at {file}:{line}: delay_release must be an int, got True",
+    ", pipeline at {file}:{line}: delay_release must be an int or None, got True",
     kind=SpecError,
     fix={"delay_release=True": "delay_release=1"},
 )
@@ -360,8 +360,8 @@ refused(
     spec = BlockSpec((64, 64), (0, 0))
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    simulated="BlockSpec: index_map must be a function of the grid indices, got (0, 0)",
-    compiled="BlockSpec: index_map must be a function of the grid indices, got '(0, 0)'",
+    simulated="BlockSpec: index_map must be a function of the grid indices or None, got (0, 0)",
+    compiled="BlockSpec: index_map must be a function of the grid indices or None, got '(0, 0)'",
     kind=SpecError,
 )
 refused(

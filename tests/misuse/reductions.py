@@ -210,8 +210,8 @@ refused(
         x = np.sum(y, axis=1)
     #       ^^^^^^^^^^^^^^^^^
 """,
-    simulated="sum(…) expects a register tile, got shared-memory tile" + LOADED,
-    compiled="sum(…) expects a register tile, got shared-memory tile (64, 64) float16" + LOADED,
+    simulated="sum: tile must be a register tile, got shared-memory tile" + LOADED,
+    compiled="sum: tile must be a register tile, got shared-memory tile (64, 64) float16" + LOADED,
     kind=SpecError,
     fix={"sum(y,": "sum(y[...].astype(np.float32),"},
 )

@@ -513,7 +513,7 @@ refused(
     x = ds(0, wg)
     #   ^^^^^^^^^
 """,
-    simulated="ds(start, size): size must be a positive compile-time int, got the warpgroup axis",
+    simulated="ds(start, size): size must be an int >= 1, got the warpgroup axis",
     compiled=(
         "ds(start, size): size must be a compile-time constant, not the warpgroup axis: pass a "
         "literal, a constant of the module or a Static field"

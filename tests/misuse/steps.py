@@ -14,7 +14,7 @@ refused(
     spec = BlockSpec((64, 64), lambda k: (0, k), buffer_count=0)
     #      ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "BlockSpec: buffer_count must be an int >= 1, got 0",
+    "BlockSpec: buffer_count must be an int >= 1 or None, got 0",
     kind=SpecError,
     fix={"buffer_count=0": "buffer_count=1"},
 )

@@ -766,9 +766,9 @@ refused(
     x = numpipe.bitcast(1.0, np.int32)
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "bitcast(tile, dtype): tile must be a register tile, got float",
+    "bitcast: tile must be a register tile, got float",
     kind=SpecError,
-    compiled="bitcast(tile, dtype): tile must be a register tile, got float64",
+    compiled="bitcast: tile must be a register tile, got float64",
 )
 refused(
     "an_unsigned_tile_and_a_fraction",

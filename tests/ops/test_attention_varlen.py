@@ -144,6 +144,12 @@ def test_the_tiles_with_the_most_steps_are_first(align: str) -> None:
         assert (listed(queries, keys, causal, align, diagonal) == ordered).all()
 
 
+def test_the_largest_sequences_keep_all_tiles() -> None:
+    """The number of blocks of a tile, times the number of tiles, would exceed an int32."""
+    tiles = listed([64, 129 * 64], [100, 1 << 30], False, "end", 0)
+    assert sorted(tiles[:, 0]) == [*range(0, 130 * 64, 64)] and tiles[-1, 0] == 0
+
+
 def test_whole_blocks_of_sequences_do_not_overlap() -> None:
     """Where gradients have whole blocks of each sequence, no two sequences share one."""
     rng = np.random.default_rng(0)

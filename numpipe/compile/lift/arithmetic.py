@@ -31,7 +31,7 @@ from ...language.tiles import (  # noqa: F401
 )
 from ...plan import context
 from .constants import MISSING, OPERATIONS, literal_node, lookup, stores
-from .nodes import assign, load, located, operation, walk
+from .nodes import assign, load, located, operation, tuple_of, walk
 from .rewriter import NOT_MINE, Rewriter
 
 _CASTS: dict[Any, str] = {builtins.int: "int32", builtins.float: "float32", builtins.bool: "bool"}
@@ -84,7 +84,7 @@ class Arithmetic(Rewriter):
         # of specs, for example
         if isinstance(node.left, ast.Tuple) and isinstance(count := self.value(node.right), int):
             parts = [copy.deepcopy(part) for _ in range(count) for part in node.left.elts]
-            return self.visit(ast.copy_location(ast.Tuple(parts, ast.Load()), node))
+            return self.visit(tuple_of(parts, node))
         self.generic_visit(node)
         return self._compute(OPERATIONS[type(node.op)], [node.left, node.right], node)
 

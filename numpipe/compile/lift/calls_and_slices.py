@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.op import Helper, Op, does
+from ...diagnostics.argument_checks import as_tuple
 from ...language.grid import partials, tile_loop
 from ...language.memory import copies
 from ...language.pipeline import body_form, operand_barriers, pipelines
@@ -24,7 +25,7 @@ from ...plan.kernel_shape import GPU_AXIS
 from ...plan.plans import ArrayArg
 from .constants import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import located, names, parameters_of, reads
+from .nodes import located, names, parameters_of, reads, tuple_of
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -82,7 +83,7 @@ class Calls(Loops):
             return NOT_MINE
         (argument,) = self.bind(function, node)
         known = self.value(argument)
-        axes = known if isinstance(known, tuple) else (known,)
+        axes = as_tuple(known)
         if not all(isinstance(name, str) for name in axes):
             self.error(
                 node,
@@ -486,7 +487,7 @@ class Calls(Loops):
         ):
             return NOT_MINE
         new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
-        node.slice = ast.copy_location(ast.Tuple(new, ast.Load()), node) if len(new) > 1 else new[0]
+        node.slice = tuple_of(new, node) if len(new) > 1 else new[0]
         return NOT_MINE
 
     def _parameter(self, node: ast.expr) -> ArrayArg | None:

@@ -17,6 +17,7 @@ from ...plan.specs import BlockSpec
 from .calls_and_slices import plain
 from .constants import MISSING, StaticArray
 from .nested import Nested
+from .nodes import tuple_of
 from .rewriter import NOT_MINE
 
 
@@ -54,7 +55,7 @@ class Functions(Nested):
                     else self.visit(ast.copy_location(ast.Constant(part), node))
                     for part in value
                 ]
-                return ast.copy_location(ast.Tuple(parts, ast.Load()), node)
+                return tuple_of(parts, node)
             if isinstance(value, FunctionType) and not str(value.__module__).startswith(
                 ("numpy", "numba", "numpipe.")
             ):
@@ -103,7 +104,7 @@ class Functions(Nested):
         """Return a function as a value of the kernel."""
         return self.call(
             bound.binder,
-            [ast.copy_location(ast.Tuple([self.context_name(node)], ast.Load()), node)],
+            [tuple_of([self.context_name(node)], node)],
             node,
         )
 

@@ -26,6 +26,7 @@ from .nodes import (
     own,
     running,
     surely,
+    tuple_of,
     walk,
 )
 from .rewriter import NOT_MINE
@@ -213,7 +214,7 @@ class Loops(TileLoops, Arithmetic):
         unpacked = self._unpacks(node.target, len(node.iter.args))
         carried = self._carried(node, names(ast.Store, node.target))
         shared = [k.value for k in node.iter.keywords if k.arg == "allocations"]
-        arrays = ast.copy_location(ast.Tuple([*node.iter.args, *shared], ast.Load()), node.iter)
+        arrays = tuple_of([*node.iter.args, *shared], node.iter)
         if len(shared) != len(node.iter.keywords) or any(
             isinstance(a, ast.Starred) for a in node.iter.args
         ):

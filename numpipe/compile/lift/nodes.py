@@ -128,6 +128,11 @@ def load(name: str) -> ast.Name:
     return ast.Name(name, ast.Load())
 
 
+def tuple_of(parts: list[ast.expr], where: ast.AST) -> ast.Tuple:
+    """Return the tuple of these expressions, at the position of `where`."""
+    return ast.copy_location(ast.Tuple(parts, ast.Load()), where)
+
+
 def assign(name: str, value: ast.expr) -> ast.Assign:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 

@@ -17,6 +17,7 @@ from ...language.pipeline import warpgroup_order
 from ...plan import debug, profiling
 from .calls_and_slices import Calls
 from .constants import MISSING, literal_node, truth
+from .nodes import tuple_of
 from .rewriter import NOT_MINE
 from .turn_placement import leaves
 
@@ -192,11 +193,7 @@ class Statements(Calls):
             self.call(debug.check, [part, *place], node)
             for part in _conjuncts(self.visit(condition))
         ]
-        return (
-            checks[0]
-            if len(checks) == 1
-            else ast.copy_location(ast.Tuple(checks, ast.Load()), node)
-        )
+        return checks[0] if len(checks) == 1 else tuple_of(checks, node)
 
 
 def _conjuncts(condition: ast.expr) -> list[ast.expr]:

@@ -23,7 +23,7 @@ from ...language.pipeline import pingpong, ring
 from ...language.tiles import products_in_flight
 from ...plan import profiling
 from .constants import MISSING, StaticArray, literal_node
-from .nodes import assign, load, located, operation
+from .nodes import assign, load, located, operation, tuple_of
 from .split_loops import SplitLoops
 from .turn_placement import Turns, leaves, pipeline_in, with_skips
 
@@ -250,7 +250,7 @@ class TileLoops(SplitLoops, Turns):
         if kind is Row and len(counts) == 1:
             return Walk([], lambda t, _: self.call(tile_numbers.place_line, [t], node))
         if any_rank and len(counts) > 3:
-            grid = ast.copy_location(ast.Tuple(counts, ast.Load()), node)
+            grid = tuple_of(counts, node)
             return Walk([], lambda t, _: self.call(ring.unravel, [t, grid], node))
         if len(counts) not in (2, 3):
             self.error(
@@ -306,7 +306,7 @@ class TileLoops(SplitLoops, Turns):
                 f'order="{kind.name}", group=…',
             )
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
-        grid = ast.copy_location(ast.Tuple(counts if len(counts) > 1 else [], ast.Load()), node)
+        grid = tuple_of(counts if len(counts) > 1 else [], node)
         table, width = self.visit(written), literal_node(columns, node)
         check: Any = ast.Expr(self.call(tile_loop.check_table, [table, width, grid], written))
         return Walk(

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 import jax
 
-from ...diagnostics.argument_checks import as_tuple
+from ...diagnostics.argument_checks import NONE, as_tuple, require, word
 from ...diagnostics.errors import SpecError
 from ...diagnostics.frames import brief
 from ...kernels.call_results import is_array
@@ -21,7 +21,6 @@ from .custom_calls import array_type
 from .jax_ops import front
 
 VmapMethod = Literal["sequential", "expand_dims", "broadcast_all"]
-_METHODS = ("sequential", "expand_dims", "broadcast_all")
 
 
 @brief
@@ -79,11 +78,8 @@ def call(
             f"numpipe.jax.call: kernel must be a numpipe.Kernel, got {kernel!r}; fix: decorate the "
             "function with @numpipe.kernel(…)"
         )
-    if vmap_method is not None and vmap_method not in _METHODS:
-        raise SpecError(
-            f"numpipe.jax.call: vmap_method must be None or one of {', '.join(_METHODS)}, got "
-            f"{vmap_method!r}"
-        )
+    methods = word("sequential", "expand_dims", "broadcast_all")
+    require("numpipe.jax.call", locals(), vmap_method=NONE | methods)
     several = as_tuple(out_type)
     types = None if out_type is None else tuple(map(array_type, several))
 

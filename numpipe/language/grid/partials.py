@@ -40,14 +40,14 @@ from ...arch.dtypes import FLOAT32
 from ...core.arith import ge, gt, sub
 from ...core.lanes import one_lane
 from ...core.machine import current, failure
-from ...core.op import called, helper, op
+from ...core.op import helper, op
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import barrier, special
 from ...plan.cluster_ranks import place_of, rank_of
 from ...plan.specs import FLAGS
 from ..tiles.layouts import only_accumulator
 from ..tiles.refs import GmemRef
-from ..tiles.tile import Tile, form_of
+from ..tiles.tile import Tile, tile_form
 from .split_k import Part
 
 __all__ = ["combine"]
@@ -91,12 +91,7 @@ def combine(acc: Tile, part: Any, work: GmemRef | None = None, axis: str | None 
 def check(acc: Any, work: Any) -> None:
     """Raise SpecError unless `acc` is a tile of partial sums, and `work` is a workspace or None,
     given values or Numba types."""
-    form = form_of(acc, "numpipe.combine")
-    if form is None:
-        raise SpecError(
-            "numpipe.combine(acc, part, work): acc must be a float32 register tile, got "
-            f"{called(acc)}"
-        )
+    form = tile_form(acc, "numpipe.combine", "acc")
     only_accumulator(form, "numpipe.combine")
     if work is None:
         return

@@ -26,6 +26,7 @@ from ...arch.dtypes import REDUCTIONS
 from ...core import arith
 from ...core.lanes import one_lane
 from ...core.op import called, constant, helper, op
+from ...diagnostics.argument_checks import FLAG, NONE, whole, word
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier as named
 from ...intrinsics import cp_async_bulk, fence, mbarrier, special
@@ -122,16 +123,11 @@ def check_store(
     """Return the boxes of a copy from a tile. Raises SpecError for an input, and for an array that
     the TMA cannot write."""
     check_operands(STORE, src=("tile", src), dst=("view", dst))
-    check_flag(STORE, "commit_group", commit)
+    constant(STORE, "commit_group", commit, FLAG)
     array = np_.unit.arrays[dst.ref.index]
     reduction = check_reduction(reduction, array.dtype)
     check_copied(STORE, np_.unit, dst, src)
-    np_.unit.check_output(
-        dst.ref.index,
-        STORE,
-        f"copy to {array.name}.at[…] by its own name, or in a function that is called by "
-        "name and gets it as an argument",
-    )
+    np_.unit.check_output(dst.ref.index, STORE)
     if not array.tma_store:
         raise SpecError(
             f"{STORE}: the rows of '{array.name}' are not a multiple of 16 B, but a TMA store "
@@ -220,14 +216,9 @@ def reachable(operation: str, unit: Unit, view: GmemView, layout: Layout | None 
 def check_reduction(given: Any, dtype: np.dtype) -> str:
     """Return the name of a reduction, "" for None. Raises SpecError for an unknown reduction, or
     one that the dtype does not support."""
-    reduction = constant(STORE, "reduction_op", given)
+    reduction = constant(STORE, "reduction_op", given, NONE | word(*REDUCTIONS))
     if reduction is None:
         return ""
-    if reduction not in REDUCTIONS:
-        raise SpecError(
-            f"{STORE}: reduction_op must be None or one of {', '.join(map(repr, REDUCTIONS))}, "
-            f"got {reduction!r}"
-        )
     if dtype.name not in REDUCTIONS[reduction]:
         same = (
             reduction in ("add", "and", "or", "xor") and f"u{dtype.name}" in REDUCTIONS[reduction]
@@ -241,23 +232,6 @@ def check_reduction(given: Any, dtype: np.dtype) -> str:
             f"{', '.join(REDUCTIONS[reduction])}" + fix * same
         )
     return str(reduction)
-
-
-def check_flag(operation: str, name: str, given: Any) -> bool:
-    value = constant(operation, name, given)
-    if not isinstance(value, bool):
-        raise SpecError(f"{operation}: {name} must be True or False, got {value!r}")
-    return value
-
-
-def check_groups(given: Any) -> int:
-    n = constant(WAIT, "n", given)
-    if isinstance(n, bool) or not isinstance(n, int) or n < 0:
-        raise SpecError(
-            f"{WAIT}: n, the number of groups that may still be in flight, must be a compile-time "
-            f"int of at least 0, got {n!r}"
-        )
-    return n
 
 
 def check_predicate(operation: str, np_: Any, value: Any) -> None:
@@ -462,7 +436,7 @@ def commit_smem(np_: Context, *, meet: bool = True) -> None:
     meet  a compile-time bool. False omits the barrier between the four warps. Use it only if every
           reader, including this warpgroup, waits for a `barrier_arrive` of each warp
     """
-    together = check_flag("commit_smem", "meet", meet)
+    together = constant("commit_smem", "meet", meet, FLAG)
     if np_.computes:
         (fence_and_meet if together else fence_alone)()
 
@@ -488,8 +462,8 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
     store of a register tile, ``array[…] = tile``, and a store of a pipeline's output are groups
     too, and count among the newest.
     """
-    pending = check_groups(n)
-    read = check_flag(WAIT, "wait_read_only", wait_read_only)
+    pending = constant(WAIT, "n", n, whole(0))
+    read = constant(WAIT, "wait_read_only", wait_read_only, FLAG)
     if np_.computes:
         one_lane(cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group, pending)
         meet()

@@ -7,7 +7,8 @@ from typing import Any
 from ...core import numba as nb
 from ...core.lanes import one_lane
 from ...core.numba import BOOLEAN, I32, I64
-from ...core.op import cuda_meaning
+from ...core.op import constant, cuda_meaning
+from ...diagnostics.argument_checks import FLAG, whole
 from ...intrinsics import cp_async_bulk
 from ...plan.cluster_ranks import Sharing
 from ...plan.context_cuda import by_compute
@@ -151,7 +152,7 @@ def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
 
 @by_compute(source.commit_smem)
 def _commit_smem(np_: Any, meet: Any) -> Any:
-    together = source.check_flag("commit_smem", "meet", meet)
+    together = constant("commit_smem", "meet", meet, FLAG)
     yield (source.fence_and_meet if together else source.fence_alone), ()
     return ()
 
@@ -164,8 +165,8 @@ def _commit_group(np_: Any) -> Any:
 
 @by_compute(source.wait_smem_to_gmem)
 def _wait_stores(np_: Any, n: Any, wait_read_only: Any) -> Any:
-    kind, number = nb.immediate(source.check_groups(n))
-    read = source.check_flag(WAIT, "wait_read_only", wait_read_only)
+    kind, number = nb.immediate(constant(WAIT, "n", n, whole(0)))
+    read = constant(WAIT, "wait_read_only", wait_read_only, FLAG)
     wait = (cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group)._numba_type_
     builder, _ = yield source.meet, ()
     builder.apply(one_lane, (wait, kind), (nb.nothing, number))

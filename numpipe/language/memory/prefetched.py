@@ -31,13 +31,14 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import round_up
 from ...arch.dtypes import INT32
 from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.lanes import one_lane
 from ...core.machine import TensorMap, current
 from ...core.op import called, constant, helper, op
-from ...diagnostics.argument_checks import is_int
+from ...diagnostics.argument_checks import whole
 from ...diagnostics.errors import CompileError, SpecError
 from ...intrinsics import cp_async_bulk, mbarrier, memory
 from ...plan.allocations import SMEM, Barrier, Scratch
@@ -73,14 +74,9 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
             f"prefetched(table): {without_value(arg, ())}; fix: load from such arrays with "
             f"{arg.name}[…]"
         )
-    size = constant("prefetched", "size", size)
-    if not is_int(size) or not 1 <= size <= MOST:
-        raise SpecError(
-            f"prefetched(table, size): size, the number of elements of '{arg.name}' to copy to "
-            f"shared memory, must be a compile-time int of 1 … {MOST}, got {size!r}"
-        )
+    size = constant("prefetched", "size", size, whole(1, MOST))
     unit = ALIGNED // arg.dtype.itemsize
-    kind = SMEM((-(-size // unit) * unit,), arg.dtype), Barrier()
+    kind = SMEM((round_up(size, unit),), arg.dtype), Barrier()
     scratch: Scratch = np_.unit.plan_scratch(site, kind, np_.unit.warp_specialized)
     np_.unit.rings_of[np_.role].add(f"{NAME} @ {site}")
     return scratch

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.op import constant, op
+from ...diagnostics.argument_checks import is_int, word
 from ...diagnostics.errors import SpecError
 from ...intrinsics import setmaxnreg
 from ...plan.context import Context
@@ -35,12 +36,8 @@ def increases(unit: Unit, n: Any, action: Any) -> bool:
     """Return whether the action is "increase". Raises SpecError for a number or an action that
     setmaxnreg does not support, or in a kernel with a memory role."""
     n = constant("set_max_registers", "n", n)
-    action = constant("set_max_registers", "action", action)
-    if action not in ("increase", "decrease"):
-        raise SpecError(
-            f"set_max_registers: action must be 'increase' or 'decrease', got {action!r}"
-        )
-    if isinstance(n, bool) or not isinstance(n, int) or n % 8 or not 24 <= n <= 256:
+    action = constant("set_max_registers", "action", action, word("increase", "decrease"))
+    if not is_int(n) or n % 8 or not 24 <= n <= 256:
         raise SpecError(f"set_max_registers: n must be a multiple of 8 in 24…256, got {n!r}")
     if unit.warp_specialized:
         raise SpecError(

@@ -28,6 +28,7 @@ from ...core.inert import NoValue
 from ...core.lanes import each_warp
 from ...core.machine import current, failure
 from ...core.op import called, constant, op
+from ...diagnostics.argument_checks import a
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
@@ -37,23 +38,21 @@ from ..tiles.conversions import moved
 from ..tiles.layout_names import COLUMN
 from ..tiles.layouts import ACCUMULATOR, Form, fits
 from ..tiles.shared_tiles import send
-from ..tiles.tile import cast_to_store, form_of
+from ..tiles.tile import cast_to_store, tile_form
 from .copies import check_landing, check_operands
 from .scratch import BarrierRef
 
 __all__ = ["async_store_smem"]
 
 SEND = "async_store_smem"
+AXIS = a(str, text="the name of an axis of the cluster (cluster_names= of the kernel)")
 
 
 def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> int:
     """Return the dimension of the cluster along which a tile is sent. Raises SpecError for tiles
     that st.async cannot send."""
     check_landing(SEND, dst, barrier)
-    form = form_of(src, SEND)
-    if form is None:
-        raise SpecError(f"{SEND}: src must be a register tile, got {called(src)}")
-    layout = dst.layout
+    form, layout = tile_form(src, SEND, "src"), dst.layout
     if len(form.shape) == 1:
         whole = 64 if (sent := sent_form(form)).layout == COLUMN else 8
         if form.shape[0] % whole or form.dtype.itemsize != 4 or sent.record.warps < 4:
@@ -104,12 +103,7 @@ def sent_form(form: Form) -> Form:
 def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
     """Return the dimension of the cluster that `name` names, given values or types. Raises
     SpecError if there is none, and for an index that is not an integer."""
-    axis = constant(operation, "cluster_dim", name)
-    if not isinstance(axis, str):
-        raise SpecError(
-            f"{operation}: cluster_dim must be the name of an axis of the cluster (cluster_names= "
-            f"of the kernel), got {axis!r}"
-        )
+    axis = constant(operation, "cluster_dim", name, AXIS)
     if not (every(index) or arith.is_integer(index) or isinstance(index, NoValue)):
         raise SpecError(
             f"{operation}: cluster_idx, the index of the other CTA along {axis!r}, must be an "

@@ -29,6 +29,7 @@ from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.machine import current, failure
 from ...core.op import op
+from ...diagnostics.argument_checks import as_tuple
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
 from ...plan.context import Context, own_part
@@ -200,7 +201,7 @@ def one_barrier(operation: str, shape: Ints) -> None:
 def shared_by(unit: Any, axes: Any) -> bool:
     """Return whether `collective_axes` requests one allocation shared by all compute warpgroups.
     Raises SpecError for other axes."""
-    names = axes if isinstance(axes, tuple) else (axes,)
+    names = as_tuple(axes)
     if axes is None or not names:
         return False
     if names != (unit.wg_axis,):

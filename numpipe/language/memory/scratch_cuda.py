@@ -174,21 +174,22 @@ def barrier_address(builder: Any, ty: BarriersType, value: Any) -> Any:
     return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, 3))
 
 
-@cuda_meaning(source.scratch)
-def _scratch(np_: Any, site: Any, kind: Any) -> Any:
-    tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), True).tree
-    result = _type(np_, tree)
-    builder, args = yield result
-    return _value(builder, result, tree, np_, args[0])
-
-
-@cuda_meaning(source.scoped)
-def _scoped(np_: Any, site: Any, kind: Any, axes: Any) -> Any:
-    shared = source.shared_by(np_.unit, immediate("run_scoped", "collective_axes", axes))
+def _planned(np_: Any, site: Any, kind: Any, shared: bool) -> Any:
     tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
     result = _type(np_, tree)
     builder, args = yield result
     return _value(builder, result, tree, np_, args[0])
+
+
+@cuda_meaning(source.scratch)
+def _scratch(np_: Any, site: Any, kind: Any) -> Any:
+    return _planned(np_, site, kind, True)
+
+
+@cuda_meaning(source.scoped)
+def _scoped(np_: Any, site: Any, kind: Any, axes: Any) -> Any:
+    axes = immediate("run_scoped", "collective_axes", axes)
+    return _planned(np_, site, kind, source.shared_by(np_.unit, axes))
 
 
 @cuda_meaning(source.run_scoped)

@@ -39,6 +39,7 @@ from typing import Any
 from ...core.lanes import one_lane
 from ...core.machine import current
 from ...core.op import called, check, constant, helper, op
+from ...diagnostics.argument_checks import FLAG
 from ...diagnostics.errors import SpecError
 from ...intrinsics import barrier, cp_async_bulk, fence, special
 from ...plan.context import Context, only_if
@@ -98,19 +99,8 @@ def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool =
     check_wait(np_, semaphore, value)
     if np_.computes:
         await_together(np_, semaphore, value, 0)
-    elif waits_for_loads(loads):
+    elif constant("numpipe.wait", "loads", loads, FLAG):
         await_value(np_, semaphore, value, 0)
-
-
-def waits_for_loads(loads: Any) -> bool:
-    """Return the `loads` option of a wait. Raises SpecError if it is not a constant of that
-    type."""
-    value = constant("numpipe.wait", "loads", loads)
-    if not isinstance(value, bool):
-        raise SpecError(
-            f"numpipe.wait(semaphore, value, loads): loads must be True or False, got {value!r}"
-        )
-    return value
 
 
 def _check(np_: Any, what: str, semaphore: Any) -> str:

@@ -12,7 +12,8 @@ from typing import Any
 
 from ...core import numba as nb
 from ...core.numba import I32
-from ...core.op import cuda_meaning
+from ...core.op import constant, cuda_meaning
+from ...diagnostics.argument_checks import FLAG
 from ...intrinsics import memory
 from ...plan.context_cuda import counter_pointer
 from ...plan.control_block import LOST, SEMAPHORE, SEMAPHORES
@@ -82,7 +83,7 @@ def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
 @cuda_meaning(source.wait)
 def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) -> Any:
     source.check_wait(np_, semaphore, value)
-    if not source.waits_for_loads(loads) and not np_.computes:
+    if not constant("numpipe.wait", "loads", loads, FLAG) and not np_.computes:
         yield nb.types.void(np_, site, semaphore, I32, loads)
         return
     function = source.await_together if np_.computes else source.await_value

@@ -27,6 +27,7 @@ import numpy as np
 from ...core.arith import is_integer
 from ...core.inert import NoValue
 from ...core.op import called
+from ...diagnostics.argument_checks import is_int
 from ...diagnostics.errors import SpecError
 from ...plan.plans import RingPlan
 
@@ -85,11 +86,10 @@ def check_state(where: str, given: Any) -> None:
     role knows nothing about a value that only the compute role has (`NoValue`).
     """
     value = getattr(given, "literal_value", given)
-    known = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
     if (
         is_none(given)
         or isinstance(given, NoValue)
-        or (value in list(PipelineState) if known else is_integer(given))
+        or (value in list(PipelineState) if is_int(value) else is_integer(given))
     ):
         return
     shown = int(value) if isinstance(value, np.integer) else repr(value)

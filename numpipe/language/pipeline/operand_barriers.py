@@ -38,6 +38,7 @@ from typing import Any, NoReturn
 
 from ...arch.dimensions import Ints, Names
 from ...core.op import called, constant, helper, op
+from ...diagnostics.argument_checks import FLAG
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.nested_tuples import Tree
 from ...plan.protocol import BARRIERS
@@ -146,9 +147,7 @@ def check_manual(where: str, single: bool, *options: Any) -> Names:
     """
     kinds = []
     for row, option in zip(PASSED.values(), options, strict=True):
-        value = constant(where, row.option, option)
-        if not isinstance(value, bool):
-            raise SpecError(f"{where}: {row.option} must be True or False, got {value!r}")
+        value = constant(where, row.option, option, FLAG)
         if value and single:
             raise SpecError(
                 f"{where}: {row.option}=True in a single-stream pipeline, whose warpgroup loads "

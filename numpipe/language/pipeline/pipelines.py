@@ -34,7 +34,7 @@ from ...core.functions import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, check, constant, op, outside
-from ...diagnostics.argument_checks import is_int
+from ...diagnostics.argument_checks import NONE, whole
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
 from ...plan.nested_tuples import Tree, check_leaves, leaves, made, mismatch, tree_of
@@ -126,13 +126,10 @@ class PipelineBase:
         kernel, slots, delay = (
             self.unit.params,
             *(
-                constant(where, *of)
+                constant(where, *of, whole() | NONE)
                 for of in (("max_concurrent_steps", slots), ("delay_release", delay))
             ),
         )
-        for name, value in (("max_concurrent_steps", slots), ("delay_release", delay)):
-            if value is not None and not is_int(value):
-                raise SpecError(f"{where}: {name} must be an int, got {value!r}")
         slots = next(
             n for n in (slots, kernel.max_concurrent_steps, 1 if alone else SLOTS) if n is not None
         )

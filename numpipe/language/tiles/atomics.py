@@ -36,7 +36,6 @@ not bit-identical. float32 subnormals are flushed to 0 (``red.add.f32``).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 from ...arch.dtypes import REDUCTIONS
@@ -96,54 +95,33 @@ def check_atomic(name: str, dst: Any, tile: Any) -> None:
             "array.at[ds(i, 64), ds(j, 64)]"
         )
     form, ref, reduction = form_of(tile, name), dst.ref, name.removeprefix("atomic_")
-    if not dst.axes and form is None and is_number(tile):
-        _check_element(name, ref, tile, _LANES[reduction])
-        return
-    if form is None:
+    array, place = ref.arg, f"{name}: {ref.arg.name}.at[…]"
+    if form is None and (dst.axes or not is_number(tile)):
         raise SpecError(
             f"{name}(dst, tile): the second argument must be a register tile, or a tile in shared "
             f"memory that the kernel has allocated, got {called(tile)}"
         )
-    array = ref.arg
-    ref.unit.check_output(
-        ref.index,
-        name,
-        f"{name}({array.name}.at[…], tile) by its own name, or in a function that is called by "
-        "name and gets it as an argument",
-    )
-    known = (REDUCTIONS if through_tma(array, dst.axes, form) else _LANES)[reduction]
-    check(f"{name}: {array.name}.at[…]", array.name, array.dtype, dst.shape, form, known)
-    if through_tma(array, dst.axes, form):
+    ref.unit.check_output(ref.index, name)
+    tma = form is not None and through_tma(array, dst.axes, form)
+    known = (REDUCTIONS if tma else _LANES)[reduction]
+    if form is not None:
+        check(place, array.name, array.dtype, dst.shape, form, known)
+    if tma:
         check_placed(ref, dst.placed, name)
-    if form.dtype.name in known:
-        return
-    instead = (
-        "; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has "
-        "float16 and bfloat16 too"
-        if form.dtype.name in REDUCTIONS[reduction]
-        else ""
-    )
-    raise SpecError(
-        f"{name}: expected {', '.join(_LANES[reduction])} for this reduction in global memory, "
-        f"got {form.dtype}{instead}"
-    )
-
-
-def _check_element(name: str, ref: Any, value: Any, known: Sequence[str]) -> None:
-    """Raise SpecError unless a number may be reduced into an element of an array."""
-    array = ref.arg
-    ref.unit.check_output(
-        ref.index,
-        name,
-        f"{name}({array.name}.at[…], x) by its own name, or in a function that is called by "
-        "name and gets it as an argument",
-    )
-    if array.dtype.name not in known:
-        raise SpecError(
-            f"{name}: expected {', '.join(known)} for this reduction in global memory, got "
-            f"{array.dtype}"
+    dtype = array.dtype if form is None else form.dtype
+    if dtype.name not in known:
+        instead = (
+            "; a tile (M, N) to an array that TMA can store, whose rows are multiples of 16 B, has "
+            "float16 and bfloat16 too"
+            if form is not None and dtype.name in REDUCTIONS[reduction]
+            else ""
         )
-    check_number(f"{name}: {array.name}.at[…]", array.name, array.dtype, value)
+        raise SpecError(
+            f"{name}: expected {', '.join(_LANES[reduction])} for this reduction in global "
+            f"memory, got {dtype}{instead}"
+        )
+    if form is None:
+        check_number(place, array.name, array.dtype, tile)
 
 
 def _atomic(reduction: str) -> Op:

@@ -33,13 +33,13 @@ from typing import Any
 
 from ...arch.dimensions import Ints
 from ...core.machine import current
-from ...core.op import called, constant, op
+from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from .exchange import ROOM, each_to_all, exchange, rows
 from .layout_names import COALESCED, COLUMN, ROW, name_of
 from .layouts import ACCUMULATOR, BLOCK, Form, by_rows, coalesced_form, fits, panel_width, ways
-from .tile import Tile, form_of
+from .tile import Tile, tile_form
 
 __all__ = ["layout_cast"]
 
@@ -88,9 +88,7 @@ def described(have: Form, form: Form) -> str:
 
 
 def _cast_form(tile: Any, layout: Any) -> Form:
-    form, layout = form_of(tile, f"'{CAST}'"), constant(CAST, "layout", layout)
-    if form is None:
-        raise SpecError(f"{CAST}(tile, layout): tile must be a register tile, got {called(tile)}")
+    form, layout = tile_form(tile, CAST), constant(CAST, "layout", layout)
     if isinstance(layout, str) and name_of(layout).by_row:
         return by_rows(form, layout, CAST)
     line = len(form.shape) == 1 or 1 in form.shape

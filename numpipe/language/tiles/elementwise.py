@@ -38,9 +38,10 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, INTEGERS, packing
 from ...core import arith
-from ...core.inert import NoValue
+from ...core.inert import NoValue, first_inert
 from ...core.machine import current
 from ...core.op import called, constant, op
+from ...diagnostics.argument_checks import is_int
 from ...diagnostics.errors import SimulationError, SpecError
 from .conversions import moved
 from .layouts import Form, combined, laid
@@ -82,11 +83,6 @@ def operands_of(symbol: str, operands: Sequence, literals: int = 0) -> list[Oper
         else form_of(part, f"'{symbol}'") or arith.kind(part)
         for i, part in enumerate(operands)
     ]
-
-
-def without_value(operands: Sequence) -> Any:
-    """Return the first operand that has no value in the memory role, or its Numba type."""
-    return next((part for part in operands if isinstance(part, NoValue)), None)
 
 
 def _inert(operands: Sequence) -> bool:
@@ -327,7 +323,7 @@ def plan_where(values: Sequence, literals: int = 0) -> Plan | None:
     mask, *operands = every = operands_of("np.where", values, literals)
     tiles = [part for part in every if isinstance(part, Form)]
     forms = [part for part in operands if isinstance(part, Form)]
-    if not tiles and without_value(values) is not None:
+    if not tiles and first_inert(values) is not None:
         return None
     if (
         mask is not bool
@@ -369,7 +365,7 @@ def where(mask: Any, x: Any, y: Any, literals: int = 0) -> Any:
     numbers."""
     plan = plan_where((mask, x, y))
     if plan is None:
-        return without_value((mask, x, y))
+        return first_inert((mask, x, y))
     return computed(
         "np.where",
         plan,
@@ -417,11 +413,7 @@ def check_axis(form: Form, axis: Any, what: str, kind: str = "a compile-time int
     """Return the dimension that `axis` names. Raises SpecError for one that the tile does not
     have."""
     rank = len(form.shape)
-    if (
-        isinstance(axis, bool)
-        or not isinstance(axis, (int, np.integer))
-        or not -rank <= axis < rank
-    ):
+    if not is_int(axis) or not -rank <= axis < rank:
         raise SpecError(
             f"{what}: axis must be {kind} from {-rank} to {rank - 1} for shape {form.shape}, got "
             f"{axis!r}"

@@ -18,6 +18,7 @@ from ...core.approximate_cuda import divide
 from ...core.arith_cuda import compare, convert, floored, kind_of, libdevice, type_of
 from ...core.arith_cuda import operand as number_in
 from ...core.formula_cuda import Value
+from ...core.inert import first_inert
 from ...core.inert_cuda import InertType
 from ...core.numba import BOOLEAN, F32
 from ...core.op import cuda_meaning
@@ -25,7 +26,17 @@ from . import elementwise as source
 from .layout_names import EITHER
 from .layouts import Form, laid, places, sources, ways
 from .tile import TileLike
-from .tile_cuda import TileType, assembled, floats, narrowed, packed, registers, undefined, wide
+from .tile_cuda import (
+    TileType,
+    assembled,
+    floats,
+    in_pairs,
+    narrowed,
+    packed,
+    registers,
+    undefined,
+    wide,
+)
 
 Emit = Callable
 """(builder, dtype, *elements) -> element; 16-bit elements are passed as float32, and dtype is
@@ -88,9 +99,7 @@ def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list:
         return [twice] * (len(places(form.shape, form.layout)) // 2)
     have = registers(builder, ty, value)
     from_ = sources(form.shape, form.layout, ty.shape, ty.layout)
-    return [
-        _joined(builder, have, low, high) for low, high in zip(from_[::2], from_[1::2], strict=True)
-    ]
+    return [_joined(builder, have, *two) for two in in_pairs(from_)]
 
 
 def _joined(builder: Any, have: list, low: int, high: int) -> Any:
@@ -160,7 +169,7 @@ def typed(
     """Type and emit a planned operation; `literals` says which operands are float literals, and
     does not affect the generated code."""
     if plan is None:
-        yield source.without_value(types)(*types, *literals)
+        yield first_inert(types)(*types, *literals)
         return None
     result, parameters = signature(plan, types)
     builder, args = yield result(*parameters, *literals)
@@ -303,7 +312,7 @@ nb.overload(operator.pow, _power, literals=True)
 def _where(mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     plan = source.plan_where((mask, x, y), *map(nb.literal, literals))
     if plan is None:
-        yield source.without_value((mask, x, y))
+        yield first_inert((mask, x, y))
         return None
     if not plan.result.shape:
         of = type_of(plan.computed)

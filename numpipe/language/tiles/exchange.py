@@ -19,6 +19,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from ...arch.dimensions import round_up
 from ...core.machine import Machine, current
 from ...plan.budget import Region
 from ...plan.context import Context, own_part
@@ -39,7 +40,7 @@ def each_to_all(nbytes: int) -> tuple[_Chunks, _Chunks]:
     >>> each_to_all(32)[0].tolist()
     [[0, 16], [32, 48], [64, 80], [96, 112]]
     """
-    own = _spread(-(-nbytes // CHUNK) * CHUNK)  # here 4 bytes of a number have their own chunk
+    own = _spread(round_up(nbytes, CHUNK))  # here 4 bytes of a number have their own chunk
     return own, np.tile(own.reshape(-1), (4, 1))
 
 

@@ -18,7 +18,7 @@ from ...core.inert import NoValue
 from ...core.machine import failure
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SimulationError, SpecError
-from ...plan.specs import check_mode
+from ...plan.specs import MODE
 from .refs import GmemRef, Index
 from .tile import Tile, TileLike
 
@@ -49,13 +49,12 @@ def index(value: Any, mode: str) -> Index:
 
 def checked(value: Any, mode: Any) -> str:
     """Return the validated mode of an index, given values or Numba types."""
-    mode = constant("index(i, mode)", "mode", mode)
+    mode = constant("index(i, mode)", "mode", mode, MODE)
     if mode is None:
         raise SpecError(
             'index(i, mode): mode must be "zero" or "clip"; fix: for an index without a mode, '
             "write i alone"
         )
-    check_mode("index(i, mode)", mode)
     if not isinstance(value, (NoValue, TileLike)) and not is_integer(value):
         raise SpecError(
             f"index(i, mode): i must be an integer or a vector of int32, got {called(value)}"

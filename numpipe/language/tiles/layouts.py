@@ -55,7 +55,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dimensions import Ints, Names
+from ...arch.dimensions import Ints, Names, round_up
 from ...arch.products import WGMMA
 from ...arch.register_layouts import (
     LANES,
@@ -225,7 +225,7 @@ class Form:
             sizes[0] = covered_rows(sizes[0])
         if 1 in self.record.axes:
             unit = self.record.units[-1]
-            sizes[-1] = -(-sizes[-1] // unit) * unit
+            sizes[-1] = round_up(sizes[-1], unit)
         return tuple(sizes)
 
     def outside(self, place: Place) -> tuple[bool, bool]:

@@ -34,7 +34,7 @@ from .refs_cuda import GmemType, SmemType
 from .scattered_shared_cuda import load as load_anywhere
 from .shared_tiles import layout_of_rows
 from .shared_tiles_cuda import converge
-from .tile_cuda import TileType, assembled, undefined
+from .tile_cuda import TileType, assembled, in_pairs, undefined
 
 
 def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
@@ -249,8 +249,8 @@ def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: For
             inside = builder.and_(inside, here)
             at = block.moved(at, builder.select(here, n, 0), stride)
         found.append(block.load(at, inside))
-    pairs = zip(found[::2], found[1::2], strict=True)
-    return assembled(builder, tile, [part for pair in pairs for part in _packed(block, [*pair])])
+    packs = [part for pair in in_pairs(found) for part in _packed(block, [*pair])]
+    return assembled(builder, tile, packs)
 
 
 nb.overload(operator.getitem, _load)

@@ -58,9 +58,10 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16, FLOAT32, INT32
 from ...core import arith
+from ...core.inert import first_inert
 from ...core.op import Op, called, op
 from ...diagnostics.errors import SpecError
-from .elementwise import Operator, Plan, computed, operands_of, without_value
+from .elementwise import Operator, Plan, computed, operands_of
 from .layouts import Form
 from .tile import Tile, TileLike
 
@@ -81,7 +82,7 @@ class Function(Operator):
     def __call__(self, *values: Any) -> Any:
         plan = self.plan(values)
         return (
-            without_value(values)
+            first_inert(values)
             if plan is None
             else computed(self.symbol, plan, values, self.meaning)
         )
@@ -100,7 +101,7 @@ class Function(Operator):
                 f"{self.symbol}(…) takes tiles of int32 or uint32, got {plan.computed}: use "
                 ".astype(np.int32) first"
             )
-        if plan is not None or (not tiles and without_value(values) is not None):
+        if plan is not None or (not tiles and first_inert(values) is not None):
             return plan
         kinds = operands_of(self.symbol, values, literals)
         wrong = f"{self.symbol}(…) takes register tiles and numbers, got "

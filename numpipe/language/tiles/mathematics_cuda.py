@@ -13,9 +13,9 @@ from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.approximate_cuda import approximate
 from ...core.arith_cuda import chosen, libdevice
+from ...core.inert import first_inert
 from ...core.op import Op, cuda_meaning
 from . import mathematics as source
-from .elementwise import without_value
 from .elementwise_cuda import BY_PAIRS, Emit, Packed, emitted, signature, two_at_once, typed
 from .tile import TileLike
 from .trigonometry_cuda import cosine, sine, tangent
@@ -161,7 +161,7 @@ def _clip(a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
         types, sum((bits >> number & 1) << place for place, number in enumerate(present))
     )
     if plan is None:
-        yield without_value(types)
+        yield first_inert(types)
         return None
 
     def clipped(maximum: Packed, minimum: Packed) -> Packed:

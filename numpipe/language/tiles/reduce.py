@@ -63,7 +63,7 @@ from .exchange import ROOM, each_to_all, exchange
 from .layout_names import COLUMN, ROW
 from .layouts import GROUP, Form, deferred
 from .row_layouts import lanes_for
-from .tile import Tile, form_of
+from .tile import Tile, form_of, tile_form
 
 __all__ = ["partial_max", "partial_min", "partial_sum"]
 
@@ -100,10 +100,8 @@ class Plan:
 
 def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any) -> Plan:
     """Return how a tile is reduced. Raises SpecError for unsupported reductions."""
-    form = form_of(tile, f"'{operation}'")
+    form = tile_form(tile, operation)
     axis, keepdims = constant(operation, "axis", axis), constant(operation, "keepdims", keepdims)
-    if form is None:
-        raise SpecError(f"{operation}(…) expects a register tile, got {called(tile)}")
     if (form.dtype == BOOL) != (operation in VOTES):
         if form.dtype == BOOL:
             raise SpecError(

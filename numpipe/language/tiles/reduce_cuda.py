@@ -26,7 +26,7 @@ from .fence_order_cuda import own_barrier
 from .layout_names import COLUMN
 from .layouts import GROUP, places
 from .mathematics_cuda import extreme
-from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
+from .tile_cuda import TileType, assembled, floats, narrowed, registers, undefined
 from .words_cuda import load_words, store_words
 
 Combine = Callable[[Any, Any], Any]
@@ -260,12 +260,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     if name == "std":
         found = [builder.pure_asm(nb.f32, [value], "sqrt.rn.f32 $0, $1;") for value in found]
     if form.shape:
-        if form.dtype in HALVES:
-            found = [
-                packed(builder, form.dtype, *two)
-                for two in zip(found[::2], found[1::2], strict=True)
-            ]
-        return assembled(builder, result, found)
+        return assembled(builder, result, narrowed(builder, form.dtype, found))
     floating = wide and name not in source.INDICES
     return convert(builder, found[0], F32, result) if floating else found[0]
 

@@ -32,6 +32,7 @@ from ...core import arith
 from ...core.inert import REASON, Inert
 from ...core.machine import TensorMap, failure
 from ...core.op import called, constant, op
+from ...diagnostics.argument_checks import whole as integer
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.context import Context, StoringFacts
 from ...plan.copy_plans import MapRequest
@@ -149,11 +150,11 @@ def unlimited(parts: Sequence, what: str) -> None:
         )
 
 
+POSITIVE = integer(1)
+
+
 def ds_size(size: Any) -> int:
-    size = constant("ds(start, size)", "size", size)
-    if isinstance(size, bool) or not isinstance(size, (int, np.integer)) or size < 1:
-        raise SpecError(f"ds(start, size): size must be a positive compile-time int, got {size!r}")
-    return int(size)
+    return int(constant("ds(start, size)", "size", size, POSITIVE))
 
 
 def no_start(start: Any) -> SpecError:

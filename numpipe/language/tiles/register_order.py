@@ -53,10 +53,9 @@ def to_form(tile: Any) -> Form:
     """Return the form of `to_register_order`."""
     form = form_of(tile, f"'{TO}'")
     if form is None or form.layout != ACCUMULATOR:
-        got = called(tile) if form is None else f"{form}"
         raise SpecError(
-            f"{TO}(tile): tile must be a register tile in accumulator layout, got {got}; fix: "
-            f'numpipe.layout_cast(tile, "{ACCUMULATOR}")'
+            f"{TO}(tile): tile must be a register tile in accumulator layout, got "
+            f'{form or called(tile)}; fix: numpipe.layout_cast(tile, "{ACCUMULATOR}")'
         )
     return ordered(form.shape, form.dtype, TO)
 
@@ -65,10 +64,9 @@ def from_form(tile: Any, shape: Any) -> Form:
     """Return the form of `from_register_order`."""
     form, shape = form_of(tile, f"'{FROM}'"), constant(FROM, "shape", shape)
     if form is None or not form.name.vector:
-        got = called(tile) if form is None else f"{form}"
         raise SpecError(
-            f"{FROM}(tile, shape): tile must be a coalesced register tile, got {got}; fix: "
-            "numpipe.load_tile(array.at[…])"
+            f"{FROM}(tile, shape): tile must be a coalesced register tile, got "
+            f"{form or called(tile)}; fix: numpipe.load_tile(array.at[…])"
         )
     found = Form(tuple(shape) if isinstance(shape, tuple) else (), form.dtype)
     whole = ordered(found.shape, found.dtype, FROM)

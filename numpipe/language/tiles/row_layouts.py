@@ -33,7 +33,7 @@ last elements of some lanes are outside the tile (`Form.outside`). Nothing reads
 
 from __future__ import annotations
 
-from ...arch.dimensions import Ints
+from ...arch.dimensions import Ints, round_up
 from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Registers
 from .layout_names import ROW, ROWS, name_of
 
@@ -67,7 +67,7 @@ def lanes_for(columns: int) -> int:
 
 def covered_rows(rows: int) -> int:
     """Return the rows that the lanes have registers for, of a tile of `rows` rows."""
-    return -(-rows // 8) * 8 if rows > 1 else 2
+    return round_up(rows, 8) if rows > 1 else 2
 
 
 def rows_apart(rows: int, lanes: int) -> int:

@@ -48,7 +48,7 @@ from .exchange import ROOM, each_to_all, exchange
 from .layout_names import COLUMN, ROW
 from .layouts import Form
 from .row_layouts import WHOLE, lanes_for
-from .tile import Tile, form_of
+from .tile import Tile, form_of, tile_form
 
 __all__ = ["scan"]
 
@@ -61,9 +61,7 @@ Combine = Callable[[Line, Line], Line]
 def plan(np_: ContextFacts, tile: Any, axis: Any, name: str) -> tuple[Form, int, int]:
     """Return (the form of a scanned tile, its axis as in a tile (M, N), bytes of shared memory for
     the totals of the warps)."""
-    form, axis = form_of(tile, f"'{name}'"), constant(name, "axis", axis)
-    if form is None:
-        raise SpecError(f"{name}(…) expects a register tile, got {called(tile)}")
+    form, axis = tile_form(tile, name), constant(name, "axis", axis)
     if form.dtype not in (FLOAT32, INT32):
         raise SpecError(
             f"{name} takes tiles of float32 or int32, got {form}; fix: use "

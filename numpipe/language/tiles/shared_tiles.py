@@ -21,7 +21,6 @@ import numpy as np
 
 from ...core.inert import Inert
 from ...core.machine import current
-from ...core.op import called
 from ...diagnostics.errors import SpecError
 from ...plan.layout import Layout, swizzled
 from .fence_order import before_access
@@ -30,7 +29,7 @@ from .refs import ALL, READ_ONLY, All, SmemLike, SmemTile, check_start, is_whole
 from .scattered_shared import addresses, held
 from .scattered_shared import load as load_anywhere
 from .scattered_shared import store as store_anywhere
-from .tile import Tile, cast_to_store, check_form, form_of
+from .tile import Tile, cast_to_store, check_form, tile_form
 
 
 def chosen(tile: SmemLike, index: Any) -> tuple:
@@ -78,10 +77,7 @@ def check_store(tile: SmemLike, parts: Sequence, value: Any) -> Form:
     what = "tile[…] = value"
     if not tile.writable:
         raise SpecError(READ_ONLY)
-    form = form_of(value, what)
-    if form is None:
-        raise SpecError(f"{what}: the value must be a register tile, got {called(value)}")
-    have = load_form(tile, parts, what)
+    form, have = tile_form(value, what, "the value"), load_form(tile, parts, what)
     # rows without gaps may fill a one-dimensional tile
     if form.shape != have.shape and have.shape != (math.prod(form.shape),):
         raise SpecError(

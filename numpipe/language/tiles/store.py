@@ -95,13 +95,6 @@ def check(
         )
 
 
-FIX = (
-    "store to it by its own name, or in a function that is called by name and gets it as an "
-    "argument"
-)
-"""how to fix a call that did not know that an array is an output"""
-
-
 def plan(ref: Any, parts: Sequence, tile: Any) -> Ints:
     """Return the dimensions of the block that a tile is stored to. Raises SpecError if the store is
     not supported."""
@@ -118,7 +111,7 @@ def plan(ref: Any, parts: Sequence, tile: Any) -> Ints:
         raise SpecError(
             f"'{name}[…] = value': the value must be a register tile, got {called(tile)}{fix}"
         )
-    ref.unit.check_output(ref.index, stored(name), FIX)
+    ref.unit.check_output(ref.index, stored(name))
     if scattered(parts) is not None:
         check_scatter(name, [parts[axis] for axis in axes])
     check(stored(name), name, ref.arg.dtype, sizes_of(parts, axes), form)
@@ -140,8 +133,9 @@ def plan_number(ref: Any, parts: Sequence, value: Any) -> bool:
         return False
     name = ref.arg.name
     block_axes(ref, parts, f"{name}[…]")
-    ref.unit.check_output(ref.index, f"'{name}[…] = value'", FIX)
-    check_number(f"'{name}[…] = value'", name, ref.arg.dtype, value)
+    what = f"'{name}[…] = value'"
+    ref.unit.check_output(ref.index, what)
+    check_number(what, name, ref.arg.dtype, value)
     return True
 
 

@@ -29,7 +29,7 @@ from .store_ring import batches, put
 from .store_ring_cuda import BatchType
 from .store_rows import through_panel
 from .store_rows_cuda import store_rows
-from .tile_cuda import TileType, cast_to_store, registers
+from .tile_cuda import TileType, cast_to_store, in_pairs, registers
 from .words_cuda import store_words
 
 Statement = tuple[str, str]
@@ -223,10 +223,7 @@ class _Lanes:
             words, kind = [builder.trunc(parts[first // 2], nb.i16)], "b16"
         else:
             if itemsize == 1:  # two registers of two elements each make a word
-                parts = [
-                    builder.or_(low, builder.shl(high, 16))
-                    for low, high in zip(parts[::2], parts[1::2], strict=True)
-                ]
+                parts = [builder.or_(low, builder.shl(high, 16)) for low, high in in_pairs(parts)]
             words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
         words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
         predicate = None if chosen is None else builder.zext(chosen, nb.i32)

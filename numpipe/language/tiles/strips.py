@@ -20,11 +20,12 @@ from typing import Any
 import numpy as np
 
 from ...core.op import called, constant, op
+from ...diagnostics.argument_checks import is_int
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layouts import GROUP, Form
 from .row_layouts import lanes_for
-from .tile import Tile, form_of
+from .tile import Tile, form_of, tile_form
 from .top_k import by_row
 
 __all__ = ["map_columns"]
@@ -33,22 +34,12 @@ __all__ = ["map_columns"]
 def strip_form(tile: Any, width: Any) -> tuple[Form, Form]:
     """Return (the form that a tile is moved to, the form of its strips of `width` columns). Raises
     SpecError if the tile cannot be divided into them."""
-    width, form = constant("map_columns", "width", width), form_of(tile, "map_columns")
-    if form is None:
-        raise SpecError(
-            f"map_columns: the second argument must be a register tile, got {called(tile)}"
-        )
+    width, form = constant("map_columns", "width", width), tile_form(tile, "map_columns")
     if len(form.shape) != 2:
         raise SpecError(
             f"map_columns: only a two-dimensional tile has strips of columns, got {form}"
         )
-    if (
-        isinstance(width, bool)
-        or not isinstance(width, (int, np.integer))
-        or width < GROUP
-        or width % GROUP
-        or form.shape[1] % width
-    ):
+    if not is_int(width) or width < GROUP or width % GROUP or form.shape[1] % width:
         raise SpecError(
             f"map_columns: width={width!r}: expected a multiple of 8 that divides the "
             f"{form.shape[1]} columns of a tile {form.shape}"

@@ -103,6 +103,15 @@ def form_of(operand: Any, what: str) -> Form | None:
     return operand.settled(what).form if isinstance(operand, TileLike) else None
 
 
+def tile_form(operand: Any, operation: str, name: str = "tile") -> Form:
+    """Return the form of a register tile that an operation reads. Raises SpecError for other
+    operands."""
+    form = form_of(operand, f"'{operation}'")
+    if form is None:
+        raise SpecError(f"{operation}: {name} must be a register tile, got {called(operand)}")
+    return form
+
+
 class Tile(TileLike):
     """A register tile on the simulated SM. In the memory role it has no value (None)."""
 
@@ -278,9 +287,7 @@ def bitcast(tile: Tile, dtype: Any) -> Tile:
 
 
 def bitcast_form(tile: Any, dtype: Any) -> Form:
-    form, kind = form_of(tile, "'bitcast'"), dtype_of(dtype)
-    if form is None:
-        raise SpecError(f"bitcast(tile, dtype): tile must be a register tile, got {called(tile)}")
+    form, kind = tile_form(tile, "bitcast"), dtype_of(dtype)
     sized = [known for known in TILES if known.itemsize == form.dtype.itemsize]
     if form.dtype == BOOL or kind not in sized:
         raise SpecError(

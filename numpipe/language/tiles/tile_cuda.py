@@ -3,7 +3,7 @@ registers per lane."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -181,17 +181,21 @@ def packed(builder: Any, dtype: np.dtype, low: Any, high: Any) -> Any:
     return builder.pure_asm(nb.i32, [low, high], packing(dtype).narrow)
 
 
+def in_pairs(values: Sequence) -> Iterator[tuple[Any, Any]]:
+    """Return the adjacent pairs of an even number of values."""
+    return zip(values[::2], values[1::2], strict=True)
+
+
 def narrowed(builder: Any, dtype: np.dtype, elements: Sequence) -> list:
     """Return elements, in the wider type used for conversions, as registers of a type; integers
     keep their low bits."""
     if not packing(dtype).narrow:
         return list(elements)
-    pairs = zip(elements[::2], elements[1::2], strict=True)
     if dtype not in INTEGERS:
-        return [packed(builder, dtype, low, high) for low, high in pairs]
+        return [packed(builder, dtype, *two) for two in in_pairs(elements)]
     return [
         builder.or_(builder.and_(low, 255), builder.shl(builder.and_(high, 255), 8))
-        for low, high in pairs
+        for low, high in in_pairs(elements)
     ]
 
 
@@ -233,10 +237,7 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     if kind == FLOAT64:
         found = [builder.fpext(x, nb.f64) for x in found]
     if packing(kind).narrow:
-        found = [
-            packed(builder, kind, low, high)
-            for low, high in zip(found[::2], found[1::2], strict=True)
-        ]
+        found = [packed(builder, kind, *two) for two in in_pairs(found)]
     return assembled(builder, result, found)
 
 
@@ -259,7 +260,7 @@ def from_words(builder: Any, tile: TileType, words: list) -> list:
         bits = 8 * tile.dtype.itemsize
         return [
             builder.or_(builder.and_(low, (1 << bits) - 1), builder.shl(high, bits))
-            for low, high in zip(words[::2], words[1::2], strict=True)
+            for low, high in in_pairs(words)
         ]
     if tile.dtype == BOOL:
         return [builder.icmp_unsigned("!=", word, 0) for word in words]

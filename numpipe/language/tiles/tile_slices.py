@@ -31,14 +31,14 @@ from typing import Any
 import numpy as np
 
 from ...arch.dimensions import Ints
-from ...core.op import called, constant, op
+from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layout_names import COLUMN, EITHER, ROW
 from .layouts import Form, deferred, expanded_form, layout_of
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
 from .row_layouts import rows_apart
-from .tile import Tile, form_of
+from .tile import Tile, tile_form
 
 
 def _steps(form: Form) -> Ints:
@@ -152,8 +152,7 @@ def source_form(form: Form, result: Form) -> Form:
 def reshaped_form(tile: Any, shape: Sequence) -> Form:
     """Return the form of a tile in another shape. Raises SpecError if lanes would need other
     elements."""
-    form = form_of(tile, "'reshape'")
-    assert form is not None
+    form = tile_form(tile, "reshape")
     wanted = [constant("reshape", "shape", size) for size in shape]
     wanted = list(wanted[0]) if len(wanted) == 1 and isinstance(wanted[0], tuple) else wanted
     size = int(np.prod(form.shape))
@@ -194,12 +193,6 @@ def reshaped_form(tile: Any, shape: Sequence) -> Form:
 def _moved_to(shape: Ints) -> str:
     """Return the code that moves a row or a column x to the lanes of another shape."""
     return f'numpipe.layout_cast(x.reshape(-1), "{layout_of(shape)}").reshape{shape}'
-
-
-def check_tile(tile: Any) -> None:
-    """Raise SpecError for a reshape of a value that is not a register tile."""
-    if form_of(tile, "'reshape'") is None:
-        raise SpecError(f"reshape(…) expects a register tile, got {called(tile)}")
 
 
 @method_of(Tile, "reshape")

@@ -39,10 +39,8 @@ nb.overload(operator.getitem, _part)
 
 @cuda_meaning(source.reshape)
 def _reshape(tile: Any, *shape: Any) -> Any:
-    source.check_tile(tile)
-    have = tile.settled("reshape")
-    result = TileType(source.reshaped_form(have, shape))
-    have = TileType(source.source_form(have.form, result.form))
+    result = TileType(source.reshaped_form(tile, shape))
+    have = TileType(source.source_form(tile.form, result.form))
     builder, args = yield result(have, *shape)
     return assembled(builder, result, part_of_either(builder, have, args[0], result))
 

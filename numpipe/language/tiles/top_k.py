@@ -14,16 +14,18 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import round_up
 from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...arch.register_layouts import WARPS
-from ...core.op import called, constant, op
+from ...core.op import constant, op
+from ...diagnostics.argument_checks import whole
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from .conversions import moved
 from .layout_names import COLUMN, ROW
 from .layouts import Form
 from .row_layouts import lanes_for
-from .tile import Tile, form_of
+from .tile import Tile, tile_form
 
 __all__ = ["top_k"]
 
@@ -35,22 +37,15 @@ ABSENT = -1
 def top_forms(tile: Any, k: Any) -> tuple[Form, Form, Form, int]:
     """Return (the form that the tile is moved to, those of the values and of their columns, k).
     Raises SpecError for other tiles and counts."""
-    form, k = form_of(tile, "'top_k'"), constant("top_k", "k", k)
-    if form is None:
-        raise SpecError(f"top_k(tile, k): tile must be a register tile (M, N), got {called(tile)}")
+    form = tile_form(tile, "top_k")
     if len(form.shape) != 2 or form.dtype not in (FLOAT32, *HALVES, INT32):
         raise SpecError(
             f"top_k expects a tile (M, N) of float32, float16, bfloat16 or int32, got {form}"
         )
-    most = min(MOST, form.shape[1])
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or not 1 <= k <= most:
-        raise SpecError(
-            f"top_k: k={k!r}: expected 1 to {most} for the {form.shape[1]} columns of a tile "
-            f"{form.shape}"
-        )
+    k = int(constant("top_k", "k", k, whole(1, min(MOST, form.shape[1]))))
     form = by_row(form)
-    found = replace(form, shape=(form.shape[0], -(-int(k) // 8) * 8))
-    return form, found, replace(found, dtype=INT32), int(k)
+    found = replace(form, shape=(form.shape[0], round_up(k, 8)))
+    return form, found, replace(found, dtype=INT32), k
 
 
 def by_row(form: Form) -> Form:

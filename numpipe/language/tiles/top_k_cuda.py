@@ -13,7 +13,7 @@ from . import top_k as source
 from .elementwise_cuda import inside_of, place_of
 from .layouts import places
 from .reduce_cuda import ranks
-from .tile_cuda import TileType, assembled, floats, packed, registers, undefined
+from .tile_cuda import TileType, assembled, floats, narrowed, registers, undefined
 
 LEAST, LAST = -0x80000000, 0x7FFFFFFF
 
@@ -74,12 +74,10 @@ def _top_k(np_: Any, tile: Any, k: Any) -> Any:
         column: builder.icmp_unsigned("==", number, builder.add(own, column or 0))
         for column in dict.fromkeys(column for _, column in where)
     }
-    ranked = [
-        builder.select(mine[c], best[r][0], old) for (r, c), old in zip(where, ranked, strict=True)
-    ]
-    indexed = [
-        builder.select(mine[c], best[r][1], old) for (r, c), old in zip(where, indexed, strict=True)
-    ]
+    ranked, indexed = (
+        [builder.select(mine[c], best[r][i], old) for (r, c), old in zip(where, olds, strict=True)]
+        for i, olds in enumerate((ranked, indexed))
+    )
     following = builder.add(number, 1)
     new = [
         following,
@@ -98,10 +96,7 @@ def _top_k(np_: Any, tile: Any, k: Any) -> Any:
         if kind == INT32
         else [_value(builder, rank, index) for rank, index in zip(ranked, indexed, strict=True)]
     )
-    if half:
-        found = [
-            packed(builder, tile.dtype, *two) for two in zip(found[::2], found[1::2], strict=True)
-        ]
+    found = narrowed(builder, tile.dtype, found)
     return builder.make_tuple(
         pair, [assembled(builder, values, found), assembled(builder, columns, indexed)]
     )

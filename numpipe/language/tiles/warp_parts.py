@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
+from ...arch.dimensions import round_up
 from ...core.functions import function
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
@@ -41,7 +42,7 @@ def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
     if 1 in (rows, height) and size % STEP:
         raise SpecError(
             f"with_rows: expected a multiple of {STEP} columns, got {form}; fix: load "
-            f"{-(-size // STEP) * STEP} columns, of which those outside the array are 0"
+            f"{round_up(size, STEP)} columns, of which those outside the array are 0"
         )
     have = replace(form, layout=SPREAD) if height == 1 else form
     if rows == height:

@@ -44,7 +44,7 @@ class Arguments:
     ) -> None:
         check_kernel(what, kernel)
         if mesh is not None:
-            check_mesh(mesh, kernel.name)
+            check_mesh(mesh, f"kernel {kernel.name}")
             if mesh.gpus is not None:
                 raise SpecError(
                     f"kernel {kernel.name}: {what} runs on simulated GPUs, got {mesh!r}; fix: "

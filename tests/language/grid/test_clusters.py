@@ -407,7 +407,7 @@ def test_what_has_no_meaning_in_a_cluster_is_refused(
     [
         (((),), "must be the name of an axis"),
         ((("a", "a"),), "a tuple of different ones"),
-        (("a", 1, 0), "num_arrivals must be a compile-time int of at least 1"),
+        (("a", 1, 0), "num_arrivals must be an int of 1…65536"),
         (("a", 1, 1, "x"), "leader_tracked must be True or False, got 'x'"),
     ],
 )

@@ -228,6 +228,12 @@ def test_constant_sizes_are_counted_from_the_last_dimension(dims: Any) -> None:
         numpipe.kernel(unless_apart.function, static_dims=dims)
 
 
+def test_static_dims_of_an_array_that_the_kernel_does_not_have_are_refused() -> None:
+    numpipe.kernel(unless_apart.function, static_dims={"x": (-1,)})
+    with pytest.raises(SpecError, match=r"unless_apart: static_dims: .* 'typo'; fix: name some of"):
+        numpipe.kernel(unless_apart.function, static_dims={"x": (-1,), "typo": (-1,)})
+
+
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
 def unless_apart(x, y):
     """Copy x to y if the 65 elements of a row of x are contiguous."""

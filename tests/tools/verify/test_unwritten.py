@@ -120,7 +120,7 @@ def test_all_schedules_may_have_so_many() -> None:
             r"ctas=4 requires grid=numpipe.persistent\(\), but this kernel's grid sets the "
             r"number of CTAs",
         ),
-        (by_five, 0, "ctas must be an int of at least 1, got 0"),
+        (by_five, 0, "ctas must be an int >= 1, got 0"),
         (
             numpipe.kernel(cluster=2, **PERSISTENT)(by_five.function),
             5,
