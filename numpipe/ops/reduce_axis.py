@@ -94,6 +94,7 @@ def reducer(
     fold: int,
     short: bool,
     exact: bool,
+    ring: bool,
     wgs: int,
     columns: int,
     finish: Function | None,
@@ -107,8 +108,8 @@ def reducer(
     fold    rows of the original array in each row of x; `rest` are the last rows, fewer than `fold`
     short   whether the axis has fewer elements than `length`
     exact   whether sums include what additions have rounded away
-    wgs     warpgroups that share what a CTA reduces, and that have tiles from TMA in shared memory;
-            0: lanes of one load tiles themselves
+    ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
+    wgs     warpgroups that share what a CTA reduces
     columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector
 
@@ -119,27 +120,28 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
+    plane = round_up((wgs + 1) * across, 4)  # results of each warpgroup, and of all
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = 4 // wgs if wgs else 5 if exact or (index and down) else 10 if index else 6
+    ctas = max((4 if ring else 5 if exact or (index and down) else 10 if index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
-        num_compute_wgs=max(wgs, 1),
+        num_compute_wgs=wgs,
         without=lacking(present, "rest", "weights", "places", "found"),
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=wgs > 0),
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=ring or wgs > 1),
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
         batch, own = program_id(0) // blocks, ds(program_id(0) % blocks * across, across)
         wg = axis_index("wg") if wgs > 1 else 0
-        part, workers = program_id(1), parts * max(wgs, 1)
-        worker = part * max(wgs, 1) + wg
+        part, pace = program_id(1), parts * wgs * length
+        first = (part * wgs + wg) * length
         # maxima may see elements twice: the last tile ends where the axis does
         most = n if sums or short else n - length
 
@@ -155,45 +157,46 @@ def reducer(
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
-        if wgs:
-            buffer, landed = scratch(
-                (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
-            )
-            # of each warpgroup, and of all
-            plane = (wgs + 1) * across
+        if wgs > 1 or columns:
             results, stored = scratch(
                 (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
             )
-
-            def slot(k):
-                return wg * SLOTS + k // (workers * length) % SLOTS
-
-            def load(k):
-                """Load the tile that begins at row k into its slot."""
-                if k < n:
-                    source = x.at[batch, ds(min(k, most), length), own]
-                    copy_gmem_to_smem(source, buffer.at[slot(k)], landed.at[slot(k)])
 
             def write(result, at, place):
                 results[ds(place, across)] = result
                 if index:
                     results[ds(plane + place, across)] = bitcast(at, np.float32)
 
-            for k in range(SLOTS):
-                load((worker + k * workers) * length)
+        if ring:
+            buffer, landed = scratch(
+                (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
+            )
+
+            def load(k, slot):
+                """Load the tile that begins at row k."""
+                if k < n:
+                    source = x.at[batch, ds(min(k, most), length), own]
+                    copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
+
+            for slot in static_range(0, SLOTS):
+                load(first + slot * pace, wg * SLOTS + slot)
 
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
         at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
         if fold > 1:
             last_rows = rest[batch, own, 0]
-        for k in range(worker * length, n, workers * length):
-            start = min(k, most)
-            if wgs:
-                barrier_wait(landed.at[slot(k)])
-                tiles = load_tile(buffer.at[slot(k)])
+        # without divisions, which would take longer than the sums of a tile
+        row, step_of_ring = first, 0
+        while row < n:
+            start = min(row, most)
+            if ring:
+                slot = wg * SLOTS + step_of_ring
+                barrier_wait(landed.at[slot])
+                tiles = load_tile(buffer.at[slot])
                 meet()
-                load(k + SLOTS * workers * length)
+                load(row + SLOTS * pace, slot)
+                step_of_ring = (step_of_ring + 1) % SLOTS
             else:
                 tiles = loaded(x, start)  # one load for all pieces
             if again:
@@ -216,6 +219,7 @@ def reducer(
             if sums:
                 # sums of few elements lose fewer digits
                 total, at = combined(total, at, partial, 0)
+            row += pace
         if index and not again:
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
@@ -328,30 +332,32 @@ def schedule(
     fold: int = 1,
     kind: str = "sum",
     again: bool = False,
-    wgs: int = 0,
-) -> tuple[int, int, int, int]:
-    """Return (step, across, length, parts) of a reduction: of a tile, of what is loaded at once,
-    and the CTAs that share the axis. `again`: combine the parts of a reduction.
+    ring: bool = False,
+) -> tuple[int, int, int, int, int]:
+    """Return (step, across, length, wgs, parts) of a reduction: of a tile, of what is loaded at
+    once, and the warpgroups and CTAs that share the axis. `again`: combine the parts of a
+    reduction.
 
     >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
-    ((64, 16, 512, 1), (512, 1, 8192, 8))
-    >>> schedule((1, 16384, 16384), True, 2, wgs=4), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 16, 2), (16, 128, 48, 187))
+    ((64, 16, 512, 1, 1), (512, 1, 8192, 1, 8))
+    >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
+    ((8, 256, 16, 4, 2), (16, 128, 48, 1, 187))
     """
     n, others = shape[1:] if down else shape[:0:-1]
-    n, ctas, sums = max(n, 1), ENOUGH, kind in ("sum", "dot")
+    n, ctas, wgs, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
     if down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
         few = again or (n <= 16 and others < 64 * ENOUGH)
-        if wgs and fold > 1 and 8 * others * itemsize <= TILE:
+        if ring and fold > 1 and 8 * others * itemsize <= TILE:
             across = round_up(others, 64)  # narrow columns are all in one tile
-        elif few and not wgs:
+        elif few and not ring:
             across = 64 if n <= 16 else 16 if n <= 224 else 8
         step = max((512 if few else 2048) // across // 8, 1) * 8
         # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
         length = step * min(cdiv(n, step) | 1, 7 if few else 3)
-        if wgs:
+        if ring:
             length = max(TILE // itemsize // across // step, 1) * step
+            wgs = WGS if shape[0] * others <= SMS * WIDE else 1
             ctas = SMS * WGS // wgs
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
@@ -365,8 +371,8 @@ def schedule(
         at_once = range(large, small - 1, -1)
         length = step * min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
     tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (8 if wgs else 1)))
-    return step, across, length, max(parts, 1)
+    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (8 if ring else 1)))
+    return step, across, length, wgs, max(parts, 1)
 
 
 def launch_reduction(
@@ -423,9 +429,8 @@ def launch_on_view(
     fold = _folded(view, kind) if down and not again else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
-    wgs = (WGS if batch * x.shape[2] <= SMS * WIDE else 1) if ring else 0
-    *tile, parts = schedule(x.shape, down, size, fold, kind, again, wgs)
-    narrow = columns if wgs and fold > 1 and fold * columns <= tile[1] else 0
+    *tile, wgs, parts = schedule(x.shape, down, size, fold, kind, again, ring)
+    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
     last = parts * outer == 1
     made = {"y": y}
@@ -440,7 +445,7 @@ def launch_on_view(
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     sums = kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    how = fold, short, exact, wgs, narrow, finish if last else None
+    how = fold, short, exact, ring, wgs, narrow, finish if last else None
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
     results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
     scalars = {"parts": parts, "scale": scale if last else 1.0}
