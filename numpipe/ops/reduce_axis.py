@@ -69,19 +69,20 @@ NARROW = 128
 """columns up to which columns are not loaded by TMA, and below which rows share no weights"""
 HELD = 4096
 """columns up to which maxima of large matrices are found by warps that have rows of their own"""
-ROWS, LONG = 16, 1 << 19
-"""rows from which on a matrix may be reduced by `row_reducer`, and most bytes of one of them: as
-the CTAs of few rows have too little in flight of longer ones, there must be four times as many"""
-WIDE = 256
-"""most columns of a tile, and of several rows that are read as one only because they are narrow"""
+ROWS, LONG = 64, 1 << 19
+"""rows from which on a matrix may be reduced by `row_reducer`, unless they have at most so many
+bytes: the CTAs of few rows have too little in flight of longer ones"""
+WIDE, SLIM = 256, 64
+"""most columns of a tile, and of several rows that are read as one only because they are narrow;
+columns of a tile from TMA if a launch has more CTAs then"""
 SMS = 132
 """SMs of an H200, each of which has a CTA if columns are loaded by TMA"""
 WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
-FOLDED = 1 << 20
-"""bytes of a matrix from which on rows are folded"""
+LARGE = 1 << 20
+"""bytes of a matrix from which on TMA loads columns, and rows are folded"""
 
 
 @functools.cache
@@ -322,7 +323,7 @@ def _folded(view: ArrayInfo, kind: str) -> int:
     fold = max(WIDE // columns // line, 1) * line
     # few rows would have partial results of nearly as many bytes
     fits = view.strides[1] == row and kind != "dot" and rows >= 16 * fold
-    return fold if fits and rows * row >= FOLDED else 1
+    return fold if fits and rows * row >= LARGE else 1
 
 
 def schedule(
@@ -341,24 +342,37 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
     ((64, 16, 512, 1, 1), (512, 1, 8192, 1, 8))
     >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
-    ((8, 256, 16, 4, 2), (16, 128, 48, 1, 187))
+    ((32, 64, 96, 2, 1), (16, 128, 48, 1, 187))
     """
     n, others = shape[1:] if down else shape[:0:-1]
-    n, ctas, wgs, sums = max(n, 1), ENOUGH, 1, kind in ("sum", "dot")
-    if down:
-        across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        few = again or (n <= 16 and others < 64 * ENOUGH)
-        if ring and fold > 1 and 8 * others * itemsize <= TILE:
-            across = round_up(others, 64)  # narrow columns are all in one tile
-        elif few and not ring:
-            across = 64 if n <= 16 else 16 if n <= 224 else 8
-        step = max((512 if few else 2048) // across // 8, 1) * 8
-        # an odd number of steps: tiles of a multiple of 64 rows would be accumulators
-        length = step * min(cdiv(n, step) | 1, 7 if few else 3)
-        if ring:
-            length = max(TILE // itemsize // across // step, 1) * step
-            wgs = WGS if shape[0] * others <= SMS * WIDE else 1
-            ctas = SMS * WGS // wgs
+    n, wgs, sums = max(n, 1), 1, kind in ("sum", "dot")
+    tiles = lambda across: max(shape[0] * cdiv(others, across), 1)
+    across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
+    small = again or math.prod(shape) * itemsize < LARGE or (n <= 16 and others < 64 * ENOUGH)
+    if ring:
+        # narrow tiles, if a launch without parts has enough CTAs then
+        if tiles(WIDE) < SMS and tiles(SLIM) >= SMS * 3 // 4:
+            across = SLIM
+        step = 2048 // across // 8 * 8
+        steps = max(TILE // itemsize // across // step, 1)
+        if across == SLIM:
+            # an odd number: tiles of a multiple of 64 rows would be accumulators
+            steps = steps | 1 if n >= 12 * step else 1
+        length, count = step * steps, tiles(across)
+        # of at least 8 tiles; two on each SM, if there are enough
+        most = n // (8 * length)
+        parts = min(most, (2 if most >= 2 * SMS // count else 1) * SMS // count)
+        wgs = 2 if parts > 1 else 4 if count <= SMS else 2 if count <= 2 * SMS else 1
+    elif down and small:
+        across, step = 32, 16
+        wgs = WGS if n > 5 * step else 1
+        length = step * min(cdiv(n, step * wgs) | 1, 5)
+        # steps of few rows take less than a second launch
+        parts = 0 if again or n < 1024 else min(ENOUGH // tiles(across), n // (length * wgs))
+    elif down:
+        step = max(2048 // across // 8, 1) * 8
+        length = step * min(cdiv(n, step) | 1, 3)
+        parts = min(ENOUGH // tiles(across), n // length)
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows = shape[0] * others
@@ -367,11 +381,10 @@ def schedule(
         step = 512 if across == 1 else 64
         # as many steps at once as leave few for the end of the axis
         most = cdiv(n, step) if sums else max(n // step, 1)
-        large, small = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
-        at_once = range(large, small - 1, -1)
+        large, least = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
+        at_once = range(large, least - 1, -1)
         length = step * min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
-    tiles = max(shape[0] * cdiv(others, across), 1)
-    parts = 1 if again and n < 1024 else min(ctas // tiles, n // (length * (8 if ring else 1)))
+        parts = min(ENOUGH // tiles(across), n // length)
     return step, across, length, wgs, max(parts, 1)
 
 
@@ -418,17 +431,17 @@ def launch_on_view(
         argmax_of_one(reshaped(y, batch * others), **place)
         return
     inputs = {} if weights is None else {"weights": weights}
-    enough = rows >= ROWS * (1 if columns * size <= LONG else 4)
+    enough, large = rows >= ROWS or columns * size <= LONG, batch * rows * columns * size >= LARGE
     many = batch == 1 and enough and columns > 0 and not (down or again)
     # in `reducer`, warps have rows of their own, with fewer steps for indices, and share weights
-    own = kind == "dot" or (kind == "argmax" and columns <= HELD and rows * near >= FOLDED)
+    own = large and (kind == "dot" or (kind == "argmax" and columns <= HELD))
     if many and not (own and columns >= NARROW and columns * size % 4 == 0):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
     fold = _folded(view, kind) if down and not again else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-    ring = down and not again and x.shape[2] > NARROW and loadable(x)[0]
+    ring = down and large and not again and x.shape[2] > NARROW and loadable(x)[0]
     *tile, wgs, parts = schedule(x.shape, down, size, fold, kind, again, ring)
     narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold

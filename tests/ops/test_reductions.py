@@ -75,7 +75,7 @@ def test_an_axis_is_shared_by_several_ctas(
         return (step, across, *others) if again else (step, across, step, 2, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
-    monkeypatch.setattr(reduce_axis, "FOLDED", 0)
+    monkeypatch.setattr(reduce_axis, "LARGE", 0)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
     check(name, x, axis, 1e-2)
     x[1:3], x[-1, 0] = 8, 9  # in rows of two pairs, and in one without another
@@ -107,7 +107,7 @@ def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
         assert not report.layout_casts and not report.spill_bytes
 
 
-def test_nan_and_ties_are_as_in_torch() -> None:
+def test_nan_and_ties_are_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     x = numbers(3, 300)
     x[0, 7] = x[0, 90] = np.nan
     x[1, 5] = x[1, 200] = 9
@@ -118,12 +118,14 @@ def test_nan_and_ties_are_as_in_torch() -> None:
     out = np.ones((300, 2), np.int32)
     assert not ops.argmax(x[:1], 0, out=out[:, 0]).any() and out[:, 1].all()
     assert np.isnan(ops.max(x, None)) and ops.argmax(x, None) == 7
-    tall = numbers(90, 300)  # columns that TMA loads
+    tall = numbers(90, 300)
     tall[7, 0] = tall[89, 0] = np.nan
     tall[5, 1] = tall[70, 1] = 9
     tall[:, 2] = -np.inf
-    np.testing.assert_array_equal(ops.argmax(tall, 0), np.argmax(tall, 0))
-    np.testing.assert_array_equal(ops.max(tall, 0), np.max(tall, 0))
+    for large in (reduce_axis.LARGE, 0):  # columns that lanes load, and TMA
+        monkeypatch.setattr(reduce_axis, "LARGE", large)
+        np.testing.assert_array_equal(ops.argmax(tall, 0), np.argmax(tall, 0))
+        np.testing.assert_array_equal(ops.max(tall, 0), np.max(tall, 0))
     assert ops.argmax(np.array([-0.0, *[0.0] * 3000], np.float32)) == 0
     # ops call this kernel for matrices that are too large to simulate here
     by_rows = reduce_axis.row_reducer("argmax", None)
