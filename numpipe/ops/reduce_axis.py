@@ -81,7 +81,7 @@ WGS, SLOTS, TILE = 4, 4, 8192
 """warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
-LARGE = 1 << 20
+LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
 
 
@@ -342,37 +342,34 @@ def schedule(
     >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
     ((64, 16, 512, 1, 1), (512, 1, 8192, 1, 8))
     >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
-    ((32, 64, 96, 2, 1), (16, 128, 48, 1, 187))
+    ((32, 64, 96, 2, 1), (16, 32, 80, 4, 28))
     """
     n, others = shape[1:] if down else shape[:0:-1]
     n, wgs, sums = max(n, 1), 1, kind in ("sum", "dot")
-    tiles = lambda across: max(shape[0] * cdiv(others, across), 1)
-    across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-    small = again or math.prod(shape) * itemsize < LARGE or (n <= 16 and others < 64 * ENOUGH)
-    if ring:
-        # narrow tiles, if a launch without parts has enough CTAs then
-        if tiles(WIDE) < SMS and tiles(SLIM) >= SMS * 3 // 4:
-            across = SLIM
-        step = 2048 // across // 8 * 8
-        steps = max(TILE // itemsize // across // step, 1)
-        if across == SLIM:
-            # an odd number: tiles of a multiple of 64 rows would be accumulators
-            steps = steps | 1 if n >= 12 * step else 1
-        length, count = step * steps, tiles(across)
-        # of at least 8 tiles; two on each SM, if there are enough
-        most = n // (8 * length)
-        parts = min(most, (2 if most >= 2 * SMS // count else 1) * SMS // count)
-        wgs = 2 if parts > 1 else 4 if count <= SMS else 2 if count <= 2 * SMS else 1
-    elif down and small:
-        across, step = 32, 16
-        wgs = WGS if n > 5 * step else 1
-        length = step * min(cdiv(n, step * wgs) | 1, 5)
-        # steps of few rows take less than a second launch
-        parts = 0 if again or n < 1024 else min(ENOUGH // tiles(across), n // (length * wgs))
-    elif down:
-        step = max(2048 // across // 8, 1) * 8
-        length = step * min(cdiv(n, step) | 1, 3)
-        parts = min(ENOUGH // tiles(across), n // length)
+    nbytes = math.prod(shape) * itemsize
+    tiles = lambda across: shape[0] * cdiv(others, across)
+    if down:
+        across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
+        small = not ring and (again or nbytes < LARGE)
+        if small:
+            across = SLIM if n <= 8 else 32
+        elif ring and tiles(WIDE) < SMS and tiles(SLIM) >= SMS * 3 // 4:
+            across = SLIM  # has enough CTAs for a single launch
+        step = max((512 if small else 2048) // across // 8, 1) * 8
+        if ring:
+            steps = max(TILE // itemsize // across // step, 1)
+            if across == SLIM:
+                # an odd number: tiles of a multiple of 64 rows would be accumulators
+                steps = steps | 1 if n >= 12 * step else 1
+            length, ctas = step * steps, SMS * (2 if nbytes >= 32 * SMS * TILE else 1)
+            parts = max(min(ctas // tiles(across), n // (8 * length)), 1)
+            wgs = 2 if parts * tiles(across) <= 2 * SMS else 1
+        else:
+            wgs = min(cdiv(n, 5 * step), WGS) if small else 1
+            length = step * min(cdiv(n, step * wgs) | 1, 5 if small else 3)
+            # steps of few rows take less than a second launch
+            one = small and n < ENOUGH
+            parts = 1 if one else min(ENOUGH // tiles(across), n // (length * wgs))
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows = shape[0] * others

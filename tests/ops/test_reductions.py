@@ -76,6 +76,7 @@ def test_an_axis_is_shared_by_several_ctas(
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
     monkeypatch.setattr(reduce_axis, "LARGE", 0)
+    monkeypatch.setattr(reduce_axis, "LONG", 0)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
     check(name, x, axis, 1e-2)
     x[1:3], x[-1, 0] = 8, 9  # in rows of two pairs, and in one without another
@@ -99,12 +100,24 @@ def test_rows_of_large_matrices(name: str, shape: Any, monkeypatch: pytest.Monke
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
     with noting() as notes:
-        ops.argmax(imagined((8, 512), ml_dtypes.bfloat16), 1)  # pieces of 64 columns, of 32 lanes
-        ops.argmax(imagined((30000, 12), np.float16), 0)  # and parts, with their indices
-    for call in notes.calls:
+        ops.argmax(
+            imagined((4096, 512), ml_dtypes.bfloat16), 1
+        )  # pieces of 64 columns, of 32 lanes
+        ops.argmax(imagined((300000, 12), np.float16), 0)  # and parts, with their indices
+    for down, call in zip((False, True, True), notes.calls, strict=True):
         arrays = {name: value for name, value in call.named.items() if name not in PLACE}
         report = call.kernel.inspect("resources", *call.args, **arrays)
         assert not report.layout_casts and not report.spill_bytes
+        # divisions by the number of CTAs, two for each tile, took longer than the comparisons
+        assert not down or "div.s32" not in call.kernel.inspect("ptx", *call.args, **arrays)
+
+
+def test_small_matrices_and_wide_ones_are_reduced_in_one_launch() -> None:
+    shapes = [((12, 512), 1), ((1, 131072), 1), ((140, 2750), 0), ((430, 13696), 0)]
+    for shape, axis in shapes:
+        with noting() as notes:
+            ops.argmax(imagined(shape, np.float16), axis)
+        assert len(notes.calls) == 1, shape
 
 
 def test_nan_and_ties_are_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
