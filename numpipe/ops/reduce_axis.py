@@ -3,7 +3,8 @@
 A CTA walks along the axis with a tile of a few rows and columns in registers and combines all tiles
 element by element, in float32, so that only one tile is reduced across lanes. If there would be too
 few CTAs, several share the axis, and a second launch combines their partial results, always in the
-same order. The size of x's last dimension is a compile-time constant.
+same order. It takes 1.5 us on an H200, as long as reading 6 MB, so small matrices and wide ones are
+reduced in one launch. The size of x's last dimension is a compile-time constant.
 
 =========  =====================  ========================
 `down`     x                      y
@@ -12,9 +13,9 @@ False      (1, rows, n)           (1, parts, rows)
 True       (batch, n, columns)    (batch, parts, columns)
 =========  =====================  ========================
 
-Columns of matrices that TMA can address are reduced from rings of tiles in shared memory, so that
-many bytes are in flight. The warpgroups of a CTA share the rows, and the first one combines their
-results. For other matrices, lanes load a tile in registers themselves.
+Columns of large matrices that TMA can address are reduced from rings of tiles in shared memory, so
+that many bytes are in flight. For other matrices, lanes load a tile in registers themselves. The
+warpgroups of a CTA share the rows, and the first one combines their results.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
@@ -22,7 +23,7 @@ therefore read as one, which gives the kernel an x of (batch, n / fold, fold col
 Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
 up the rows that are read as one, and results are (batch, parts, columns).
 
-Most matrices of many rows have a kernel of their own, `row_reducer`, which loads rows wherever they
+Rows of most matrices have a kernel of their own, `row_reducer`, which loads rows wherever they
 begin.
 """
 
@@ -74,11 +75,13 @@ ROWS, LONG = 64, 1 << 19
 bytes: the CTAs of few rows have too little in flight of longer ones"""
 WIDE, SLIM = 256, 64
 """most columns of a tile, and of several rows that are read as one only because they are narrow;
-columns of a tile from TMA if a launch has more CTAs then"""
+columns of a tile if a launch has enough CTAs only then"""
 SMS = 132
-"""SMs of an H200, each of which has a CTA if columns are loaded by TMA"""
-WGS, SLOTS, TILE = 4, 4, 8192
-"""warpgroups of such a CTA, tiles in the shared memory of each, and bytes of one"""
+"""SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
+SLOTS, TILE = 4, 8192
+"""tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
+WGS = 4
+"""most warpgroups of a CTA whose lanes load columns"""
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
 LARGE = 1 << 22
@@ -330,7 +333,6 @@ def schedule(
     shape: Ints,
     down: bool,
     itemsize: int,
-    fold: int = 1,
     kind: str = "sum",
     again: bool = False,
     ring: bool = False,
@@ -345,43 +347,40 @@ def schedule(
     ((32, 64, 96, 2, 1), (16, 32, 80, 4, 28))
     """
     n, others = shape[1:] if down else shape[:0:-1]
-    n, wgs, sums = max(n, 1), 1, kind in ("sum", "dot")
-    nbytes = math.prod(shape) * itemsize
+    n, wgs, nbytes = max(n, 1), 1, math.prod(shape) * itemsize
     tiles = lambda across: shape[0] * cdiv(others, across)
-    if down:
+    small = down and not ring and (again or nbytes < LARGE)
+    if small:
+        few = min(round_up(cdiv(others, 4 * SMS), 64), WIDE)
+        across, step = (few, 8) if n <= 8 else (32, 16)
+        wgs = min(cdiv(n, 5 * step), WGS)
+        length = step * min(cdiv(n, step * wgs) | 1, 5)
+    elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        small = not ring and (again or nbytes < LARGE)
-        if small:
-            across = SLIM if n <= 8 else 32
-        elif ring and tiles(WIDE) < SMS and tiles(SLIM) >= SMS * 3 // 4:
-            across = SLIM  # has enough CTAs for a single launch
-        step = max((512 if small else 2048) // across // 8, 1) * 8
-        if ring:
-            steps = max(TILE // itemsize // across // step, 1)
-            if across == SLIM:
-                # an odd number: tiles of a multiple of 64 rows would be accumulators
-                steps = steps | 1 if n >= 12 * step else 1
-            length, ctas = step * steps, SMS * (2 if nbytes >= 32 * SMS * TILE else 1)
-            parts = max(min(ctas // tiles(across), n // (8 * length)), 1)
-            wgs = 2 if parts * tiles(across) <= 2 * SMS else 1
-        else:
-            wgs = min(cdiv(n, 5 * step), WGS) if small else 1
-            length = step * min(cdiv(n, step * wgs) | 1, 5 if small else 3)
-            # steps of few rows take less than a second launch
-            one = small and n < ENOUGH
-            parts = 1 if one else min(ENOUGH // tiles(across), n // (length * wgs))
+        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= SMS * 3 // 4:
+            across = SLIM
+        step = 2048 // across // 8 * 8
+        # tiles of a multiple of 64 rows would be accumulators
+        steps = TILE // itemsize // across // step | (across == SLIM)
+        length = step * (steps if ring else min(cdiv(n, step) | 1, 3))
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
-        rows = shape[0] * others
+        rows = tiles(1)
         across = 8 if n <= 512 or rows >= ENOUGH or (kind == "dot" and others > 4) else 1
         across = 16 if rows >= ENOUGH * (16 if n > HELD else 8) else across
         step = 512 if across == 1 else 64
-        # as many steps at once as leave few for the end of the axis
-        most = cdiv(n, step) if sums else max(n // step, 1)
-        large, least = (min((1 + (across == 1)) * b // itemsize, most) for b in (16, 10))
-        at_once = range(large, least - 1, -1)
-        length = step * min(at_once, key=lambda count: cdiv(cdiv(n, step), count) * count)
-        parts = min(ENOUGH // tiles(across), n // length)
+        # loads of equal numbers of steps
+        most = max(n // step, 1) if "max" in kind else cdiv(n, step)
+        length = step * cdiv(most, cdiv(most * itemsize, 16 * (1 + (across == 1))))
+    count = tiles(across)
+    if ring:
+        ctas = SMS * (2 if nbytes >= 32 * SMS * TILE else 1)
+        parts = max(min(ctas // count, n // (8 * length)), 1)
+        wgs = 2 if parts * count <= 2 * SMS else 1
+    else:
+        parts = min(ENOUGH // count, n // (length * wgs))
+        if again or (small and parts < 3):
+            parts = 1  # a second launch would take longer
     return step, across, length, wgs, max(parts, 1)
 
 
@@ -439,7 +438,7 @@ def launch_on_view(
     fold = _folded(view, kind) if down and not again else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = down and large and not again and x.shape[2] > NARROW and loadable(x)[0]
-    *tile, wgs, parts = schedule(x.shape, down, size, fold, kind, again, ring)
+    *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring)
     narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
     last = parts * outer == 1

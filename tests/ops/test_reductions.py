@@ -68,10 +68,8 @@ def test_an_axis_is_shared_by_several_ctas(
 ) -> None:
     schedule = reduce_axis.schedule
 
-    def shared(
-        sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool, ring: bool
-    ) -> Any:
-        step, across, *others = schedule(sizes, down, size, fold, kind, again, ring)
+    def shared(sizes: Any, down: bool, size: int, kind: str, again: bool, ring: bool) -> Any:
+        step, across, *others = schedule(sizes, down, size, kind, again, ring)
         return (step, across, *others) if again else (step, across, step, 2, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
