@@ -85,7 +85,8 @@ WGS = 4
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
 LARGE = 1 << 22
-"""bytes of a matrix from which on TMA loads columns, and rows are folded"""
+"""bytes of a matrix from which on TMA loads its columns, its rows are folded, and warps with rows of
+their own find products and indices of maxima"""
 
 
 @functools.cache
@@ -144,7 +145,7 @@ def reducer(
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
         batch, own = program_id(0) // blocks, ds(program_id(0) % blocks * across, across)
         wg = axis_index("wg") if wgs > 1 else 0
-        part, pace = program_id(1), parts * wgs * length
+        part, stride = program_id(1), parts * wgs * length
         first = (part * wgs + wg) * length
         # maxima may see elements twice: the last tile ends where the axis does
         most = n if sums or short else n - length
@@ -183,7 +184,7 @@ def reducer(
                     copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
             for slot in static_range(0, SLOTS):
-                load(first + slot * pace, wg * SLOTS + slot)
+                load(first + slot * stride, wg * SLOTS + slot)
 
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
@@ -191,16 +192,16 @@ def reducer(
         if fold > 1:
             last_rows = rest[batch, own, 0]
         # without divisions, which would take longer than the sums of a tile
-        row, step_of_ring = first, 0
+        row, current = first, 0
         while row < n:
             start = min(row, most)
             if ring:
-                slot = wg * SLOTS + step_of_ring
+                slot = wg * SLOTS + current
                 barrier_wait(landed.at[slot])
                 tiles = load_tile(buffer.at[slot])
                 meet()
-                load(row + SLOTS * pace, slot)
-                step_of_ring = (step_of_ring + 1) % SLOTS
+                load(row + SLOTS * stride, slot)
+                current = (current + 1) % SLOTS
             else:
                 tiles = loaded(x, start)  # one load for all pieces
             if again:
@@ -223,7 +224,7 @@ def reducer(
             if sums:
                 # sums of few elements lose fewer digits
                 total, at = combined(total, at, partial, 0)
-            row += pace
+            row += stride
         if index and not again:
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
@@ -351,8 +352,9 @@ def schedule(
     tiles = lambda across: shape[0] * cdiv(others, across)
     small = down and not ring and (again or nbytes < LARGE)
     if small:
-        few = min(round_up(cdiv(others, 4 * SMS), 64), WIDE)
-        across, step = (few, 8) if n <= 8 else (32, 16)
+        across, step = 32, 16
+        if n <= 8:
+            across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
         wgs = min(cdiv(n, 5 * step), WGS)
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
