@@ -85,8 +85,8 @@ WGS = 4
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
 LARGE = 1 << 22
-"""bytes of a matrix from which on TMA loads its columns, its rows are folded, and warps with rows of
-their own find products and indices of maxima"""
+"""bytes of a matrix from which on TMA loads columns, rows are folded, and warps with rows of their
+own find products and indices of maxima"""
 
 
 @functools.cache
