@@ -69,7 +69,7 @@ ENOUGH = 1584
 NARROW = 128
 """columns up to which columns are not loaded by TMA, and below which rows share no weights"""
 HELD = 4096
-"""columns up to which maxima of large matrices are found by warps that have rows of their own"""
+"""columns up to which maxima of many rows are found by warps that have rows of their own"""
 ROWS, LONG = 64, 1 << 19
 """rows from which on a matrix may be reduced by `row_reducer`, unless they have at most so many
 bytes: the CTAs of few rows have too little in flight of longer ones"""
@@ -85,8 +85,7 @@ WGS = 4
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
 LARGE = 1 << 22
-"""bytes of a matrix from which on TMA loads columns, rows are folded, and warps with rows of their
-own find products and indices of maxima"""
+"""bytes of a matrix from which on TMA loads columns, and rows are folded"""
 
 
 @functools.cache
@@ -125,7 +124,7 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
-    plane = round_up((wgs + 1) * across, 4)  # results of each warpgroup, and of all
+    plane = (wgs + 1) * across  # results of each warpgroup, and of all
     # without spills; as many as possible, because a CTA loads nothing while it compares
     ctas = max((4 if ring else 5 if exact or (index and down) else 10 if index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
@@ -162,7 +161,7 @@ def reducer(
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
-        if wgs > 1 or columns:
+        if wgs > 1:
             results, stored = scratch(
                 (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
             )
@@ -327,7 +326,7 @@ def _folded(view: ArrayInfo, kind: str) -> int:
     fold = max(WIDE // columns // line, 1) * line
     # few rows would have partial results of nearly as many bytes
     fits = view.strides[1] == row and kind != "dot" and rows >= 16 * fold
-    return fold if fits and rows * row >= LARGE else 1
+    return fold if fits else 1
 
 
 def schedule(
@@ -359,26 +358,30 @@ def schedule(
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= SMS * 3 // 4:
+        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= 100:
             across = SLIM
         step = 2048 // across // 8 * 8
-        # tiles of a multiple of 64 rows would be accumulators
-        steps = TILE // itemsize // across // step | (across == SLIM)
-        length = step * (steps if ring else min(cdiv(n, step) | 1, 3))
+        # an odd number: tiles of a multiple of 64 rows would be accumulators
+        steps = min(cdiv(n, step) | 1, 3)
+        if ring:
+            # and few rows at the end of the axis, which maxima see twice
+            steps = TILE // itemsize // across // step | (across == SLIM) if n >= 12 * step else 1
+        length = step * steps
     else:
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows = tiles(1)
         across = 8 if n <= 512 or rows >= ENOUGH or (kind == "dot" and others > 4) else 1
         across = 16 if rows >= ENOUGH * (16 if n > HELD else 8) else across
         step = 512 if across == 1 else 64
-        # loads of equal numbers of steps
-        most = max(n // step, 1) if "max" in kind else cdiv(n, step)
-        length = step * cdiv(most, cdiv(most * itemsize, 16 * (1 + (across == 1))))
+        # as many steps at once as leave few for the end of the axis
+        fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
+        most = min((32 if across == 1 else 16) // itemsize, fits)
+        length = step * min(range(most, most // 2, -1), key=lambda k: -cdiv(n, step) % k)
     count = tiles(across)
     if ring:
-        ctas = SMS * (2 if nbytes >= 32 * SMS * TILE else 1)
-        parts = max(min(ctas // count, n // (8 * length)), 1)
-        wgs = 2 if parts * count <= 2 * SMS else 1
+        ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS
+        parts = min(ctas // count, n // (8 * length))
+        wgs = 2 if count <= 2 * SMS else 1
     else:
         parts = min(ENOUGH // count, n // (length * wgs))
         if again or (small and parts < 3):
@@ -429,17 +432,18 @@ def launch_on_view(
         argmax_of_one(reshaped(y, batch * others), **place)
         return
     inputs = {} if weights is None else {"weights": weights}
-    enough, large = rows >= ROWS or columns * size <= LONG, batch * rows * columns * size >= LARGE
+    enough = rows >= ROWS or columns * size <= LONG
     many = batch == 1 and enough and columns > 0 and not (down or again)
     # in `reducer`, warps have rows of their own, with fewer steps for indices, and share weights
-    own = large and (kind == "dot" or (kind == "argmax" and columns <= HELD))
+    own = rows >= 8 * ENOUGH and (kind == "dot" or (kind == "argmax" and columns <= HELD))
     if many and not (own and columns >= NARROW and columns * size % 4 == 0):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
-    fold = _folded(view, kind) if down and not again else 1
+    large = down and not again and batch * rows * columns * size >= LARGE
+    fold = _folded(view, kind) if large else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-    ring = down and large and not again and x.shape[2] > NARROW and loadable(x)[0]
+    ring = large and x.shape[2] > NARROW and loadable(x)[0]
     *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring)
     narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
