@@ -69,7 +69,7 @@ ENOUGH = 1584
 NARROW = 128
 """columns up to which columns are not loaded by TMA, and below which rows share no weights"""
 HELD = 4096
-"""columns up to which maxima of many rows are found by warps that have rows of their own"""
+"""columns up to which maxima of large matrices are found by warps that have rows of their own"""
 ROWS, LONG = 64, 1 << 19
 """rows from which on a matrix may be reduced by `row_reducer`, unless they have at most so many
 bytes: the CTAs of few rows have too little in flight of longer ones"""
@@ -435,7 +435,7 @@ def launch_on_view(
     enough = rows >= ROWS or columns * size <= LONG
     many = batch == 1 and enough and columns > 0 and not (down or again)
     # in `reducer`, warps have rows of their own, with fewer steps for indices, and share weights
-    own = rows >= 8 * ENOUGH and (kind == "dot" or (kind == "argmax" and columns <= HELD))
+    own = rows * near >= 4 * LARGE and (kind == "dot" or (kind == "argmax" and columns <= HELD))
     if many and not (own and columns >= NARROW and columns * size % 4 == 0):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
