@@ -80,8 +80,6 @@ SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
 SLOTS, TILE = 4, 8192
 """tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
-WGS = 4
-"""most warpgroups of a CTA whose lanes load columns"""
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
 LARGE = 1 << 22
@@ -354,7 +352,7 @@ def schedule(
         across, step = 32, 16
         if n <= 8:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
-        wgs = min(cdiv(n, 5 * step), WGS)
+        wgs = min(cdiv(n, 5 * step), 4)
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
