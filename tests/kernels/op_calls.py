@@ -26,7 +26,7 @@ def run_ops_over_rows() -> None:
     ops.sum(x, 0, target="sim")
     ops.argmax(x[:1], 0, target="sim")
     ops.quantize(x, target="sim")
-    ops.matvec(x, numbers(128), target="sim")
+    ops.matvec(numbers(2, 3, 128), numbers(2, 128), target="sim")
     ops.matvec(numbers(128, 6).T, numbers(128), target="sim")
     ops.matvec(numbers(1, 20000), numbers(20000), target="sim")
     ops.cumsum(numbers(2, 5000), target="sim")

@@ -29,7 +29,7 @@ def error(a: np.ndarray, x: np.ndarray) -> float:
 )
 def test_results_match_float64(enough: int, dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reduce_axis, "ENOUGH", enough)
-    monkeypatch.setattr(reduce_axis, "FOLDED", 0)
+    monkeypatch.setattr(reduce_axis, "LARGE", 0)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((2, 26, 301)).astype(dtype)
     x = rng.standard_normal((2, 301)).astype(dtype)
@@ -39,7 +39,8 @@ def test_results_match_float64(enough: int, dtype: Any, monkeypatch: pytest.Monk
     assert error(a[:, ::2, ::3], x[:, ::3]) < ROUNDING[np.dtype(dtype).name]
 
 
-def test_parts_of_long_rows_are_added() -> None:
+def test_parts_of_long_rows_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reduce_axis, "LONG", 0)
     rng = np.random.default_rng(0)
     a = rng.standard_normal((2, 18000)).astype(np.float32)
     x = rng.standard_normal(18000).astype(np.float32)
@@ -98,7 +99,9 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 def test_the_kernels_keep_their_sums_in_registers() -> None:
     for down, shape in ((False, (1, 40000, 512)), (True, (1, 512, 512))):
         tile = reduce_axis.schedule(shape, down, 4)[:3]
-        kernel = reduce_axis.reducer("dot", down, *tile, 1, False, False, 0, 0, None, "weights")
+        kernel = reduce_axis.reducer(
+            "dot", down, *tile, 1, False, False, False, 1, 0, None, "weights"
+        )
         x, weights, y = (
             ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down]))
         )

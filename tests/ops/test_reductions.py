@@ -68,14 +68,13 @@ def test_an_axis_is_shared_by_several_ctas(
 ) -> None:
     schedule = reduce_axis.schedule
 
-    def shared(
-        sizes: Any, down: bool, size: int, fold: int, kind: str, again: bool, wgs: int
-    ) -> Any:
-        step, across, *others = schedule(sizes, down, size, fold, kind, again, wgs)
-        return (step, across, *others) if again else (step, across, step, 3)
+    def shared(sizes: Any, down: bool, size: int, kind: str, again: bool, ring: bool) -> Any:
+        step, across, *others = schedule(sizes, down, size, kind, again, ring)
+        return (step, across, *others) if again else (step, across, step, 1 + down, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
-    monkeypatch.setattr(reduce_axis, "FOLDED", 0)
+    monkeypatch.setattr(reduce_axis, "LARGE", 0)
+    monkeypatch.setattr(reduce_axis, "LONG", 0)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
     check(name, x, axis, 1e-2)
     x[1:3], x[-1, 0] = 8, 9  # in rows of two pairs, and in one without another
@@ -99,15 +98,25 @@ def test_rows_of_large_matrices(name: str, shape: Any, monkeypatch: pytest.Monke
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
     with noting() as notes:
-        ops.argmax(imagined((8, 512), ml_dtypes.bfloat16), 1)  # pieces of 64 columns, of 32 lanes
-        ops.argmax(imagined((30000, 12), np.float16), 0)  # and parts, with their indices
-    for call in notes.calls:
+        ops.argmax(imagined((16384, 512), np.float16), 1)  # pieces of 64 columns, of 32 lanes
+        ops.argmax(imagined((300000, 12), np.float16), 0)  # and parts, with their indices
+    for down, call in zip((False, True, True), notes.calls, strict=True):
         arrays = {name: value for name, value in call.named.items() if name not in PLACE}
         report = call.kernel.inspect("resources", *call.args, **arrays)
         assert not report.layout_casts and not report.spill_bytes
+        # divisions by the number of CTAs, two for each tile, took longer than the comparisons
+        assert not down or "div.s32" not in call.kernel.inspect("ptx", *call.args, **arrays)
 
 
-def test_nan_and_ties_are_as_in_torch() -> None:
+def test_small_matrices_and_wide_ones_are_reduced_in_one_launch() -> None:
+    shapes = [((12, 512), 1), ((1, 131072), 1), ((140, 2750), 0), ((430, 13696), 0)]
+    for shape, axis in shapes:
+        with noting() as notes:
+            ops.argmax(imagined(shape, np.float16), axis)
+        assert len(notes.calls) == 1, shape
+
+
+def test_nan_and_ties_are_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     x = numbers(3, 300)
     x[0, 7] = x[0, 90] = np.nan
     x[1, 5] = x[1, 200] = 9
@@ -118,12 +127,14 @@ def test_nan_and_ties_are_as_in_torch() -> None:
     out = np.ones((300, 2), np.int32)
     assert not ops.argmax(x[:1], 0, out=out[:, 0]).any() and out[:, 1].all()
     assert np.isnan(ops.max(x, None)) and ops.argmax(x, None) == 7
-    tall = numbers(90, 300)  # columns that TMA loads
+    tall = numbers(90, 300)
     tall[7, 0] = tall[89, 0] = np.nan
     tall[5, 1] = tall[70, 1] = 9
     tall[:, 2] = -np.inf
-    np.testing.assert_array_equal(ops.argmax(tall, 0), np.argmax(tall, 0))
-    np.testing.assert_array_equal(ops.max(tall, 0), np.max(tall, 0))
+    for large in (reduce_axis.LARGE, 0):  # columns that lanes load, and TMA
+        monkeypatch.setattr(reduce_axis, "LARGE", large)
+        np.testing.assert_array_equal(ops.argmax(tall, 0), np.argmax(tall, 0))
+        np.testing.assert_array_equal(ops.max(tall, 0), np.max(tall, 0))
     assert ops.argmax(np.array([-0.0, *[0.0] * 3000], np.float32)) == 0
     # ops call this kernel for matrices that are too large to simulate here
     by_rows = reduce_axis.row_reducer("argmax", None)
