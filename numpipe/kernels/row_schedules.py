@@ -47,7 +47,8 @@ MOST_SHARED = 212992
 CLUSTER = 8
 """most CTAs that share a row"""
 FEW = 49152
-"""most bytes of a part of one of few rows: half of it is loaded while CTAs exchange numbers"""
+"""most bytes of a part of one of few rows: half of it is loaded while CTAs exchange numbers. Half
+of that if there are more CTAs than SMs: otherwise some SMs would have two CTAs and others one"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 SHORT_ROW = 80
@@ -206,7 +207,9 @@ def choose(
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)
     part = size if direct else SHARED
-    while cluster < CLUSTER and size > cluster * (FEW if 2 * cluster * count <= ROOM else part):
+    while cluster < CLUSTER and size > cluster * (
+        FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM else part
+    ):
         cluster *= 2
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one

@@ -177,16 +177,20 @@ def of_short_rows(*present: str) -> RowKernel:
     ):
         n, j, step = x.shape[1], row.columns(), num_programs(0)
         at = ds(program_id(0), 1)
-        i = ds(program_id(0) * row.height, row.height)
-        next_tile, next_own, next_numbers = x[i, j], grad[i, j], numbers(statistics, i)
+
+        def loaded(k):
+            i = ds(k * row.height, row.height)
+            return x[i, j], grad[i, j], numbers(statistics, i)
+
+        following = loaded(program_id(0))
         of_weight = of_bias = row.zeros()
         for k in row.blocks(x):
-            i, after = ds(k * row.height, row.height), ds((k + step) * row.height, row.height)
-            own, (inverse, mean) = next_own.astype(np.float32), next_numbers
-            tile = next_tile.astype(np.float32) * inverse - mean * inverse
+            i = ds(k * row.height, row.height)
+            tile, own, (inverse, mean) = following
+            own = own.astype(np.float32)
+            tile = tile.astype(np.float32) * inverse - mean * inverse
             # the loads of the next block overlap the arithmetic of this one
-            next_tile, next_own = x[after, j], grad[after, j]
-            next_numbers = numbers(statistics, after)
+            following = loaded(k + step)
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
             # not kept, so that an SM has registers for more CTAs
@@ -426,8 +430,9 @@ def in_ring(
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
-SHORT = 1024
-"""columns up to which a lane has float32 sums of all its columns"""
+SHORT, NARROW = 1024, 192
+"""columns up to which a lane has float32 sums of all its columns, and up to which tiles have as
+many rows as in other kernels"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -469,8 +474,11 @@ def launch_gradient(
     if many and n <= SHORT:
         # tiles of 81 to 127 columns spill, those of 128 columns do not
         row = choose(128 if SHORT_ROW < n < 128 else n)
-        height, whole = 4 if n > SHORT // 2 else row.height, row.whole * (row.n == n)
-        row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3, loops=True)
+        height = 4 if n > SHORT // 2 else 8 if n > NARROW else row.height
+        # 20 columns a lane, of 16 bits, leave registers for a fourth CTA
+        more = size == 2 and n > NARROW and height * n <= 20 * 128 and dresidual is None
+        whole = row.whole * (row.n == n)
+        row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3 + more, loops=True)
         run: Kernel | RowKernel = of_short_rows(*names).scheduled(row)
         programs = min(cdiv(count, height), SMS * row.ctas)
     elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):

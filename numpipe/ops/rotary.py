@@ -4,32 +4,37 @@ angles; the gradient is the rotation by the negative angles."""
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.static_range import static_range
 from ..diagnostics.argument_checks import a
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..kernels.row_kernels import loadable
+from ..language.memory.per_lane import lane_index
+from ..language.pipeline.body_form import emit_pipeline
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import broadcast, merged, strided
 from ..plan.context import program_id
-from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType
+from ..plan.params import CompilerParams, LoweringSemantics
+from ..plan.specs import ArrayType, BlockSpec, Element
 from .declaration import Operand, op
 from .gated import halves
 from .op_outputs import Arrays, Place
-from .tiled import TYPES, with_fitting
+from .tiled import TYPES, reshaped, rows_of, with_fitting
 
 __all__ = ["rotary"]
 
 
 @functools.cache
-def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
+def rotated(repeats: int, height: int, width: int) -> Kernel:
     """Return the kernel for tiles of `height` rows of `width` pairs, with the same angles for
     `repeats` tiles. x1 and x2 are the elements of the pairs, (outer, repeated, rows, pairs)."""
 
@@ -51,8 +56,6 @@ def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
         for k in static_range(repeats):
             pairs += ((x1[outer, first + k, i, j], x2[outer, first + k, i, j]),)
         c, s = c.astype(np.float32), s.astype(np.float32)
-        if inverse:
-            s = 0.0 - s
         for k in static_range(repeats):
             a, b = pairs[k]
             a, b = a.astype(np.float32), b.astype(np.float32)
@@ -60,6 +63,58 @@ def rotated(repeats: int, height: int, width: int, inverse: bool) -> Kernel:
             y2[outer, first + k, i, j] = a * s + b * c
 
     return rotate  # type: ignore[no-any-return]
+
+
+LANES, PASSES, BOX = 128, 16, 256
+"""lanes of a CTA of `rotated_rows`; how often they have rows, a multiple of 8; elements that TMA
+copies at once"""
+MOST = 1 << 26
+"""most pairs of a matrix, whose blocks are along the second dimension of the grid"""
+
+
+@functools.cache
+def rotated_rows(n: int, inverse: bool) -> Kernel:
+    """Return the kernel for matrices of contiguous rows of n pairs, at most LANES, that have the
+    same angles. x, cos, sin and y have one dimension.
+
+    Rows may begin anywhere: TMA loads them from a multiple of 16 bytes on, and neighboring lanes
+    have neighboring pairs.
+    """
+    across = LANES // n * n
+    count = PASSES * across
+    room = round_up(count, BOX)
+
+    def grid(x: Any, cos: Any) -> tuple[int, int]:
+        return x.shape[0] // cos.shape[0] // 2, cdiv(cos.shape[0], count)
+
+    params = CompilerParams(lowering_semantics=LoweringSemantics.Lane, ctas_per_sm=10)
+
+    @numpipe_kernel(grid=grid, warp_specialized=False, compiler_params=params)
+    def rotate_rows(x, cos, sin, y):  # type: ignore[no-untyped-def]
+        pairs, first = cos.shape[0], program_id(1) * count
+        start = 2 * (program_id(0) * pairs + first)
+        early = start % 8
+
+        def body(indices, rows, cos_rows, sin_rows):  # type: ignore[no-untyped-def]
+            lane = lane_index()
+            if lane < across:
+                for k in static_range(PASSES):
+                    pair, one = lane + k * across, lane + lane // n * n + 2 * k * across
+                    other = one + n
+                    if inverse:
+                        one, other = other, one
+                    a, b = rows[early + one], rows[early + other]
+                    c, s = np.float32(cos_rows[pair]), np.float32(sin_rows[pair])
+                    if pair < pairs - first:
+                        y[start + one] = a * c - b * s
+                        y[start + other] = a * s + b * c
+
+        angles = BlockSpec((Element(room),), lambda k: (first,))
+        rows_of_x = BlockSpec((Element(2 * room + BOX),), lambda k: (start - early,))
+        in_specs = rows_of_x, angles, angles
+        emit_pipeline(body, grid=(1,), in_specs=in_specs)(x, cos, sin)
+
+    return rotate_rows  # type: ignore[no-any-return]
 
 
 def _launch(
@@ -91,12 +146,26 @@ def _launch(
             for of in views
         )
         n = cos.shape[3]
+        # cos and sin of one matrix
+        angles = (strided(of, of.shape[2:], of.strides[2:]) for of in (cos, sin))
+        whole = [rows_of(of) for of in (x, *angles, y)]
+        if (
+            n <= LANES <= sizes[rows] <= MOST // n
+            and not (interleaved or changes[outer] or changes[same])
+            and loadable(*whole)[1]
+        ):
+            flat = [reshaped(of, math.prod(of.shape)) for of in whole]
+            rotated_rows(n, inverse)(*flat, **place)
+            return
         width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
         # no fewer rows than all lanes of a warpgroup have
         height = 32 if width == 16 else 16 if width <= 128 else 8
         repeats = next(k for k in (4 if width == 32 else 2, 2, 3, 5, 1) if not sizes[same] % k)
-        kernel = rotated(1 if changes[same] else repeats, height, width, inverse)
-        kernel(*halves(x, interleaved), cos, sin, *halves(y, interleaved), **place)
+        kernel = rotated(1 if changes[same] else repeats, height, width)
+        # the inverse rotates the pairs in the other order
+        step = -1 if inverse else 1
+        x1, x2 = halves(x, interleaved)[::step]
+        kernel(x1, x2, cos, sin, *halves(y, interleaved)[::step], **place)
 
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}

@@ -12,8 +12,10 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
+from numpipe.launch.arrays import describe
 from numpipe.ops import norm_gradients
 from numpipe.ops.norms import norm_backward, norm_rows
+from tests.kernels.compilers import compiles
 from tests.kernels.random_words import words
 
 NAMES = ["layer_norm", "rms_norm"]
@@ -93,6 +95,37 @@ def test_the_gradient_of_a_bias_needs_no_weight(rows: int) -> None:
     x, grad = numbers(rows, 70), numbers(rows, 70)[::-1]
     _, dbias = backward("layer_norm", x, grad)
     np.testing.assert_allclose(dbias, grad.sum(0), rtol=1e-5, atol=2e-5)
+
+
+@compiles
+@pytest.mark.variants(1, thorough=4)
+@pytest.mark.parametrize(
+    ("columns", "dtype", "tile"),
+    [
+        (320, np.float16, (8, 4)),
+        (640, np.float16, (4, 4)),
+        (641, np.float16, (4, 3)),
+        (200, np.float32, (8, 3)),
+    ],
+)
+def test_the_gradient_of_short_rows_has_no_spills(
+    columns: int, dtype: Any, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`tile`: its rows, and the CTAs that an SM has registers for."""
+    found: list[Any] = []
+    monkeypatch.setattr(norm_gradients, "launch_over_rows", lambda *of, **more: found.append(of))
+    monkeypatch.setattr(norm_gradients, "launch_reduction", lambda *of, **more: None)
+    x, sums = numbers(600, columns, dtype=dtype), numbers(columns)
+    given = (describe(each, "x") for each in (x, x, numbers(600, 2), sums))
+    dx, dweight = describe(x, "dx"), describe(sums, "dweight")
+    place = {"target": "sim", "stream": None}
+    norm_gradients.launch_gradient(*given, None, dx, None, dweight, dweight, 0.0, 0, place)
+    ((kernel, inputs, results, _),) = found
+    row = kernel.definition.statics["row"]
+    assert (row.height, row.ctas) == tile
+    arrays = {name: info.array for name, (_, info) in {**inputs, **results}.items()}
+    report = kernel.inspect("resources", **arrays, dropout=0.0, scale=1.0, seed=0)
+    assert report.spill_bytes == 0
 
 
 @pytest.mark.parametrize("columns", [8, 1040])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import importlib
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,10 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
+from numpipe.launch.array_info import ArrayInfo, dense_strides
 from numpipe.ops.gated import gated_backward
 
+ROTARY = importlib.import_module("numpipe.ops.rotary")
 F32 = np.float32
 
 
@@ -126,6 +129,50 @@ def test_rotary_of_any_layout_and_in_place() -> None:
     right = turned(x, cos, sin, True)
     assert ops.rotary(x, cos, sin, interleaved=True, out=x) is x
     np.testing.assert_allclose(x, right, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("inverse", [False, True])
+def test_contiguous_rows_that_begin_anywhere_are_rotated(
+    inverse: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Blocks of 16 rows of 13 pairs; the second matrix begins 8 bytes past a multiple of 16."""
+    monkeypatch.setattr(ROTARY, "LANES", 20)
+    kernel = ROTARY.rotated_rows.__wrapped__(13, inverse)
+    x, (cos, sin) = numbers(2, 30, 26, dtype=np.float16), numbers(2, 30, 13)
+    y = np.full_like(x, np.nan)
+    kernel.simulate(x.ravel(), cos.ravel(), sin.ravel(), y.reshape(-1))
+    right = turned(x, cos, -sin if inverse else sin, False)
+    np.testing.assert_allclose(y, right, rtol=2e-3, atol=2e-3)
+
+
+def test_rows_that_tma_can_load_are_rotated_as_a_flat_array(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def on_gpu(*shape: int, address: int = 4096) -> ArrayInfo:
+        dtype = np.dtype(np.float16)
+        return ArrayInfo(
+            "cuda", address, shape, dense_strides(shape, dtype.itemsize), dtype, 0, True, None
+        )
+
+    def kernel_of(x: Any, angles: Any, interleaved: bool = False) -> str:
+        found = []
+        for name in ("rotated", "rotated_rows"):
+            record = functools.partial(found.append, name)
+            monkeypatch.setattr(
+                ROTARY, name, lambda *of, record=record: lambda *given, **place: record()
+            )
+        ROTARY._launch(x, angles, angles, x, interleaved, False, {})
+        return "".join(found)
+
+    x, angles = on_gpu(2, 8, 300, 186), on_gpu(300, 93)
+    assert kernel_of(x, angles) == "rotated_rows"
+    assert kernel_of(on_gpu(300, 186), angles) == "rotated_rows"
+    assert kernel_of(x, angles, interleaved=True) == "rotated"
+    assert kernel_of(on_gpu(2, 8, 300, 186, address=4104), angles) == "rotated"
+    assert kernel_of(x, on_gpu(2, 1, 300, 93)) == "rotated"
+    assert kernel_of(on_gpu(2, 300, 8, 186), on_gpu(300, 1, 93)) == "rotated"
+    assert kernel_of(on_gpu(2, 8, 30, 186), on_gpu(30, 93)) == "rotated", "few rows"
+    assert kernel_of(on_gpu(2, 8, 300, 258), on_gpu(300, 129)) == "rotated", "long rows"
 
 
 # ---- quantize
