@@ -67,9 +67,9 @@ __all__ = ["attention", "attention_blocks"]
 
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
-STRIP = 32
-"""most columns of scores that functions are applied to at once: the values that they load and
-compute take registers for one strip of columns at a time"""
+# most columns of scores to which a score function, or a mask alone, is applied at once: the values
+# that it loads and computes occupy registers for one strip of columns at a time
+SCORES, MASKS = 32, 64
 
 
 WRONG_SCORE = (
@@ -86,7 +86,7 @@ def kernel(config: Config, form: Form) -> Kernel:
     place, order = form.place, "products" if config.turns else None
     score = form.score and caller("score", form.score, form.arrays[0])
     mask = form.mask and caller("mask", form.mask, form.arrays[1])
-    width = math.gcd(config.keys, STRIP)
+    width = math.gcd(config.keys, MASKS if score is None else SCORES)
     rows_of_q, keys_of_k = (form.block(Element(n)) for n in (config.rows, config.keys))
 
     @numpipe_kernel(
@@ -238,9 +238,14 @@ def kernel(config: Config, form: Form) -> Kernel:
                     if risen:
                         acc = acc * change[:, None]
                 if form.dropout:  # after the sums: the others do not weigh more
-                    query = (iota(64) + (row + wg * 64))[:, None]
-                    key = (iota(config.keys) + n * config.keys)[None, :]
-                    e = np.where(kept(seeds, form.dropped, b * heads + h, query, key), e, 0.0)
+
+                    def dropped(x, first_column):
+                        query = (iota(64) + (row + wg * 64))[:, None]
+                        key = (iota(width) + (n * config.keys + first_column))[None, :]
+                        keep = kept(seeds, form.dropped, b * heads + h, query, key)
+                        return np.where(keep, x, 0.0)
+
+                    e = map_columns(dropped, e, width)
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 

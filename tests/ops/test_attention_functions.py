@@ -180,6 +180,20 @@ def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
     assert made.inspect("gate", *given, scale=0.1, diagonal=0, group=1) == ()
 
 
+@numpipe.function
+def earlier(batch, head, query, key, ids):
+    return (ids[batch, query] == ids[batch, key]) & (query >= key)
+
+
+@compiles
+@pytest.mark.thorough
+def test_what_a_mask_loads_does_not_spill() -> None:
+    form, x = Form(128, mask=earlier, arrays=(0, 1)), np.zeros((1, 2, 256, 128), np.float16)
+    given = x, x, x, np.zeros((1, 1, 2, 7), np.int32), np.zeros((1, 256), np.int32), x
+    made = kernel(with_functions(128), form)
+    assert made.inspect("gate", *given, scale=0.1, diagonal=0, group=1) == ()
+
+
 # ---- derivatives
 @numpipe.function
 def wild(score, batch, head, query, key, table):
