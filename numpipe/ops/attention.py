@@ -67,9 +67,9 @@ __all__ = ["attention", "attention_blocks"]
 
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
-# most columns of scores to which a score function, or a mask alone, is applied at once: the values
-# that it loads and computes occupy registers for one strip of columns at a time
-SCORES, MASKS = 32, 64
+# most columns of scores that functions are applied to at once: the values that they load and
+# compute occupy registers for one strip of columns at a time
+STRIP = 32
 
 
 WRONG_SCORE = (
@@ -86,7 +86,7 @@ def kernel(config: Config, form: Form) -> Kernel:
     place, order = form.place, "products" if config.turns else None
     score = form.score and caller("score", form.score, form.arrays[0])
     mask = form.mask and caller("mask", form.mask, form.arrays[1])
-    width = math.gcd(config.keys, MASKS if score is None else SCORES)
+    width = math.gcd(config.keys, STRIP)
     rows_of_q, keys_of_k = (form.block(Element(n)) for n in (config.rows, config.keys))
 
     @numpipe_kernel(
@@ -518,7 +518,8 @@ def fitting(
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
     if form.functions:
-        return with_functions(form.depth, exact, form.mask is not None or form.dropout > 0)
+        alone = not (form.mask or form.dropout or batch_invariant)
+        return with_functions(form.depth, exact, alone, form.causal)
     if batch_invariant:
         return choose(form.depth)
     device = launch.gpu_state().device
