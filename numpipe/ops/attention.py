@@ -67,6 +67,9 @@ __all__ = ["attention", "attention_blocks"]
 
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
+# most columns of scores that functions are applied to at once: the values that they load and
+# compute occupy registers for one strip of columns at a time
+STRIP = 32
 
 
 WRONG_SCORE = (
@@ -83,6 +86,7 @@ def kernel(config: Config, form: Form) -> Kernel:
     place, order = form.place, "products" if config.turns else None
     score = form.score and caller("score", form.score, form.arrays[0])
     mask = form.mask and caller("mask", form.mask, form.arrays[1])
+    width = math.gcd(config.keys, STRIP)
     rows_of_q, keys_of_k = (form.block(Element(n)) for n in (config.rows, config.keys))
 
     @numpipe_kernel(
@@ -166,20 +170,25 @@ def kernel(config: Config, form: Form) -> Kernel:
             # -inf where the mask, or the end of the keys, hides a key
             def scored(s, n, guarded):
                 query = np.minimum(iota(64) + (row + wg * 64), q.shape[form.positions] - 1)[:, None]
-                key = iota(config.keys) + n * config.keys
                 last = guarded and (n + 1) * config.keys > keys
-                if last:
-                    key = np.minimum(key, keys - 1)
-                key = key[None, :]
-                if score is not None:
-                    s = score(s * scale, b, h, query, key, score_0, score_1, score_2)
-                    assert s.shape == (64, config.keys) and s.dtype == np.float32, WRONG_SCORE
-                if mask is not None and guarded:
-                    visible = mask(b, h, query, key, mask_0, mask_1, mask_2)
-                    s = np.where(visible, s, -np.inf)
+
+                def strip(x, first_column):
+                    first = n * config.keys + first_column
+                    key = iota(width) + first
                     if last:
-                        s = np.where(iota(config.keys) < keys - n * config.keys, s, -np.inf)
-                return s
+                        key = np.minimum(key, keys - 1)
+                    key = key[None, :]
+                    if score is not None:
+                        x = score(x * scale, b, h, query, key, score_0, score_1, score_2)
+                        assert x.shape == (64, width) and x.dtype == np.float32, WRONG_SCORE
+                    if mask is not None and guarded:
+                        visible = mask(b, h, query, key, mask_0, mask_1, mask_2)
+                        x = np.where(visible, x, -np.inf)
+                        if last:
+                            x = np.where(iota(width) < keys - first, x, -np.inf)
+                    return x
+
+                return map_columns(strip, s, width)
 
             top = layout_cast(full(64, -np.inf, np.float32), "column")
             total = full((64, 8), 0.0, np.float32)
@@ -229,9 +238,14 @@ def kernel(config: Config, form: Form) -> Kernel:
                     if risen:
                         acc = acc * change[:, None]
                 if form.dropout:  # after the sums: the others do not weigh more
-                    query = (iota(64) + (row + wg * 64))[:, None]
-                    key = (iota(config.keys) + n * config.keys)[None, :]
-                    e = np.where(kept(seeds, form.dropped, b * heads + h, query, key), e, 0.0)
+
+                    def dropped(x, first_column):
+                        query = (iota(64) + (row + wg * 64))[:, None]
+                        key = (iota(width) + (n * config.keys + first_column))[None, :]
+                        keep = kept(seeds, form.dropped, b * heads + h, query, key)
+                        return np.where(keep, x, 0.0)
+
+                    e = map_columns(dropped, e, width)
                 # cast only now: the product in flight read the registers that p will occupy
                 return acc, e.astype(q.dtype), top, total
 
@@ -504,7 +518,8 @@ def fitting(
 ) -> Config:
     """Return the config for a form and for the number of queries, keys and heads."""
     if form.functions:
-        return with_functions(form.depth, exact, form.mask is not None or form.dropout > 0)
+        alone = not (form.mask or form.dropout or batch_invariant)
+        return with_functions(form.depth, exact, alone, form.causal)
     if batch_invariant:
         return choose(form.depth)
     device = launch.gpu_state().device

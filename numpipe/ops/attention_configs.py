@@ -197,7 +197,7 @@ class Form:
     @property
     def even(self) -> bool:
         """Whether all tiles are alike."""
-        return not (self.uneven or self.ranges or self.functions)
+        return not (self.uneven or self.ranges)
 
     @property
     def uneven(self) -> bool:
@@ -239,11 +239,14 @@ class Form:
         return (ArrayType(q.shape, q.dtype), sums)[: 1 + self.sums]
 
 
-def with_functions(depth: int, exact: bool = True, mask: bool = True) -> Config:
+def with_functions(
+    depth: int, exact: bool = True, alone: bool = False, causal: bool = False
+) -> Config:
     """Return the config for a depth if there is a score or a mask function, for which others do not
-    have enough registers. The lists of a mask need the same blocks, exact or not."""
-    if depth in range(65, 129) and not exact and not mask:
-        return CONFIGS["3 warpgroups, 80 keys, lazy"]
+    have enough registers; `alone` means a score without a mask or dropout. The lists of a mask need
+    the same blocks, exact or not."""
+    if alone and depth in range(65, 129) and not (exact and causal):
+        return CONFIGS[FITTING[128, False][not exact]]
     name = f"2 warpgroups, {128 if depth <= 128 else 64} keys"
     return CONFIGS[name if exact else f"{name}, lazy"]
 

@@ -12,7 +12,7 @@ import pytest
 import numpipe
 from numpipe.kernels.noted_calls import imagined
 from numpipe.ops import attention, attention_blocks
-from numpipe.ops.attention import Config, kernel
+from numpipe.ops.attention import Config, fitting, kernel
 from numpipe.ops.attention_configs import Form, with_functions
 from numpipe.ops.attention_functions import (
     attention_mask_lists,
@@ -45,6 +45,8 @@ def test_attention_with_functions_matches_float64(name: str) -> None:
 def test_the_chosen_config_and_lazy_rescaling_give_the_same() -> None:
     case = CASES["documents"]
     assert case.wrong(*run(case, None)) == ""
+    alone = replace(CASES["alibi"], depth=128)
+    assert alone.wrong(*run(alone, None)) == ""
     case = replace(CASES["both, with arrays"], batches=1)
     assert case.wrong(*run(case, None, exact=False), more=1.3) == ""
 
@@ -178,6 +180,23 @@ def test_kernels_pass_the_build_gate(what: str, depth: int) -> None:
         total = (np.zeros((lines, 32), np.float32), turns)[: 1 + ordered]
         given = x, x, x, x, numbers, numbers, *of, *total, x, x
     assert made.inspect("gate", *given, scale=0.1, diagonal=0, group=1) == ()
+
+
+@numpipe.function
+def earlier(batch, head, query, key, ids):
+    return (ids[batch, query] == ids[batch, key]) & (query >= key)
+
+
+@compiles
+@pytest.mark.thorough
+def test_what_functions_load_does_not_spill() -> None:
+    x, ids = np.zeros((1, 2, 256, 128), np.float16), np.zeros((1, 256), np.int32)
+    for form, more in (
+        (Form(128, mask=earlier, arrays=(0, 1)), (np.zeros((1, 1, 2, 7), np.int32), ids)),
+        (Form(128, score=alibi, arrays=(1, 0)), (np.zeros(2, np.float32),)),
+    ):
+        made = kernel(fitting(form, True, False, 256, 256, 2), form)
+        assert made.inspect("gate", x, x, x, *more, x, scale=0.1, diagonal=0, group=1) == ()
 
 
 # ---- derivatives
