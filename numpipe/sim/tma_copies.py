@@ -52,12 +52,15 @@ def _place(
     return tuple(map(int, coords)), index, touched
 
 
-def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray) -> Dim3:
-    """Issue a copy. Return the cycles at which it begins, leaves the copy port, and is done."""
+def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray, stores: bool = False) -> Dim3:
+    """Issue a copy. Return the cycles at which it begins, has passed the copy port and those of the
+    GPUs, and is done."""
     sm, costs = who.sm, who.sm.costs
     who.elapse(costs.tma_issue)
     started, left = sm.occupy("copy port", who.time, -(-nbytes // costs.tma_bytes))
-    return started, left, left + sm.scheduler.takes(costs.tma_latency + sm.gmem.link(who, array))
+    crossed, delay = sm.gmem.link(who, array, nbytes, started, stores)
+    left = max(left, crossed)
+    return started, left, left + sm.scheduler.takes(costs.tma_latency + delay)
 
 
 # ---- loads ---------------------------------------------------------------------------------------
@@ -300,7 +303,7 @@ def store(
     groups.issued += 1
     store = Store(access, ("store", who.first_warp, groups.issued))
     groups.uncommitted.append(store)
-    started, left, done = _through_port(who, tensor.nbytes, tensor.array)
+    started, left, done = _through_port(who, tensor.nbytes, tensor.array, stores=True)
     who.record(
         started,
         done,
