@@ -75,7 +75,7 @@ class Counter:
     """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for the operations), on GPU 0 if
     there are several."""
 
-    gpu: int | None = None
+    gpu = 0
 
     moves = False
     every_tile = False
@@ -192,7 +192,7 @@ class Counter:
         self.events += 1
         found = _NAMED.search(what)
         array, gpu = found.groups() if found else (what, None)
-        far = gpu is not None and int(gpu) != 0
+        far = gpu is not None and int(gpu) != self.gpu
         self.work[("fetch" if kind == "load" else "send") if far else kind, array] += nbytes
 
     def _inside(self, tensor: TensorMap, coords: Ints) -> int:
@@ -441,6 +441,29 @@ class Tracer(Counter):
     def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
         self.events += 1
         self.accesses.append(Access(kind, what, place, nbytes, nbytes))
+
+
+Transfer = tuple[int, int, float]
+"""The GPU that has the bytes, the GPU that gets them, and their number."""
+
+
+class TransferTracer(Tracer):
+    """A warpgroup that runs all its tiles, and records what it moves between GPUs."""
+
+    def note(self, event: str, **details: Any) -> None:
+        if event == "tile begin":
+            self.tile = details["number"]
+
+    def transfers(self) -> list[Transfer]:
+        """Return what it has moved, in order."""
+        found: list[Transfer] = []
+        for access in self.accesses:
+            named = _NAMED.search(access.array)
+            other = self.gpu if named is None or named[2] is None else int(named[2])
+            if other != self.gpu:
+                ends = (other, self.gpu) if access.kind == "load" else (self.gpu, other)
+                found.append((*ends, access.nbytes))
+        return found
 
 
 class Enough(Exception):
