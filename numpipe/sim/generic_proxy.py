@@ -213,10 +213,13 @@ def read_array(
     who: Warpgroup, array: np.ndarray, index: tuple[slice, ...], what: str
 ) -> np.ndarray:
     values, start = array[index].copy(), who.time
-    crossed, delay = who.sm.gmem.link(who, array, values.nbytes, start, False)
+    delay = who.sm.gmem.link(who, array)
     who.elapse_moving(2 * values.nbytes)
-    who.time = max(who.time, crossed) + delay
-    who.breathe()
+    if delay:  # others issue their copies meanwhile
+        who.wake(who.time + delay)
+        who.switch()
+    else:
+        who.breathe()
     who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
     _trace(who, start, "read", f"load from {what}", values.nbytes)
     return values
@@ -230,16 +233,15 @@ def write_array(
     what: str,
     reduction: str = "",
 ) -> None:
-    start, nbytes = who.time, np.asarray(values).nbytes
-    who.elapse_moving(2 * nbytes)
-    who.time = max(who.time, who.sm.gmem.link(who, array, nbytes, start, True)[0])
+    start = who.time
+    who.elapse_moving(2 * np.asarray(values).nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
     in_turn = reduction == "add" and getattr(who.unit, "takes_turns", False)
     kind = IN_TURN if in_turn else reduction
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values) if reduction else values
-    _trace(who, start, "write", f"{reduction or 'store'} to {what}", nbytes)
+    _trace(who, start, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
 
 
 def scatter_array(

@@ -308,12 +308,9 @@ class GlobalMemory:
         )
         return {code: self._touches[_FIRST - code] for code in codes}
 
-    def link(
-        self, who: Warpgroup, array: np.ndarray, nbytes: int, begin: int, stores: bool
-    ) -> tuple[int, int]:
-        """Return the cycle at which an access that begins at `begin` has passed the ports of the
-        GPUs, and its additional latency, if the array belongs to another GPU."""
-        return begin, 0
+    def link(self, who: Warpgroup, array: np.ndarray) -> int:
+        """Return the additional cycles of an access if the array belongs to another GPU."""
+        return 0
 
     def newest_write(self, place: Place) -> Touch | None:
         """Return the newest access that wrote elements of an array; None if there is none."""

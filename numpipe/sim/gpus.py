@@ -13,7 +13,6 @@ over.
 
 from __future__ import annotations
 
-import collections
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,8 +55,8 @@ class Gpus:
         self._left: list[bool] = [False] * self.count
         self._reached = [Reached() for _ in arrays]
         """Accesses of peers to the memory of each GPU."""
-        self._ports = collections.defaultdict[tuple[str, int], list[tuple[int, int]]](list)
-        """When the ports of each GPU are occupied: (begin, end), in order."""
+        self._free: dict[tuple[str, int], int] = {}
+        """When the ports of each GPU are free."""
 
     def owners(self, array: np.ndarray) -> frozenset[int]:
         """Return the GPUs in whose memory an array lies: several, if a call was given one array for
@@ -70,18 +69,11 @@ class Gpus:
         has arrived, without the latency.
 
         It occupies the source's outgoing port and the target's incoming port for `cycles`. All
-        SMs of a GPU and all its peers share these two ports, in the order of issue; but a copy does
-        not wait for a later one that was simulated earlier.
+        SMs of a GPU and all its peers share these two ports, in the order of issue.
         """
         for port in ("out", source), ("in", target):
-            busy = self._ports[port]
-            at = len(busy)
-            while at and busy[at - 1][1] > begin:
-                at -= 1
-            while at < len(busy) and busy[at][0] < begin + cycles:
-                begin = max(begin, busy[at][1])
-                at += 1
-            busy.insert(at, (begin, begin + cycles))
+            begin = max(begin, self._free.get(port, 0))
+            self._free[port] = begin + cycles
         return begin + cycles
 
     def reach(

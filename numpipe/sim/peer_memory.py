@@ -119,15 +119,9 @@ class SharedArrays(GlobalMemory):
             found = self._owners[place] = self.gpus.owners(place.array)
         return found
 
-    def link(
-        self, who: Warpgroup, array: np.ndarray, nbytes: int, begin: int, stores: bool
-    ) -> tuple[int, int]:
-        owners, me, costs = self.owners(self.place(array)), who.sm.gpu, who.sm.costs
-        if not owners or me is None or me in owners:
-            return begin, 0
-        source, target = (me, min(owners)) if stores else (min(owners), me)
-        cycles = -(-nbytes // costs.link_bytes)
-        return self.gpus.cross(source, target, begin, cycles), costs.link
+    def link(self, who: Warpgroup, array: np.ndarray) -> int:
+        owners = self.owners(self.place(array))
+        return who.sm.costs.link if owners and who.sm.gpu not in owners else 0
 
     def _enter(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Raise an error unless the launch of the GPU that owns the memory has begun, and record

@@ -58,8 +58,10 @@ def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray, stores: bool =
     sm, costs = who.sm, who.sm.costs
     who.elapse(costs.tma_issue)
     started, left = sm.occupy("copy port", who.time, -(-nbytes // costs.tma_bytes))
-    crossed, delay = sm.gmem.link(who, array, nbytes, started, stores)
-    left = max(left, crossed)
+    delay = sm.gmem.link(who, array)
+    if delay:
+        ends = (sm.gpu, min(sm.gpus.owners(array)))[:: 1 if stores else -1]
+        left = max(left, sm.gpus.cross(*ends, started, -(-nbytes // costs.link_bytes)))
     return started, left, left + sm.scheduler.takes(costs.tma_latency + delay)
 
 

@@ -443,29 +443,6 @@ class Tracer(Counter):
         self.accesses.append(Access(kind, what, place, nbytes, nbytes))
 
 
-Transfer = tuple[int, int, float]
-"""The GPU that has the bytes, the GPU that gets them, and their number."""
-
-
-class TransferTracer(Tracer):
-    """A warpgroup that runs all its tiles, and records what it moves between GPUs."""
-
-    def note(self, event: str, **details: Any) -> None:
-        if event == "tile begin":
-            self.tile = details["number"]
-
-    def transfers(self) -> list[Transfer]:
-        """Return what it has moved, in order."""
-        found: list[Transfer] = []
-        for access in self.accesses:
-            named = _NAMED.search(access.array)
-            other = self.gpu if named is None or named[2] is None else int(named[2])
-            if other != self.gpu:
-                ends = (other, self.gpu) if access.kind == "load" else (self.gpu, other)
-                found.append((*ends, access.nbytes))
-        return found
-
-
 class Enough(Exception):
     """Raised when a sample has been taken."""
 

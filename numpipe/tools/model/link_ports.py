@@ -3,66 +3,70 @@ peers.
 
 All peers of a GPU share its outgoing port, and its incoming one. GPUs that load from one peer at
 the same time, or store to one, therefore take as many times as long, even if in the end each port
-carries equally many bytes.
+has carried equally many bytes.
 """
 
 from __future__ import annotations
 
 import collections
+import itertools
 from collections.abc import Callable
 from typing import Any
 
 from ...arch.dimensions import Dim3
 from ...plan.unit import Unit
 from ...sim.inferred import Work
-from ...sim.work_count import Transfer, TransferTracer, run
+from ...sim.work_count import Tracer, run
 
-Queue = list[Transfer]
-"""What one warpgroup transfers, in order."""
+Queue = list[tuple[int, int, float]]
+"""What one warpgroup transfers, in order: from which GPU, to which GPU, and the bytes."""
+
+
+class _Transfers(Tracer):
+    """A warpgroup that runs all its tiles, and records what it moves between GPUs."""
+
+    def note(self, event: str, **details: Any) -> None:
+        self.tile = details.get("number", self.tile)
+
+    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
+        peer = what.rpartition(" of GPU ")[2]
+        if peer.isdigit() and int(peer) != self.gpu:
+            ends = (int(peer), self.gpu)
+            super()._moved(kind, what, nbytes, ends if kind == "load" else ends[::-1])
 
 
 def queues(
-    unit: Unit, body: Callable[[Any], None], ctas: list[Dim3], grid: Dim3, events: int
-) -> list[list[Queue]]:
-    """Return the transfers of some CTAs on each GPU: a list of queues per GPU.
-
-    After a CTA has run on all GPUs, further ones run only while they count fewer than `events`.
-    """
-    found: list[list[Queue]] = [[] for _ in range(unit.gpus)]
-    for cta in ctas:
-        for gpu, of_gpu in enumerate(found):
-            for warpgroup in range(len(unit.parts)):
-                machine = TransferTracer(Work(), unit, warpgroup, cta, grid)
-                machine.gpu = gpu
-                run(machine, body)
-                events -= machine.events
-                of_gpu.append(machine.transfers())
-        if events <= 0:
-            break
+    unit: Unit, body: Callable[[Any], None], ctas: list[Dim3], grid: Dim3, gpu: int
+) -> list[Queue]:
+    """Return the transfers of some CTAs of a GPU."""
+    found = []
+    for cta, warpgroup in itertools.product(ctas, range(len(unit.parts))):
+        machine = _Transfers(Work(), unit, warpgroup, cta, grid)
+        machine.gpu = gpu
+        run(machine, body)
+        found.append([(*access.place, access.nbytes) for access in machine.accesses])
     return found
 
 
-def port_bytes(found: list[list[Queue]]) -> float:
+def port_bytes(waiting: list[Queue]) -> float:
     """Return the time of transfers, as the bytes that one port passes meanwhile.
 
     The first transfers of all queues are under way at the same time, and a port divides its rate
-    among them equally.
+    equally among them.
 
-    >>> port_bytes([[], [[(0, 1, 10.0)]], [[(0, 2, 10.0)]]])
+    >>> port_bytes([[(0, 1, 10.0)], [(0, 2, 10.0)]])
     20.0
-    >>> port_bytes([[], [[(0, 1, 10.0)]], [[(1, 2, 10.0)]]])
+    >>> port_bytes([[(0, 1, 10.0)], [(1, 2, 10.0)]])
     10.0
     """
-    waiting = [collections.deque(queue) for of_gpu in found for queue in of_gpu if queue]
     passed = 0.0
-    while waiting:
-        sharing = collections.Counter(port for queue in waiting for port in enumerate(queue[0][:2]))
-        shares = [max(sharing[port] for port in enumerate(queue[0][:2])) for queue in waiting]
-        step = min(queue[0][2] * share for queue, share in zip(waiting, shares, strict=True))
+    while waiting := [queue for queue in waiting if queue]:
+        out, into = (collections.Counter(queue[0][end] for queue in waiting) for end in (0, 1))
+        moving = [(queue, *queue.pop(0)) for queue in waiting]
+        step = min(nbytes * max(out[source], into[target]) for _, source, target, nbytes in moving)
         passed += step
-        for queue, share in zip(waiting, shares, strict=True):
-            source, target, nbytes = queue.popleft()
-            if nbytes * share > step * (1 + 1e-9):
-                queue.appendleft((source, target, nbytes - step / share))
-        waiting = [queue for queue in waiting if queue]
+        for queue, source, target, nbytes in moving:
+            left = nbytes - step / max(out[source], into[target])
+            if left >= 1:
+                queue.insert(0, (source, target, left))
     return passed

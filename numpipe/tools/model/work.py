@@ -53,8 +53,9 @@ class KernelWork:
     """what controls the kernel but is not known, and was counted as zeros"""
     given: Names = ()
     """arrays whose contents control the kernel and are known"""
-    port_bytes: float = 0.0
-    """time of the transfers between GPUs, as the bytes that a port passes meanwhile"""
+    port_bytes: float = 0
+    """time of the transfers between GPUs, as the bytes that a port passes meanwhile; estimated from
+    the first CTAs of each GPU"""
     unaligned_rows: int = 0
     """loaded rows of 128 bytes that do not start at a multiple of 128; each takes several L2
     requests"""
@@ -62,7 +63,7 @@ class KernelWork:
     def link_bytes(self) -> int:
         """Return the bytes to and from other GPUs. All GPUs are assumed to do the same, so both
         directions carry equal traffic."""
-        return transferred(self.total)
+        return sum(n for key, n in self.total.items() if key[0] in ("fetch", "send"))
 
 
 def count(
@@ -140,24 +141,13 @@ def count(
     _trace(work, unit, body, grid, min(ctas, resident()), sorted(movers))
     work.port_bytes = work.link_bytes()
     if unit.gpus > 2:  # between two GPUs, no port has more than one user
-        work.port_bytes = _port_bytes(work, unit, body, grid)
+        some = [place(number, grid) for number in range(min(unit.gpus, ctas))]
+        found = [link_ports.queues(unit, body, some, grid, gpu) for gpu in range(unit.gpus)]
+        own = sum(nbytes for queue in found[0] for *_, nbytes in queue)
+        scale = work.port_bytes / own if own else ctas / len(some)
+        shared = link_ports.port_bytes([*itertools.chain(*found)])
+        work.port_bytes = max(work.port_bytes, scale * shared)
     return work
-
-
-def _port_bytes(work: KernelWork, unit: Unit, body: Body, grid: Dim3) -> float:
-    """Estimate `KernelWork.port_bytes` from the CTA that transfers most, of those that were
-    counted, and its neighbors."""
-    first = max(work.counted, key=lambda number: transferred(work.counted[number]))
-    ctas = [place((first + i) % work.ctas, grid) for i in range(min(unit.gpus, work.ctas))]
-    found = link_ports.queues(unit, body, ctas, grid, EVENTS)
-    own = sum(nbytes for queue in found[0] for *_, nbytes in queue)
-    scale = work.link_bytes() / own if own else work.ctas / len(ctas)
-    return scale * link_ports.port_bytes(found)
-
-
-def transferred(work: Work) -> int:
-    """Return the bytes of work that other GPUs' arrays have."""
-    return sum(n for key, n in work.items() if key[0] in ("fetch", "send"))
 
 
 def _order(unit: Unit) -> list[int]:
