@@ -381,10 +381,10 @@ class Model:
             case "memory bandwidth":
                 return self.hbm_bytes() / self.device.hbm
             case "link":
-                alone = without == "peer order"
-                return (
-                    self.work.link_bytes() if alone else self.work.port_bytes
-                ) / self.device.link
+                nbytes = self.work.port_bytes
+                if without == "peer order":
+                    nbytes = self.work.link_bytes()
+                return nbytes / self.device.link
             case "L2":
                 rows = self.work.unaligned_rows / self.device.unaligned_rows
                 return max(self.l2_bytes() / self.device.l2_rate / self.hertz, rows)

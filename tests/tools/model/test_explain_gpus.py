@@ -117,6 +117,25 @@ def test_peers_that_share_a_port_take_longer() -> None:
     assert ascending.losses["peer order"] == pytest.approx(3 * alone, rel=0.1)
 
 
+@pytest.mark.parametrize("gpus", [3, pytest.param(8, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "op, shapes",
+    [
+        ("all_gather", [(256, 64)]),
+        ("reduce_scatter", [(48, 512)]),
+        ("all_to_all", [(12288, 512)]),
+        ("all_gather_matmul", [(256, 64), (64, 128)]),
+        ("matmul_reduce_scatter", [(24 * 128, 64), (64, 192)]),
+    ],
+)
+def test_no_op_lets_gpus_share_ports(op: str, shapes: list[tuple[int, int]], gpus: int) -> None:
+    arrays: list[Any] = [ArrayType(shape, F16) for shape in shapes]
+    arrays += [np.full(gpus, 12288 // gpus, np.int32)] * (op == "all_to_all")
+    mesh = Mesh.simulated(gpus)
+    (found,) = numpipe.explain(getattr(ops, op), *arrays, mesh=mesh, compiled=False).kernels
+    assert found.link_bytes and found.limits["link"] < 1.05 * found.link_bytes / H200.link
+
+
 @pytest.mark.variants(1)
 @pytest.mark.parametrize("gpus", [2, 4])
 def test_neighboring_ctas_that_take_turns_are_counted(gpus: int) -> None:
