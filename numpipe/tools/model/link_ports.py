@@ -35,12 +35,10 @@ class _Transfers(Tracer):
             super()._moved(kind, what, nbytes, ends if kind == "load" else ends[::-1])
 
 
-def queues(
-    unit: Unit, body: Callable[[Any], None], ctas: list[Dim3], grid: Dim3, gpu: int
-) -> list[Queue]:
-    """Return the transfers of some CTAs of a GPU."""
+def queues(unit: Unit, body: Callable[[Any], None], ctas: list[Dim3], grid: Dim3) -> list[Queue]:
+    """Return the transfers of some CTAs of each GPU, GPU by GPU."""
     found = []
-    for cta, warpgroup in itertools.product(ctas, range(len(unit.parts))):
+    for gpu, cta, warpgroup in itertools.product(range(unit.gpus), ctas, range(len(unit.parts))):
         machine = _Transfers(Work(), unit, warpgroup, cta, grid)
         machine.gpu = gpu
         run(machine, body)

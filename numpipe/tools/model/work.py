@@ -142,11 +142,10 @@ def count(
     work.port_bytes = work.link_bytes()
     if unit.gpus > 2:  # between two GPUs, no port has more than one user
         some = [place(number, grid) for number in range(min(unit.gpus, ctas))]
-        found = [link_ports.queues(unit, body, some, grid, gpu) for gpu in range(unit.gpus)]
-        own = sum(nbytes for queue in found[0] for *_, nbytes in queue)
+        found = link_ports.queues(unit, body, some, grid)
+        own = sum(nbytes for queue in found[: len(found) // unit.gpus] for *_, nbytes in queue)
         scale = work.port_bytes / own if own else ctas / len(some)
-        shared = link_ports.port_bytes([*itertools.chain(*found)])
-        work.port_bytes = max(work.port_bytes, scale * shared)
+        work.port_bytes = max(work.port_bytes, scale * link_ports.port_bytes(found))
     return work
 
 
