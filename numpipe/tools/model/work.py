@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...arch.dimensions import Dim3, Names
+from ...core.arith import cdiv
 from ...plan.unit import Unit
 from ...sim.inferred import Work, places
 from ...sim.work_count import Counter, Tracer, run
@@ -118,9 +119,8 @@ def count(
         sum(map(at, ends), Work())
     # with several GPUs, neighboring CTAs often take turns: one sends, the next one adds
     together = unit.cluster[0] * max(unit.gpus, 1), *unit.cluster[1:]
-    width, height, depth = (-(-n // of) for n, of in zip(grid, together, strict=True))
-    clusters = width, height, depth
-    sizes = (math.prod(clusters),) if steered() else (depth, height, width)
+    clusters = tuple(map(cdiv, grid, together))
+    sizes = (math.prod(clusters),) if steered() else clusters[::-1]
     irregular = 2 if steered() or unit.gpus else 1  # twice the time, because more CTAs differ
     most = irregular * EVENTS * len(work.counted) // max(1, events) // math.prod(together)
     # CTAs of several GPUs have different jobs
