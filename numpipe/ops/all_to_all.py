@@ -111,7 +111,13 @@ def kernel(config: Config = Config()) -> Kernel:
                     wait_smem_to_gmem(0, wait_read_only=True)
 
         at = 0
-        for r in range(gpus):
+        for r in range((me + 1) % gpus):
+            at = at + asked(r, me)
+        for distance in range(gpus):
+            # all GPUs load from different ones at a time: the port of each has one user
+            r = (me + 1 + distance) % gpus
+            if r == 0:
+                at = 0
             number = asked(r, me)
             if cta == 0:
                 received[r] = number

@@ -213,8 +213,13 @@ def read_array(
     who: Warpgroup, array: np.ndarray, index: tuple[slice, ...], what: str
 ) -> np.ndarray:
     values, start = array[index].copy(), who.time
-    who.elapse(-(-2 * values.nbytes // who.sm.costs.generic_bytes) + who.sm.gmem.link(who, array))
-    who.breathe()
+    delay = who.sm.gmem.link(who, array)
+    who.elapse_moving(2 * values.nbytes)
+    if delay:  # others issue their copies meanwhile
+        who.wake(who.time + delay)
+        who.switch()
+    else:
+        who.breathe()
     who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
     _trace(who, start, "read", f"load from {what}", values.nbytes)
     return values

@@ -55,12 +55,26 @@ class Gpus:
         self._left: list[bool] = [False] * self.count
         self._reached = [Reached() for _ in arrays]
         """Accesses of peers to the memory of each GPU."""
+        self._free: dict[tuple[str, int], int] = {}
+        """When the ports of each GPU are free."""
 
     def owners(self, array: np.ndarray) -> frozenset[int]:
         """Return the GPUs in whose memory an array lies: several, if a call was given one array for
         all."""
         lo, hi = bounds(array)
         return frozenset(gpu for first, last, gpu in self._memory if first < hi and lo < last)
+
+    def cross(self, source: int, target: int, begin: int, cycles: int) -> int:
+        """Send a copy from one GPU to another, not before cycle `begin`; return when its last byte
+        has arrived, without the latency.
+
+        It occupies the source's outgoing port and the target's incoming port for `cycles`. All
+        SMs of a GPU and all its peers share these two ports, in the order of issue.
+        """
+        for port in ("out", source), ("in", target):
+            begin = max(begin, self._free.get(port, 0))
+            self._free[port] = begin + cycles
+        return begin + cycles
 
     def reach(
         self, gpu: int, who: Warpgroup, what: str, needs: tuple[Need, ...], site: sites.Site

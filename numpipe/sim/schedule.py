@@ -51,8 +51,8 @@ class Costs:
 
     Every warpgroup has a clock that its operations advance. The SM has one copy port, which TMA
     loads and stores share in the order of issue, and one tensor core, which the batches of all
-    warpgroups share. Not modeled: GMEM bandwidth shared between SMs, L2 misses, bank conflicts,
-    power.
+    warpgroups share. Each GPU has one port to all others and one from them (`gpus.Gpus.cross`). Not
+    modeled: GMEM bandwidth shared between SMs, L2 misses, bank conflicts, power.
     """
 
     issue: int = 10
@@ -78,6 +78,9 @@ class Costs:
     link: int = 2000
     """From one GPU to another: a signal, and the additional latency of a copy of a peer's
     memory."""
+    link_bytes: int = 200
+    """Bytes per cycle that TMA copies from a GPU to all others together, and as many to it: 370
+    GB/s at 1.85 GHz."""
 
 
 class InOrder:

@@ -52,12 +52,17 @@ def _place(
     return tuple(map(int, coords)), index, touched
 
 
-def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray) -> Dim3:
-    """Issue a copy. Return the cycles at which it begins, leaves the copy port, and is done."""
+def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray, stores: bool = False) -> Dim3:
+    """Issue a copy. Return the cycles at which it begins, has passed the copy port and those of the
+    GPUs, and is done."""
     sm, costs = who.sm, who.sm.costs
     who.elapse(costs.tma_issue)
     started, left = sm.occupy("copy port", who.time, -(-nbytes // costs.tma_bytes))
-    return started, left, left + sm.scheduler.takes(costs.tma_latency + sm.gmem.link(who, array))
+    delay = sm.gmem.link(who, array)
+    if delay:
+        ends = (sm.gpu, min(sm.gpus.owners(array)))[:: 1 if stores else -1]
+        left = max(left, sm.gpus.cross(*ends, started, -(-nbytes // costs.link_bytes)))
+    return started, left, left + sm.scheduler.takes(costs.tma_latency + delay)
 
 
 # ---- loads ---------------------------------------------------------------------------------------
@@ -300,7 +305,7 @@ def store(
     groups.issued += 1
     store = Store(access, ("store", who.first_warp, groups.issued))
     groups.uncommitted.append(store)
-    started, left, done = _through_port(who, tensor.nbytes, tensor.array)
+    started, left, done = _through_port(who, tensor.nbytes, tensor.array, stores=True)
     who.record(
         started,
         done,

@@ -75,7 +75,7 @@ class Counter:
     """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for the operations), on GPU 0 if
     there are several."""
 
-    gpu: int | None = None
+    gpu = 0
 
     moves = False
     every_tile = False
@@ -192,7 +192,7 @@ class Counter:
         self.events += 1
         found = _NAMED.search(what)
         array, gpu = found.groups() if found else (what, None)
-        far = gpu is not None and int(gpu) != 0
+        far = gpu is not None and int(gpu) != self.gpu
         self.work[("fetch" if kind == "load" else "send") if far else kind, array] += nbytes
 
     def _inside(self, tensor: TensorMap, coords: Ints) -> int:

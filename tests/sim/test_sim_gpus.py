@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import ds
+from numpipe import BlockSpec, ds
 from numpipe.errors import PipelineDeadlock, PipelineRace, SpecError
+from numpipe.sim import Costs
 from numpipe.sim import gpus as of_gpus
 from tests.kernels import gpu_kernels
 from tests.kernels.covering import examples
@@ -206,6 +207,41 @@ def test_a_timeline_has_the_rows_of_each_gpu(tmp_path: Path) -> None:
         "ready[0] of GPU 0",
         "ready[0] of GPU 1",
     }
+
+
+# ---- links
+@pytest.mark.parametrize("stores", [False, True])
+def test_gpus_share_the_ports_of_a_peer_that_all_access(
+    stores: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three GPUs that load from one, or store to it, take three times as long as each with its own
+    peer."""
+    monkeypatch.setattr(numpipe.sim, "Costs", lambda: Costs(link_bytes=2))
+
+    @numpipe.kernel(grid=numpipe.persistent(1), semaphores=1)
+    def copied(x, y, ready, *, one: numpipe.Static):
+        me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
+        other = 0 if one else (me + 1) % gpus
+        x_there = x if stores else numpipe.peer(x, other)
+        y_there = numpipe.peer(y, other) if stores else y
+        for (k,), (tile,) in numpipe.pipeline(
+            grid=(8 if me > 0 or not one else 0,),
+            max_concurrent_steps=4,
+            in_specs=(BlockSpec((64, 64), lambda k: (k, 0)),),
+        )(x_there):
+            y_there[ds((me * 8 + k) * 64, 64), ds(0, 64)] = tile[...]
+        for gpu in range(gpus):
+            numpipe.signal(ready.at[0], gpu)
+        numpipe.wait(ready.at[0], gpus)
+
+    def cycles(one: bool) -> int:
+        x, trace = gpu_kernels.blocks(4, 512, 64), numpipe.Trace()
+        y = [np.zeros((4 * 512, 64), np.float16) for _ in range(4)]
+        copied.simulate(x, y, mesh=MESH(4), one=one, trace=trace)
+        moved = trace.of("store" if stores else "load")
+        return max(e.end for e in moved) - min(e.start for e in moved)
+
+    assert 2.6 < cycles(one=True) / cycles(one=False) < 3.1
 
 
 # ---- what is rejected

@@ -69,6 +69,10 @@ ADVICE = {
         "ordinary accesses of shared memory take longer than products and copies: fewer, or more "
         "warpgroups"
     ),
+    "peer order": (
+        "several GPUs access one at the same time, and share its port: let GPU i start with peer "
+        'i + 1 (axis_index("gpu") + 1) and go on from there'
+    ),
     "launch": "more work in one call",
 }
 """advice for each limiter"""
@@ -80,6 +84,7 @@ LOSSES = (
     "registers",
     "stores",
     "compute role",
+    "peer order",
     "launch",
 )
 LIMITS = (
@@ -337,17 +342,12 @@ class Model:
             sum(self.hbm_loads().values())
             + added
             + _sum(self.work.total, "store")
-            + self.link_bytes()
+            + self.work.link_bytes()
         )
 
     def stored(self) -> int:
         """Return the bytes that are stored and added to."""
         return _sum(self.work.total, "store") + _sum(self.work.total, "reduce")
-
-    def link_bytes(self) -> int:
-        """Return the bytes to and from other GPUs. All GPUs are assumed to do the same, so both
-        directions carry equal traffic."""
-        return _sum(self.work.total, "fetch") + _sum(self.work.total, "send")
 
     def l2_bytes(self) -> float:
         """Return the bytes that L2 reads and writes."""
@@ -363,10 +363,8 @@ class Model:
         launch = 0.0 if without == "launch" else self.launch()
         # nothing is transferred before the first load arrives and after the last store begins
         ends = self.start(self.average) / self.hertz
-        return launch + max(
-            self.sm(without),
-            ends + max(l2, self.limit("memory bandwidth"), self.limit("link")),
-        )
+        link = self.limit("link", without)
+        return launch + max(self.sm(without), ends + max(l2, self.limit("memory bandwidth"), link))
 
     def launch(self) -> float:
         """Return the seconds between two kernels. SMs without work begin the next one meanwhile
@@ -383,7 +381,10 @@ class Model:
             case "memory bandwidth":
                 return self.hbm_bytes() / self.device.hbm
             case "link":
-                return self.link_bytes() / self.device.link
+                nbytes = self.work.port_bytes
+                if without == "peer order":
+                    nbytes = self.work.link_bytes()
+                return nbytes / self.device.link
             case "L2":
                 rows = self.work.unaligned_rows / self.device.unaligned_rows
                 return max(self.l2_bytes() / self.device.l2_rate / self.hertz, rows)

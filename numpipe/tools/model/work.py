@@ -11,9 +11,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from ...arch.dimensions import Dim3, Names
+from ...core.arith import cdiv
 from ...plan.unit import Unit
 from ...sim.inferred import Work, places
 from ...sim.work_count import Counter, Tracer, run
+from . import link_ports
 
 Body = Callable[[Any], None]
 EVENTS = 4_500
@@ -52,9 +54,17 @@ class KernelWork:
     """what controls the kernel but is not known, and was counted as zeros"""
     given: Names = ()
     """arrays whose contents control the kernel and are known"""
+    port_bytes: float = 0
+    """time of the transfers between GPUs, as the bytes that a port passes meanwhile; estimated from
+    the first CTAs of each GPU"""
     unaligned_rows: int = 0
     """loaded rows of 128 bytes that do not start at a multiple of 128; each takes several L2
     requests"""
+
+    def link_bytes(self) -> int:
+        """Return the bytes to and from other GPUs. All GPUs are assumed to do the same, so both
+        directions carry equal traffic."""
+        return sum(n for key, n in self.total.items() if key[0] in ("fetch", "send"))
 
 
 def count(
@@ -107,26 +117,35 @@ def count(
         work.counted.clear()
         events = 0
         sum(map(at, ends), Work())
-    width, height, depth = (n // of for n, of in zip(grid, unit.cluster, strict=True))
-    clusters = width, height, depth
-    sizes = (math.prod(clusters),) if steered() else (depth, height, width)
+    # with several GPUs, neighboring CTAs often take turns: one sends, the next one adds
+    together = unit.cluster[0] * max(unit.gpus, 1), *unit.cluster[1:]
+    clusters = tuple(map(cdiv, grid, together))
+    sizes = (math.prod(clusters),) if steered() else clusters[::-1]
     irregular = 2 if steered() or unit.gpus else 1  # twice the time, because more CTAs differ
-    most = irregular * EVENTS * len(work.counted) // max(1, events) // math.prod(unit.cluster)
+    most = irregular * EVENTS * len(work.counted) // max(1, events) // math.prod(together)
     # CTAs of several GPUs have different jobs
     most = max(8 if unit.gpus else 3, most)
     visited = 0
     for number in places(work.total, sizes, most, not steered() and most < ctas):
         visited += 1
         first = place(number, clusters)
-        for member in itertools.product(*map(range, unit.cluster)):
-            x, y, z = (n * of + m for n, of, m in zip(first, unit.cluster, member, strict=True))
-            work.total.update(at(x + grid[0] * (y + grid[1] * z)))
+        for member in itertools.product(*map(range, together)):
+            x, y, z = (n * of + m for n, of, m in zip(first, together, member, strict=True))
+            if x < grid[0]:
+                work.total.update(at(x + grid[0] * (y + grid[1] * z)))
     work.total = Work({key: round(n) for key, n in work.total.items()})
     work.sampled = most <= visited < math.prod(clusters)
     for key, n in work.total.items():
         if key[0] in ("load", "reduce"):
             work.footprint[key[1]] = min(n, nbytes.get(key[1], n))
     _trace(work, unit, body, grid, min(ctas, resident()), sorted(movers))
+    work.port_bytes = work.link_bytes()
+    if unit.gpus > 2:  # between two GPUs, no port has more than one user
+        some = [place(number, grid) for number in range(min(unit.gpus, ctas))]
+        found = link_ports.queues(unit, body, some, grid)
+        own = sum(nbytes for queue in found[: len(found) // unit.gpus] for *_, nbytes in queue)
+        scale = work.port_bytes / own if own else ctas / len(some)
+        work.port_bytes = max(work.port_bytes, scale * link_ports.port_bytes(found))
     return work
 
 

@@ -456,6 +456,7 @@ def test_every_limiter_that_a_case_can_have_has_one() -> None:
         "compute role",
         "launch",
         "link",
+        "peer order",
     }
 
 

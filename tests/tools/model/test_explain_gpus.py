@@ -82,6 +82,72 @@ def test_a_gather_sends_its_shard_to_all_others_and_the_link_limits_it(gpus: int
     assert quick.limiter != "link" and quick.predicted_seconds < 0.6 * found.predicted_seconds
 
 
+@numpipe.kernel(grid=numpipe.persistent(2), semaphores=1)
+def fetched(x, y, ready, *, order: numpipe.Static):
+    """Load x of all peers, one after another; with order="one", of GPU 0 only."""
+    me, gpus, half = numpipe.axis_index("gpu"), numpipe.axis_size("gpu"), numpipe.program_id(0)
+    for i in range(1 if order == "one" else gpus):
+        r = (me + i) % gpus if order == "rotated" else i
+        for (k,), (tile,) in numpipe.pipeline(
+            grid=(512 if r != me else 0,), in_specs=(BlockSpec((128, 64), lambda k: (k, half)),)
+        )(numpipe.peer(x, r)):
+            y[ds(k % 2 * 128, 128), ds(half * 64, 64)] = tile[...]
+    for r in range(gpus):
+        numpipe.signal(ready.at[0], r)
+    numpipe.wait(ready.at[0], 2 * gpus)
+
+
+def test_peers_that_share_a_port_take_longer() -> None:
+    """On four GPUs, loads from peers 0, 1, 2, … take twice as long as loads from i + 1, i + 2, …:
+    three GPUs share the port of GPU 0, then two that of GPU 1, and so on."""
+    x, y = ArrayType((512 * 128, 128), F32), ArrayType((256, 128), F32)
+    slow = dataclasses.replace(H200, link=1e10)  # slower than two CTAs
+    rotated, ascending, one = (
+        numpipe.explain(
+            fetched, x, y, order=order, mesh=Mesh.simulated(4), compiled=False, device=slow
+        )
+        for order in ("rotated", "ascending", "one")
+    )
+    alone = 512 * 128 * 128 * 4 / slow.link
+    assert rotated.limits["link"] == pytest.approx(3 * alone, rel=0.01)
+    assert ascending.limits["link"] == pytest.approx(6 * alone, rel=0.01)
+    assert one.limits["link"] == pytest.approx(3 * alone, rel=0.01)
+    assert rotated.link_bytes == ascending.link_bytes and rotated.losses["peer order"] == 0
+    assert ascending.limiter == "peer order" and "i + 1" in ascending.advice
+    assert ascending.losses["peer order"] == pytest.approx(3 * alone, rel=0.1)
+
+
+@pytest.mark.parametrize("gpus", [3, pytest.param(8, marks=pytest.mark.thorough)])
+@pytest.mark.parametrize(
+    "op, shapes",
+    [
+        ("all_gather", [(256, 64)]),
+        ("reduce_scatter", [(48, 512)]),
+        ("all_to_all", [(12288, 512)]),
+        ("all_gather_matmul", [(256, 64), (64, 128)]),
+        ("matmul_reduce_scatter", [(24 * 128, 64), (64, 192)]),
+    ],
+)
+def test_no_op_lets_gpus_share_ports(op: str, shapes: list[tuple[int, int]], gpus: int) -> None:
+    arrays: list[Any] = [ArrayType(shape, F16) for shape in shapes]
+    arrays += [np.full(gpus, 12288 // gpus, np.int32)] * (op == "all_to_all")
+    mesh = Mesh.simulated(gpus)
+    (found,) = numpipe.explain(getattr(ops, op), *arrays, mesh=mesh, compiled=False).kernels
+    assert found.link_bytes and found.limits["link"] < 1.05 * found.link_bytes / H200.link
+
+
+@pytest.mark.variants(1)
+@pytest.mark.parametrize("gpus", [2, 4])
+def test_neighboring_ctas_that_take_turns_are_counted(gpus: int) -> None:
+    """Of a scattered product's CTAs, one sends parts and the next one adds them."""
+    a, b = ArrayType((8192, 64), F16), ArrayType((64, 2048), F16)
+    found = numpipe.explain(
+        ops.matmul_reduce_scatter, a, b, mesh=Mesh.simulated(gpus), compiled=False
+    )
+    parts = 8192 * 2048 * 4 * (gpus - 1) / gpus
+    assert found.kernels[-1].sent["parts"] == pytest.approx(parts, rel=0.05)
+
+
 @pytest.mark.thorough
 def test_a_product_hides_what_it_gathers() -> None:
     m, n, k = 2048, 4096, 4096
