@@ -52,8 +52,6 @@ from .attention_configs import L2, Form
 from .attention_functions import caller, kept, visible_blocks
 from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
-from .reduce_axis import launch_reduction
-from .tiled import reshaped
 
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
@@ -247,12 +245,13 @@ class Work(NamedTuple):
     there     whether there is anything to do
     b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
               share the keys
-    sums      the batch of its sums in dk and dv
+    slot      the number of the part among those of all divided tiles, or -1 if the tile is whole
     row       the first key in the array, and `end_row` the end of its sequence there
     least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
-    steps     the number of blocks that see some of the keys; those from `whole` on see all
+    steps     the number of blocks of this part that see some of the keys; from block `whole` on,
+              blocks see all keys
     entry     the block that the loop begins with; `direction` is 1 or -1
     number    the number of the keys' block in its sequence
     """
@@ -262,7 +261,7 @@ class Work(NamedTuple):
     hk: Any
     head: Any
     heads: Any
-    sums: Any
+    slot: Any
     row: Any
     end_row: Any
     least: Any
@@ -282,15 +281,17 @@ def work(form: Form, ordered: bool) -> Function:
     size = keys_of(form)
 
     @function
-    def of_cta(q, k, dk, table, count, blocks, diagonal, group, number):
+    def of_cta(q, k, table, count, blocks, diagonal, group, whole, parts, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
-        parts = dk.shape[0] // k.shape[0]
-        own = q.shape[form.heads] // (heads * parts)
+        own = q.shape[form.heads] // heads
         tiles = max(1, count[0] if form.ranges else cdiv(keys, size))
+        slot, part, share = max(number - whole, -1), 0, 1
+        if slot >= 0:
+            part, share, number = slot % parts, parts, whole + slot // parts
         head, j = number // tiles, number % tiles
         if form.causal or form.ranges or ordered:
-            head, j = interleaved(tiles, dk.shape[0] * heads, group, number)
-        there = head < dk.shape[0] * heads
+            head, j = interleaved(tiles, k.shape[0] * heads, group, number)
+        there = head < k.shape[0] * heads
         row, end_row, query, place = j * size, keys, 0, 0
         least = row - diagonal
         if form.ranges:
@@ -300,13 +301,13 @@ def work(form: Form, ordered: bool) -> Function:
                 least, place = table[j, 4], place_of(table, j, 2)
         end = cdiv(queries, STEP)
         start = max(0, min(end - 1, least // STEP)) if form.causal else 0
-        whole = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
-        whole = whole if size <= end_row - row else end
-        sums, hk = head // heads, head % heads
-        b, part = sums % k.shape[0], sums // k.shape[0]
-        count_of = end - start
+        open_from = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
+        open_from = open_from if size <= end_row - row else end
+        b, hk = head // heads, head % heads
         if blocks is not None:
-            count_of = blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
+            start, end = 0, blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
+        seen = end - start
+        start, end = start + seen * part // share, start + seen * (part + 1) // share
         # CTAs that begin together go down from the end. The others begin one after another, each
         # with a later block, as CTAs end: going up, they meet those that began before
         up = form.causal and 2 * j >= tiles and not ordered
@@ -315,16 +316,16 @@ def work(form: Form, ordered: bool) -> Function:
             there,
             b,
             hk,
-            (hk * parts + part) * own,
+            hk * own,
             own,
-            sums,
+            slot,
             row,
             end_row,
             least,
             query,
             place,
-            count_of,
-            whole,
+            end - start,
+            open_from,
             entry,
             direction,
             j,
@@ -356,12 +357,12 @@ def steps(form: Form) -> Function:
 
     @function
     def step(cta, blocks, i):
+        block = cta.entry + i * cta.direction
         if blocks is not None:
             b, h = cta.b % blocks.shape[0], cta.hk % blocks.shape[1]
-            entry = blocks[b, h, cta.number, 1 + cta.steps - i]
+            entry = blocks[b, h, cta.number, 2 + block]
             block = entry >> 1 & 0x7FFF
             return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
-        block = cta.entry + i * cta.direction
         return block, block < cta.whole, cta.number
 
     return step
@@ -369,12 +370,19 @@ def steps(form: Form) -> Function:
 
 def grid_of(form: Form, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
-    size = keys_of(form)
     if form.ranges:
         return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
-    return lambda dk: (
-        cdiv(dk.shape[form.positions], size) * dk.shape[form.heads] * dk.shape[0] * ctas
-    )
+
+    def count(dk: Any, whole: int, parts: int) -> int:
+        tiles = tiles_of(form, dk)
+        return ctas * (tiles + max(0, tiles - whole) * (parts - 1))
+
+    return count
+
+
+def tiles_of(form: Form, k: Any) -> int:
+    """Return the number of tiles of the keys of all heads."""
+    return cdiv(k.shape[form.positions], keys_of(form)) * k.shape[form.heads] * k.shape[0]
 
 
 @function
@@ -385,6 +393,51 @@ def add(dq, part, at, turns, turn, allowed, added):
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
     if turns is not None:
         pass_turn(turns.at[at // HALF], turn, added)
+
+
+@functools.cache
+def putting(form: Form) -> Function:
+    """Return the kernel function that stores dK (`which` 0) or dV (1) of 64 keys of a CTA, from
+    64 * `own` on: in x, or if the tile is divided, in register order in `sums`."""
+    store, wgs, lines = stored(form), keys_of(form) // 64, form.depth // 64 * LINES
+
+    @function
+    def put(x, sums, cta, own, which, tile):
+        if cta.slot < 0:
+            store(x, cta.b, cta.hk, cta.row + own * 64, cta.end_row, 0, tile)
+        else:
+            at = ((cta.slot * wgs + own) * 2 + which) * lines
+            sums[ds(at, lines), ds(0, 32)] = to_register_order(tile)
+
+    return put
+
+
+@functools.cache
+def add_parts(form: Form, ordered: bool) -> Kernel:
+    """Return the kernel that adds up the parts of dK and dV of divided tiles, in a fixed order."""
+    across, work_of, store = form.depth // 64, work(form, ordered), stored(form)
+    pieces = keys_of(form) // 64 * 2 * across
+
+    @numpipe_kernel(
+        grid=lambda sums, parts: sums.shape[0] // (parts * LINES),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=8),
+    )
+    def attention_gradient_parts(q, k, sums, dk, dv, *, diagonal, group, whole, parts):
+        first, piece = program_id(0) // pieces * parts, program_id(0) % pieces
+        cta = work_of(q, k, None, None, None, diagonal, group, whole, parts, whole + first)
+        total = load_tile(sums.at[ds((first * pieces + piece) * LINES, LINES), ds(0, 32)])
+        for part in range(1, parts):
+            line = ((first + part) * pieces + piece) * LINES
+            total = total + load_tile(sums.at[ds(line, LINES), ds(0, 32)])
+        row, column = cta.row + piece // (2 * across) * 64, piece % across * 64
+        tile = from_register_order(total, (64, 64))
+        if piece // across % 2 == 0:
+            store(dk, cta.b, cta.hk, row, cta.end_row, column, tile)
+        else:
+            store(dv, cta.b, cta.hk, row, cta.end_row, column, tile)
+
+    return attention_gradient_parts  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -408,7 +461,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    (weights, slopes, _), work_of, store = scores(form), work(form, ordered), stored(form)
+    (weights, slopes, _), work_of, put = scores(form), work(form, ordered), putting(form)
     step_of = steps(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
@@ -442,15 +495,18 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         seeds,
         dq,
         turns,
+        sums,
         dk,
         dv,
         *,
         scale,
         diagonal,
         group,
+        whole,
+        parts,
     ):
         wg, queries = axis_index("wg"), q.shape[form.positions]
-        cta = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0))
+        cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         if not cta.there:
             return
 
@@ -553,10 +609,9 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 rest = wgmma(None, exchanged.at[before].T, k_part)
                 add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0))
-        row = done.row + wg * 64
-        store(dk, done.sums, done.hk, row, done.end_row, 0, dk_acc * scale)
-        store(dv, done.sums, done.hk, row, done.end_row, 0, dv_acc)
+        done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
+        put(dk, sums, done, wg, 0, dk_acc * scale)
+        put(dv, sums, done, wg, 1, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -572,7 +627,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
     step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    (weigh, _, keeps), work_of, store = scores(form), work(form, ordered), stored(form)
+    (weigh, _, keeps), work_of, put = scores(form), work(form, ordered), putting(form)
     step_of = steps(form)
     side = Element(STEP)
     block = form.block(side)
@@ -610,16 +665,19 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         seeds,
         dq,
         turns,
+        sums,
         dk,
         dv,
         *,
         scale,
         diagonal,
         group,
+        whole,
+        parts,
     ):
         wg, queries = axis_index("wg"), q.shape[form.positions]
         rank = axis_index("pair")
-        cta = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0) // 2)
+        cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0) // 2)
         if not cta.there:
             return
         row = cta.row + rank * STEP
@@ -769,32 +827,40 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
             part = wgmma(part, rest, k_rest)
             add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, dk, table, count, blocks, diagonal, group, (program_id(0) - rank) // 2)
+        done = work_of(
+            q, k, table, count, blocks, diagonal, group, whole, parts, (program_id(0) - rank) // 2
+        )
         if wg == 0:
-            store(dv, done.sums, done.hk, done.row + rank * STEP, done.end_row, 0, acc)
+            put(dv, sums, done, rank, 1, acc)
         else:
-            store(dk, done.sums, done.hk, done.row + rank * STEP, done.end_row, 0, acc * scale)
+            put(dk, sums, done, rank, 0, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
 
-def parts_of(ctas: int, sharing: int, queries: int, causal: bool) -> int:
-    """Return among how many CTAs to divide the heads that share keys, given the number of CTAs if
-    they are not divided: the divisor of `sharing` for which all waves of CTAs take least time.
+@functools.lru_cache(maxsize=1024)
+def division(tiles: int, blocks: int, sharing: int, at_once: int, causal: bool) -> tuple[int, int]:
+    """Return (divided, parts): how many of the tiles to divide, the last ones, and among how many
+    CTAs each, so that the last wave of CTAs takes the least time. A tile has up to `blocks` blocks
+    of queries in each of `sharing` heads, and `at_once` tiles are computed at once.
 
-    >>> parts_of(10, 8, 624, False), parts_of(512, 8, 4096, False)
-    (8, 1)
+    >>> division(10, 10, 8, 132, False), division(2048, 64, 1, 132, False)
+    ((10, 10), (68, 3))
     """
+    # with a causal mask, the longest tiles come first
+    divided = tiles if causal else tiles % at_once
 
-    def time(parts: int) -> Any:
-        # in steps: a CTA also loads keys and stores, which takes some 3 steps. In float32, and with
-        # the sums added up, it took 12 (288 CTAs of 96 and of 152 steps, on an H200)
-        steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 12)
-        # a causal mask leaves half of the steps, and the longest CTAs begin first
-        waves = ctas * parts / DEFAULT.sms
-        return steps * (max(1.0, waves / 2) if causal else math.ceil(waves))
+    def time(parts: int) -> float:
+        # in steps, as measured on an H200: a CTA also loads keys and stores
+        own = 3 if parts == 1 else 6
+        longest = cdiv(blocks, parts) * sharing + own
+        adding = 0.0 if parts == 1 else 3 + parts / 3
+        if causal:
+            return adding + max(longest, tiles * (blocks * sharing / 2 + parts * own) / at_once)
+        return adding + cdiv(divided * parts, at_once) * longest
 
-    return min((n for n in range(1, sharing + 1) if sharing % n == 0), key=time)
+    parts = min(range(1, blocks + 1), key=time)
+    return (divided, parts) if parts > 1 else (0, 1)
 
 
 def launch_gradients(
@@ -832,22 +898,24 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        shared, parts = k.shape[form.heads], 1
+        whole, parts, lines = OUTSIDE, 1, 0
         if not (form.ranges or seen):  # else steps are known on the GPU alone
-            ctas = cdiv(keys, keys_of(form)) * batches * shared * (1 if depth <= 128 else 2)
-            parts = parts_of(ctas, heads // shared, queries, form.causal)
-        sums = [
-            x if parts == 1 else allocated(q, (parts * batches, *k.shape[1:]), place, np.float32)
-            for x in (dk, dv)
-        ]
+            tiles, blocks = tiles_of(form, k), max(1, cdiv(queries, STEP))
+            at_once = DEFAULT.sms // (1 if depth <= 128 else 2)
+            divided, parts = division(
+                tiles, blocks, heads // k.shape[form.heads], at_once, form.causal
+            )
+            whole = tiles - divided
+            lines = divided * parts * keys_of(form) * 2 * form.depth // 32
+        sums = allocated(q, (lines, 32), place, np.float32)
+        tiling = {"diagonal": diagonal, "group": group, "whole": whole, "parts": parts}
         of_keys(form, deterministic)(
-            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, *sums),
+            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, sums),
+            *(dk, dv),
             scale=scale,
-            diagonal=diagonal,
-            group=group,
+            **tiling,
             **place,
         )
-        for each, x in zip(sums, (dk, dv), strict=True):
-            if parts > 1:
-                launch_reduction("sum", reshaped(each, parts, *k.shape), 0, x, place)
+        if lines:
+            add_parts(form, deterministic)(q, k, sums, dk, dv, **tiling, **place)
     convert(form)(stats, total, *of_q, dq, scale=scale, **place)
