@@ -29,6 +29,8 @@ from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.cta_turns import await_turn, pass_turn
+from ..language.grid.partials import combine
+from ..language.grid.split_k import Part
 from ..language.memory.copies import commit_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -47,7 +49,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import BlockSpec, Element
+from ..plan.specs import BlockSpec, Element, Workspace
 from .attention_configs import L2, Form
 from .attention_functions import caller, kept, visible_blocks
 from .op_outputs import Arrays, Place, allocated
@@ -245,7 +247,7 @@ class Work(NamedTuple):
     there     whether there is anything to do
     b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
               share the keys
-    slot      the number of the part among those of all divided tiles, or -1 if the tile is whole
+    part      the `Part` of its blocks (`division`)
     row       the first key in the array, and `end_row` the end of its sequence there
     least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
@@ -261,7 +263,7 @@ class Work(NamedTuple):
     hk: Any
     head: Any
     heads: Any
-    slot: Any
+    part: Part
     row: Any
     end_row: Any
     least: Any
@@ -285,9 +287,11 @@ def work(form: Form, ordered: bool) -> Function:
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
         own = q.shape[form.heads] // heads
         tiles = max(1, count[0] if form.ranges else cdiv(keys, size))
-        slot, part, share = max(number - whole, -1), 0, 1
-        if slot >= 0:
-            part, share, number = slot % parts, parts, whole + slot // parts
+        slot, part, share = number - whole, 0, 1
+        if slot >= 0:  # the last CTA of a tile adds up the sums of the others
+            tile = slot // parts
+            part, share, number = parts - 1 - slot % parts, parts, whole + tile
+            slot = slot if form.depth > 128 else slot + tile * parts
         head, j = number // tiles, number % tiles
         if form.causal or form.ranges or ordered:
             head, j = interleaved(tiles, k.shape[0] * heads, group, number)
@@ -318,7 +322,7 @@ def work(form: Form, ordered: bool) -> Function:
             hk,
             hk * own,
             own,
-            slot,
+            Part(part, end - start, slot, share - 1),
             row,
             end_row,
             least,
@@ -368,21 +372,67 @@ def steps(form: Form) -> Function:
     return step
 
 
+def division(form: Form, q: Any, k: Any) -> tuple[int, int, int]:
+    """Return (whole, divided, parts): how many tiles of keys are whole, and how many, the last
+    ones, are divided among `parts` CTAs, each of which has some of the blocks of queries.
+
+    The last wave of CTAs leaves SMs idle, if its tiles are few.
+    """
+    shared = k.shape[form.heads]
+    tiles = cdiv(k.shape[form.positions], keys_of(form)) * shared * k.shape[0]
+    if form.ranges or form.mask is not None:  # steps are known on the GPU alone
+        return tiles, 0, 1
+    at_once = DEFAULT.sms // (1 if form.depth <= 128 else 2)
+    # with a causal mask, the last ones are the shortest
+    divided = tiles if form.causal else tiles % at_once
+    blocks, sharing = cdiv(q.shape[form.positions], STEP), q.shape[form.heads] // shared
+    parts = parts_of(divided, blocks, sharing, at_once, form.causal)
+    return (tiles - divided, divided, parts) if parts > 1 else (tiles, 0, 1)
+
+
+@functools.lru_cache(maxsize=1024)
+def parts_of(divided: int, blocks: int, sharing: int, at_once: int, causal: bool) -> int:
+    """Return among how many CTAs to divide each of some tiles, so that they take the least time, if
+    `at_once` CTAs run at once. A tile has up to `blocks` blocks of queries in `sharing` heads.
+
+    >>> parts_of(10, 10, 8, 132, False), parts_of(68, 64, 1, 132, False)
+    (10, 3)
+    """
+
+    def time(parts: int) -> float:
+        # in steps: a CTA also loads keys and stores, and parts are added up
+        longest = cdiv(blocks, parts) * sharing + 3
+        adding = 0.0 if parts == 1 else 3 + parts / 3
+        if causal:  # the longest tiles come first
+            average = blocks * sharing / 2 + parts * (3 + adding)
+            return adding + max(longest, divided * average / at_once)
+        return adding + cdiv(divided * parts, at_once) * longest
+
+    # two waves are enough
+    most = min(blocks, 2 * at_once // max(1, divided))
+    return min(range(1, max(1, most) + 1), key=time)
+
+
 def grid_of(form: Form, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
     if form.ranges:
         return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
 
-    def count(dk: Any, whole: int, parts: int) -> int:
-        tiles = tiles_of(form, dk)
-        return ctas * (tiles + max(0, tiles - whole) * (parts - 1))
+    def grid(q: Any, k: Any) -> int:
+        whole, divided, parts = division(form, q, k)
+        return (whole + divided * parts) * ctas
 
-    return count
+    return grid
 
 
-def tiles_of(form: Form, k: Any) -> int:
-    """Return the number of tiles of the keys of all heads."""
-    return cdiv(k.shape[form.positions], keys_of(form)) * k.shape[form.heads] * k.shape[0]
+def workspace_of(form: Form) -> Any:
+    """Return the workspace for dK and dV of the parts of tiles."""
+
+    def workspace(q: Any, k: Any) -> Workspace:
+        _, divided, parts = division(form, q, k)
+        return Workspace((keys_of(form), form.depth), slots=max(1, 2 * divided * parts))
+
+    return workspace
 
 
 @function
@@ -393,51 +443,6 @@ def add(dq, part, at, turns, turn, allowed, added):
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
     if turns is not None:
         pass_turn(turns.at[at // HALF], turn, added)
-
-
-@functools.cache
-def putting(form: Form) -> Function:
-    """Return the kernel function that stores dK (`which` 0) or dV (1) of 64 keys of a CTA, from
-    64 * `own` on: in x, or if the tile is divided, in register order in `sums`."""
-    store, wgs, lines = stored(form), keys_of(form) // 64, form.depth // 64 * LINES
-
-    @function
-    def put(x, sums, cta, own, which, tile):
-        if cta.slot < 0:
-            store(x, cta.b, cta.hk, cta.row + own * 64, cta.end_row, 0, tile)
-        else:
-            at = ((cta.slot * wgs + own) * 2 + which) * lines
-            sums[ds(at, lines), ds(0, 32)] = to_register_order(tile)
-
-    return put
-
-
-@functools.cache
-def add_parts(form: Form, ordered: bool) -> Kernel:
-    """Return the kernel that adds up the parts of dK and dV of divided tiles, in a fixed order."""
-    across, work_of, store = form.depth // 64, work(form, ordered), stored(form)
-    pieces = keys_of(form) // 64 * 2 * across
-
-    @numpipe_kernel(
-        grid=lambda sums, parts: sums.shape[0] // (parts * LINES),
-        warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=8),
-    )
-    def attention_gradient_parts(q, k, sums, dk, dv, *, diagonal, group, whole, parts):
-        first, piece = program_id(0) // pieces * parts, program_id(0) % pieces
-        cta = work_of(q, k, None, None, None, diagonal, group, whole, parts, whole + first)
-        total = load_tile(sums.at[ds((first * pieces + piece) * LINES, LINES), ds(0, 32)])
-        for part in range(1, parts):
-            line = ((first + part) * pieces + piece) * LINES
-            total = total + load_tile(sums.at[ds(line, LINES), ds(0, 32)])
-        row, column = cta.row + piece // (2 * across) * 64, piece % across * 64
-        tile = from_register_order(total, (64, 64))
-        if piece // across % 2 == 0:
-            store(dk, cta.b, cta.hk, row, cta.end_row, column, tile)
-        else:
-            store(dv, cta.b, cta.hk, row, cta.end_row, column, tile)
-
-    return attention_gradient_parts  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -461,7 +466,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    (weights, slopes, _), work_of, put = scores(form), work(form, ordered), putting(form)
+    (weights, slopes, _), work_of, store = scores(form), work(form, ordered), stored(form)
     step_of = steps(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
@@ -472,6 +477,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
+        workspace=workspace_of(form),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -495,9 +501,9 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         seeds,
         dq,
         turns,
-        sums,
         dk,
         dv,
+        work,
         *,
         scale,
         diagonal,
@@ -610,8 +616,14 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
-        put(dk, sums, done, wg, 0, dk_acc * scale)
-        put(dv, sums, done, wg, 1, dv_acc)
+        part = done.part
+        dk_acc = combine(dk_acc, part, work)
+        second = Part(part.begin, part.steps, part.slot + parts, part.others)
+        dv_acc = combine(dv_acc, second, work)
+        if part.begin == 0:
+            row = done.row + wg * 64
+            store(dk, done.b, done.hk, row, done.end_row, 0, dk_acc * scale)
+            store(dv, done.b, done.hk, row, done.end_row, 0, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
 
@@ -627,7 +639,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
     step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    (weigh, _, keeps), work_of, put = scores(form), work(form, ordered), putting(form)
+    (weigh, _, keeps), work_of, store = scores(form), work(form, ordered), stored(form)
     step_of = steps(form)
     side = Element(STEP)
     block = form.block(side)
@@ -642,6 +654,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
+        workspace=workspace_of(form),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -665,9 +678,9 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         seeds,
         dq,
         turns,
-        sums,
         dk,
         dv,
+        work,
         *,
         scale,
         diagonal,
@@ -830,37 +843,15 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         done = work_of(
             q, k, table, count, blocks, diagonal, group, whole, parts, (program_id(0) - rank) // 2
         )
-        if wg == 0:
-            put(dv, sums, done, rank, 1, acc)
-        else:
-            put(dk, sums, done, rank, 0, acc * scale)
+        acc = combine(acc, done.part, work)
+        if done.part.begin == 0:
+            first = done.row + rank * STEP
+            if wg == 0:
+                store(dv, done.b, done.hk, first, done.end_row, 0, acc)
+            else:
+                store(dk, done.b, done.hk, first, done.end_row, 0, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
-
-
-@functools.lru_cache(maxsize=1024)
-def division(tiles: int, blocks: int, sharing: int, at_once: int, causal: bool) -> tuple[int, int]:
-    """Return (divided, parts): how many of the tiles to divide, the last ones, and among how many
-    CTAs each, so that the last wave of CTAs takes the least time. A tile has up to `blocks` blocks
-    of queries in each of `sharing` heads, and `at_once` tiles are computed at once.
-
-    >>> division(10, 10, 8, 132, False), division(2048, 64, 1, 132, False)
-    ((10, 10), (68, 3))
-    """
-    # with a causal mask, the longest tiles come first
-    divided = tiles if causal else tiles % at_once
-
-    def time(parts: int) -> float:
-        # in steps, as measured on an H200: a CTA also loads keys and stores
-        own = 3 if parts == 1 else 6
-        longest = cdiv(blocks, parts) * sharing + own
-        adding = 0.0 if parts == 1 else 3 + parts / 3
-        if causal:
-            return adding + max(longest, tiles * (blocks * sharing / 2 + parts * own) / at_once)
-        return adding + cdiv(divided * parts, at_once) * longest
-
-    parts = min(range(1, blocks + 1), key=time)
-    return (divided, parts) if parts > 1 else (0, 1)
 
 
 def launch_gradients(
@@ -898,24 +889,14 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        whole, parts, lines = OUTSIDE, 1, 0
-        if not (form.ranges or seen):  # else steps are known on the GPU alone
-            tiles, blocks = tiles_of(form, k), max(1, cdiv(queries, STEP))
-            at_once = DEFAULT.sms // (1 if depth <= 128 else 2)
-            divided, parts = division(
-                tiles, blocks, heads // k.shape[form.heads], at_once, form.causal
-            )
-            whole = tiles - divided
-            lines = divided * parts * keys_of(form) * 2 * form.depth // 32
-        sums = allocated(q, (lines, 32), place, np.float32)
-        tiling = {"diagonal": diagonal, "group": group, "whole": whole, "parts": parts}
+        whole, _, parts = division(form, q, k)
         of_keys(form, deterministic)(
-            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, sums),
-            *(dk, dv),
+            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
             scale=scale,
-            **tiling,
+            diagonal=diagonal,
+            group=group,
+            whole=whole,
+            parts=parts,
             **place,
         )
-        if lines:
-            add_parts(form, deterministic)(q, k, sums, dk, dv, **tiling, **place)
     convert(form)(stats, total, *of_q, dq, scale=scale, **place)

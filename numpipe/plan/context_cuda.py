@@ -297,14 +297,20 @@ def cluster_place(builder: Any, dims: Dims) -> list:
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     """Return the number (0, 1, …) of the compute warpgroup that executes, or that the executing
     warp next to the loading one works for."""
-    warpgroup = number = builder.lshr(builder.thread_index(), 7)
-    if unit.memory_warpgroup != unit.compute_wgs:
-        behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
-        number = builder.sub(warpgroup, builder.zext(behind, nb.i32))
+    number = compute_number(builder, unit)
     for warps in unit.beside.values():
         inside, place = place_among(builder, warps)
         number = builder.select(inside, place, number)
     return number
+
+
+def compute_number(builder: Any, unit: Unit) -> Any:
+    """Return the number (0, 1, …) of the compute warpgroup that executes."""
+    warpgroup = builder.lshr(builder.thread_index(), 7)
+    if unit.memory_warpgroup == unit.compute_wgs:
+        return warpgroup
+    behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
+    return builder.sub(warpgroup, builder.zext(behind, nb.i32))
 
 
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:

@@ -278,7 +278,6 @@ for name, form, queries, keys, ordered in (
         *(ints(1, 1, queries, dtype=F32), ints(1, 1, queries, dtype=F32)),
         *of[: 3 * form.functions],
         *(out(lines, 32, dtype=F32), out(lines // 64, dtype=np.int32))[: 1 + ordered],
-        out(0, 32, dtype=F32),
         *(out(1, 1, keys, form.depth), out(1, 1, keys, form.depth)),
         scale=np.float32(0.1),
         diagonal=0,

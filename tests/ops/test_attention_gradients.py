@@ -11,7 +11,7 @@ import pytest
 import numpipe
 from numpipe.arch.dimensions import round_up
 from numpipe.ops.attention import Form, attention_backward
-from numpipe.ops.attention_gradients import keys_of, of_keys, tiles_of
+from numpipe.ops.attention_gradients import division, of_keys
 from tests.kernels.attention_gradient_cases import CASES, Case, operands, options, run, wrong
 from tests.kernels.compilers import compiles
 
@@ -43,8 +43,8 @@ def test_each_part_of_the_gradient_is_checked() -> None:
         assert "of dq" in wrong(case, list(made))
 
 
-def arrays(case: Case, ordered: bool, parts: int = 1) -> tuple[list[Any], dict[str, Any]]:
-    """Return the arguments of `of_keys` that divide all tiles in `parts`, if there are several."""
+def arrays(case: Case, ordered: bool) -> tuple[list[Any], dict[str, Any]]:
+    """Return the arguments of `of_keys`."""
     q, k, _ = case.arrays()
     numbers = [np.zeros(q.shape[:3], np.float32) for _ in range(2)]
     # in register order, whole blocks of queries
@@ -52,12 +52,9 @@ def arrays(case: Case, ordered: bool, parts: int = 1) -> tuple[list[Any], dict[s
     total = [np.zeros((lines, 32), np.float32), np.zeros(lines // 64, np.int32)][: 1 + ordered]
     read = [np.zeros(x.shape, x.dtype) for x in (q, k, k, q)]
     grads = [np.zeros(k.shape, k.dtype) for _ in range(2)]
-    form = Form(case.depth, case.causal)
-    divided = (parts > 1) * tiles_of(form, k)
-    sums = np.zeros((divided * parts * keys_of(form) * case.depth // 16, 32), np.float32)
     scalars = {"scale": 0.2, "diagonal": case.diagonal, "group": 1}
-    scalars |= {"whole": tiles_of(form, k) - divided, "parts": parts}
-    return [*read, *numbers, *total, sums, *grads], scalars
+    whole, _, parts = division(Form(case.depth, case.causal), q, k)
+    return [*read, *numbers, *total, *grads], scalars | {"whole": whole, "parts": parts}
 
 
 @pytest.mark.parametrize(
@@ -81,7 +78,7 @@ def test_operands_that_do_not_match_are_refused(changed: dict[int, Any], words: 
 @pytest.mark.parametrize("depth", [64, 128, 256])
 def test_no_schedule_finds_a_race(depth: int, ordered: bool) -> None:
     case = Case(queries=256, keys=400, depth=depth, causal=True)
-    given, scalars = arrays(case, ordered, parts=2)
+    given, scalars = arrays(case, ordered)
     made = of_keys(Form(depth, True), ordered)
     found = numpipe.verify(made, *given, **scalars, schedules=4)
     assert found.ok and found.schedules == 4, str(found)
