@@ -10,8 +10,9 @@ import pytest
 
 import numpipe
 from numpipe.arch.dimensions import round_up
+from numpipe.ops import attention_gradients
 from numpipe.ops.attention import Form, attention_backward
-from numpipe.ops.attention_gradients import division, of_keys
+from numpipe.ops.attention_gradients import of_keys
 from tests.kernels.attention_gradient_cases import CASES, Case, operands, options, run, wrong
 from tests.kernels.compilers import compiles
 
@@ -29,6 +30,18 @@ def test_gradients_of_any_depth(depth: int) -> None:
     case = Case(1, 2, 1, 41, 72, depth, layout="bshd" if depth == 96 else "bhsd")
     for deterministic in (False, True):
         assert wrong(case, run(case, "sim", deterministic)) == ""
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("deterministic", [False, True])
+@pytest.mark.parametrize("depth", [64, 128, 256])
+def test_gradients_of_divided_tiles_match_float64(
+    depth: int, deterministic: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three tiles are whole, and CTAs have 1, 2 and 2 of the blocks of the last one."""
+    monkeypatch.setattr(attention_gradients, "division", lambda form, q, k: (3, 1, 3))
+    case = Case(1, 2, 2, 310, 200, depth, causal=depth != 128)
+    assert wrong(case, run(case, "sim", deterministic)) == ""
 
 
 def test_each_part_of_the_gradient_is_checked() -> None:
@@ -53,7 +66,7 @@ def arrays(case: Case, ordered: bool) -> tuple[list[Any], dict[str, Any]]:
     read = [np.zeros(x.shape, x.dtype) for x in (q, k, k, q)]
     grads = [np.zeros(k.shape, k.dtype) for _ in range(2)]
     scalars = {"scale": 0.2, "diagonal": case.diagonal, "group": 1}
-    whole, _, parts = division(Form(case.depth, case.causal), q, k)
+    whole, _, parts = attention_gradients.division(Form(case.depth, case.causal), q, k)
     return [*read, *numbers, *total, *grads], scalars | {"whole": whole, "parts": parts}
 
 
@@ -76,8 +89,11 @@ def test_operands_that_do_not_match_are_refused(changed: dict[int, Any], words: 
 
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("depth", [64, 128, 256])
-def test_no_schedule_finds_a_race(depth: int, ordered: bool) -> None:
-    case = Case(queries=256, keys=400, depth=depth, causal=True)
+def test_no_schedule_finds_a_race(
+    depth: int, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(attention_gradients, "division", lambda form, q, k: (1, 1, 2))
+    case = Case(queries=256, keys=200, depth=depth, causal=True)
     given, scalars = arrays(case, ordered)
     made = of_keys(Form(depth, True), ordered)
     found = numpipe.verify(made, *given, **scalars, schedules=4)
