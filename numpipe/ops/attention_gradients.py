@@ -374,43 +374,36 @@ def steps(form: Form) -> Function:
 
 def division(form: Form, q: Any, k: Any) -> tuple[int, int, int]:
     """Return (whole, divided, parts): how many tiles of keys are whole, and how many, the last
-    ones, are divided among `parts` CTAs, each of which has some of the blocks of queries.
-
-    The last wave of CTAs leaves SMs idle, if its tiles are few.
-    """
+    ones, are divided among `parts` CTAs, each of which has some of the blocks of queries. With few
+    tiles in the last wave of CTAs, most SMs would be idle."""
     shared = k.shape[form.heads]
     tiles = cdiv(k.shape[form.positions], keys_of(form)) * shared * k.shape[0]
     if form.ranges or form.mask is not None:  # steps are known on the GPU alone
         return tiles, 0, 1
     at_once = DEFAULT.sms // (1 if form.depth <= 128 else 2)
-    # with a causal mask, the last ones are the shortest
+    # with a causal mask, the last tiles are the shortest: divide all, or none
     divided = tiles if form.causal else tiles % at_once
-    blocks, sharing = cdiv(q.shape[form.positions], STEP), q.shape[form.heads] // shared
-    parts = parts_of(divided, blocks, sharing, at_once, form.causal)
-    return (tiles - divided, divided, parts) if parts > 1 else (tiles, 0, 1)
+    blocks = cdiv(q.shape[form.positions], STEP)
+    steps, waves = q.shape[form.heads] // max(1, shared), divided / at_once
+    _, parts = min(
+        (time_of(n, cdiv(blocks, n) * steps, waves, form.causal), n)
+        for n in range(1, 17)
+        if n == 1 or (n <= blocks and n * waves <= 2)
+    )
+    return (tiles, 0, 1) if parts == 1 else (tiles - divided, divided, parts)
 
 
-@functools.lru_cache(maxsize=1024)
-def parts_of(divided: int, blocks: int, sharing: int, at_once: int, causal: bool) -> int:
-    """Return among how many CTAs to divide each of some tiles, so that they take the least time, if
-    `at_once` CTAs run at once. A tile has up to `blocks` blocks of queries in `sharing` heads.
+def time_of(parts: int, steps: int, waves: float, causal: bool) -> float:
+    """Return how long CTAs that each compute some `steps` of a tile take, in steps, if whole tiles
+    were this many waves.
 
-    >>> parts_of(10, 10, 8, 132, False), parts_of(68, 64, 1, 132, False)
-    (10, 3)
+    >>> time_of(1, 64, 0.5, False), time_of(3, 22, 0.5, False)
+    (67, 58.0)
     """
-
-    def time(parts: int) -> float:
-        # in steps: a CTA also loads keys and stores, and parts are added up
-        longest = cdiv(blocks, parts) * sharing + 3
-        adding = 0.0 if parts == 1 else 3 + parts / 3
-        if causal:  # the longest tiles come first
-            average = blocks * sharing / 2 + parts * (3 + adding)
-            return adding + max(longest, divided * average / at_once)
-        return adding + cdiv(divided * parts, at_once) * longest
-
-    # two waves are enough
-    most = min(blocks, 2 * at_once // max(1, divided))
-    return min(range(1, max(1, most) + 1), key=time)
+    # a CTA also loads keys and stores, and parts are added up
+    longest = steps + (3 if parts == 1 else 6 + parts / 3)
+    # a causal mask leaves half of the steps, and the longest tiles come first
+    return longest * (max(1, parts * waves / 2) if causal else math.ceil(parts * waves))
 
 
 def grid_of(form: Form, ctas: int = 1) -> Any:
