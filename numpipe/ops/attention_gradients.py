@@ -443,8 +443,9 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
     """Return the kernel of dK, dV and of what is added to dq / scale, in turn if `ordered`.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
-    share its keys, or a part of them (`parts_of`), so that CTAs at the same block read the same
-    data and add to the same part of dQ while these are in L2 (`work`). The products S^T = K Q^T and
+    share its keys, so that CTAs at the same block read the same data and add to the same part of dQ
+    while these are in L2 (`work`). Several CTAs may share the blocks of the last keys (`division`);
+    the last of these CTAs adds up their dK and dV, in a fixed order. The products S^T = K Q^T and
     dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
     passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
     register order. A warpgroup begins after the first exponentials of the previous one: from then
