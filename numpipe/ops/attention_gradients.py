@@ -247,13 +247,12 @@ class Work(NamedTuple):
     there     whether there is anything to do
     b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
               share the keys
-    part      the `Part` of its blocks (`division`)
+    part      the `Part` that it has of the blocks that see some of the keys (`division`)
     row       the first key in the array, and `end_row` the end of its sequence there
     least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
-    steps     the number of blocks of this part that see some of the keys; from block `whole` on,
-              blocks see all keys
+    whole     the first of the blocks that see all keys
     entry     the block that the loop begins with; `direction` is 1 or -1
     number    the number of the keys' block in its sequence
     """
@@ -269,7 +268,6 @@ class Work(NamedTuple):
     least: Any
     query: Any
     place: Any
-    steps: Any
     whole: Any
     entry: Any
     direction: Any
@@ -328,7 +326,6 @@ def work(form: Form, ordered: bool) -> Function:
             least,
             query,
             place,
-            end - start,
             open_from,
             entry,
             direction,
@@ -530,7 +527,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
-            grid=(cta.steps, cta.heads),
+            grid=(cta.part.steps, cta.heads),
             in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -545,7 +542,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
             exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
             barrier_arrive(written.at[before])
-            if wg > 0 and cta.steps > 0:
+            if wg > 0 and cta.part.steps > 0:
                 barrier_wait(started.at[wg - 1])
             for (
                 (i, h),
@@ -707,7 +704,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(cta.steps, cta.heads),
+            grid=(cta.part.steps, cta.heads),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2),
                 numbers,

@@ -13,6 +13,7 @@ from numpipe.arch.dimensions import round_up
 from numpipe.ops import attention_gradients
 from numpipe.ops.attention import Form, attention_backward
 from numpipe.ops.attention_gradients import of_keys
+from tests.kernels.attention_function_cases import documents
 from tests.kernels.attention_gradient_cases import CASES, Case, operands, options, run, wrong
 from tests.kernels.compilers import compiles
 
@@ -42,6 +43,24 @@ def test_gradients_of_divided_tiles_match_float64(
     monkeypatch.setattr(attention_gradients, "division", lambda form, q, k: (3, 1, 3))
     case = Case(1, 2, 2, 310, 200, depth, causal=depth != 128)
     assert wrong(case, run(case, "sim", deterministic)) == ""
+
+
+@pytest.mark.parametrize(
+    "form, heads, shared, positions, wanted",
+    [
+        (Form(128), 64, 64, 4096, (1980, 68, 3)),  # 2048 tiles: 15 waves of 132, and 68
+        (Form(64), 66, 66, 384, (132, 0, 1)),
+        (Form(128, True), 16, 2, 624, (0, 10, 10)),  # a part has one block, in 8 heads
+        (Form(128, True), 64, 64, 4096, (2048, 0, 1)),
+        (Form(256), 64, 64, 4096, (2046, 2, 13)),  # in clusters of two
+        (Form(128, mask=documents), 16, 2, 624, (10, 0, 1)),
+    ],
+)
+def test_only_the_last_wave_is_divided(
+    form: Form, heads: int, shared: int, positions: int, wanted: tuple[int, int, int]
+) -> None:
+    q, k = (np.broadcast_to(0, (1, each, positions, form.depth)) for each in (heads, shared))
+    assert attention_gradients.division(form, q, k) == wanted
 
 
 def test_each_part_of_the_gradient_is_checked() -> None:
