@@ -278,7 +278,7 @@ class Work(NamedTuple):
 def work(form: Form, ordered: bool) -> Function:
     """Return the kernel function of the `Work` of a CTA's keys. Heads of a group are side by side
     if CTAs differ in length, or if they add to dQ in turn (`ordered`)."""
-    size = keys_of(form)
+    size, divided = keys_of(form), divides(form, ordered)
 
     @function
     def of_cta(q, k, table, count, blocks, diagonal, group, whole, parts, number):
@@ -286,7 +286,7 @@ def work(form: Form, ordered: bool) -> Function:
         own = q.shape[form.heads] // heads
         tiles = max(1, count[0] if form.ranges else cdiv(keys, size))
         slot, part, share = number - whole, 0, 1
-        if slot >= 0:  # the last CTA of a tile adds up the sums of the others
+        if divided and slot >= 0:  # the last CTA of a tile adds up the sums of the others
             tile = slot // parts
             part, share, number = parts - 1 - slot % parts, parts, whole + tile
             slot = slot if form.depth > 128 else slot + tile * parts
@@ -369,13 +369,20 @@ def steps(form: Form) -> Function:
     return step
 
 
-def division(form: Form, q: Any, k: Any) -> tuple[int, int, int]:
+def divides(form: Form, ordered: bool) -> bool:
+    """Return whether several CTAs may have parts of a tile: not if its steps are known on the GPU
+    alone, nor if `of_keys_wide` would not have enough registers."""
+    listed = form.ranges or form.mask is not None
+    return not (listed or (form.depth > 128 and (ordered or form.functions)))
+
+
+def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
     """Return (whole, divided, parts): how many tiles of keys are whole, and how many, the last
     ones, are divided among `parts` CTAs, each of which has some of the blocks of queries. With few
     tiles in the last wave of CTAs, most SMs would be idle."""
     shared = k.shape[form.heads]
     tiles = cdiv(k.shape[form.positions], keys_of(form)) * shared * k.shape[0]
-    if form.ranges or form.mask is not None:  # steps are known on the GPU alone
+    if not divides(form, ordered):
         return tiles, 0, 1
     at_once = DEFAULT.sms // (1 if form.depth <= 128 else 2)
     # with a causal mask, the last tiles are the shortest: divide all, or none
@@ -403,24 +410,27 @@ def time_of(parts: int, steps: int, waves: float, causal: bool) -> float:
     return longest * (max(1, parts * waves / 2) if causal else math.ceil(parts * waves))
 
 
-def grid_of(form: Form, ctas: int = 1) -> Any:
+def grid_of(form: Form, ordered: bool, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
     if form.ranges:
         return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
 
     def grid(q: Any, k: Any) -> int:
-        whole, divided, parts = division(form, q, k)
+        whole, divided, parts = division(form, ordered, q, k)
         return (whole + divided * parts) * ctas
 
     return grid
 
 
-def workspace_of(form: Form) -> Any:
+def workspace_of(form: Form, ordered: bool) -> Any:
     """Return the workspace for dK and dV of the parts of tiles."""
+    tile = keys_of(form), form.depth
+    if not divides(form, ordered):
+        return Workspace(tile, None)
 
     def workspace(q: Any, k: Any) -> Workspace:
-        _, divided, parts = division(form, q, k)
-        return Workspace((keys_of(form), form.depth), slots=max(1, 2 * divided * parts))
+        _, divided, parts = division(form, ordered, q, k)
+        return Workspace(tile, slots=max(1, 2 * divided * parts))
 
     return workspace
 
@@ -462,13 +472,13 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
-        grid=grid_of(form),
+        grid=grid_of(form, ordered),
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
-        workspace=workspace_of(form),
+        workspace=workspace_of(form, ordered),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -637,7 +647,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
     block_of_half = (*block[:3], half)
 
     @numpipe_kernel(
-        grid=grid_of(form, 2),
+        grid=grid_of(form, ordered, 2),
         cluster=2,
         cluster_names="pair",
         num_compute_wgs=2,
@@ -645,7 +655,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
-        workspace=workspace_of(form),
+        workspace=workspace_of(form, ordered),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -836,11 +846,10 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         )
         acc = combine(acc, done.part, work)
         if done.part.begin == 0:
-            first = done.row + rank * STEP
             if wg == 0:
-                store(dv, done.b, done.hk, first, done.end_row, 0, acc)
+                store(dv, done.b, done.hk, done.row + rank * STEP, done.end_row, 0, acc)
             else:
-                store(dk, done.b, done.hk, first, done.end_row, 0, acc * scale)
+                store(dk, done.b, done.hk, done.row + rank * STEP, done.end_row, 0, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
 
@@ -880,7 +889,7 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        whole, _, parts = division(form, q, k)
+        whole, _, parts = division(form, deterministic, q, k)
         of_keys(form, deterministic)(
             *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
             scale=scale,

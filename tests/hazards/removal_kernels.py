@@ -272,7 +272,7 @@ for name, form, queries, keys, ordered in (
     of = steps, np.arange(256, dtype=np.int32)[None] // 90, np.array([5], np.int32)
     lines = queries * form.depth // 32
     q, k = (ints(1, 1, rows, form.depth) for rows in (queries, keys))
-    of_whole, _, parts = division(form, q, k)
+    of_whole, _, parts = division(form, ordered, q, k)
     run(
         f"gradients of numpipe.ops.attention, {name}",
         of_keys(form, ordered),

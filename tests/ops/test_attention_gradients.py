@@ -40,7 +40,7 @@ def test_gradients_of_divided_tiles_match_float64(
     depth: int, deterministic: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Three tiles are whole, and CTAs have 1, 2 and 2 of the blocks of the last one."""
-    monkeypatch.setattr(attention_gradients, "division", lambda form, q, k: (3, 1, 3))
+    monkeypatch.setattr(attention_gradients, "division", lambda *_: (3, 1, 3))
     case = Case(1, 2, 2, 310, 200, depth, causal=depth != 128)
     assert wrong(case, run(case, "sim", deterministic)) == ""
 
@@ -60,7 +60,7 @@ def test_only_the_last_wave_is_divided(
     form: Form, heads: int, shared: int, positions: int, wanted: tuple[int, int, int]
 ) -> None:
     q, k = (np.broadcast_to(0, (1, each, positions, form.depth)) for each in (heads, shared))
-    assert attention_gradients.division(form, q, k) == wanted
+    assert attention_gradients.division(form, False, q, k) == wanted
 
 
 def test_each_part_of_the_gradient_is_checked() -> None:
@@ -85,7 +85,7 @@ def arrays(case: Case, ordered: bool) -> tuple[list[Any], dict[str, Any]]:
     read = [np.zeros(x.shape, x.dtype) for x in (q, k, k, q)]
     grads = [np.zeros(k.shape, k.dtype) for _ in range(2)]
     scalars = {"scale": 0.2, "diagonal": case.diagonal, "group": 1}
-    whole, _, parts = attention_gradients.division(Form(case.depth, case.causal), q, k)
+    whole, _, parts = attention_gradients.division(Form(case.depth, case.causal), ordered, q, k)
     return [*read, *numbers, *total, *grads], scalars | {"whole": whole, "parts": parts}
 
 
@@ -111,7 +111,7 @@ def test_operands_that_do_not_match_are_refused(changed: dict[int, Any], words: 
 def test_no_schedule_finds_a_race(
     depth: int, ordered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(attention_gradients, "division", lambda form, q, k: (1, 1, 2))
+    monkeypatch.setattr(attention_gradients, "division", lambda *_: (1, 1, 2))
     case = Case(queries=256, keys=200, depth=depth, causal=True)
     given, scalars = arrays(case, ordered)
     made = of_keys(Form(depth, True), ordered)
@@ -129,5 +129,5 @@ def test_kernels_pass_the_build_gate(depth: int, ordered: bool, causal: bool) ->
     given, scalars = arrays(case, ordered)
     made = of_keys(Form(depth, causal), ordered)
     notes = made.inspect("gate", *given, **scalars)
-    # the storing role of depth 256 spills one of its 24 registers
-    assert not notes or ((depth, ordered) == (256, True) and "8 bytes of spills" in notes[0])
+    # the storing role of depth 256 spills two of its 24 registers
+    assert not notes or ((depth, ordered) == (256, True) and "16 bytes of spills" in notes[0])
