@@ -287,9 +287,7 @@ def work(form: Form, ordered: bool) -> Function:
         tiles = max(1, count[0] if form.ranges else cdiv(keys, size))
         slot, part, share = number - whole, 0, 1
         if divided and slot >= 0:  # the last CTA of a tile adds up the sums of the others
-            tile = slot // parts
-            part, share, number = parts - 1 - slot % parts, parts, whole + tile
-            slot = slot if form.depth > 128 else slot + tile * parts
+            part, share, number = parts - 1 - slot % parts, parts, whole + slot // parts
         head, j = number // tiles, number % tiles
         if form.causal or form.ranges or ordered:
             head, j = interleaved(tiles, k.shape[0] * heads, group, number)
@@ -372,8 +370,7 @@ def steps(form: Form) -> Function:
 def divides(form: Form, ordered: bool) -> bool:
     """Return whether several CTAs may have parts of a tile: not if its steps are known on the GPU
     alone, nor if `of_keys_wide` would not have enough registers."""
-    listed = form.ranges or form.mask is not None
-    return not (listed or (form.depth > 128 and (ordered or form.functions)))
+    return not (form.ranges or form.mask or (form.depth > 128 and (ordered or form.functions)))
 
 
 def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
@@ -415,7 +412,7 @@ def grid_of(form: Form, ordered: bool, ctas: int = 1) -> Any:
     if form.ranges:
         return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
 
-    def grid(q: Any, k: Any) -> int:
+    def grid(q, k):
         whole, divided, parts = division(form, ordered, q, k)
         return (whole + divided * parts) * ctas
 
@@ -428,9 +425,9 @@ def workspace_of(form: Form, ordered: bool) -> Any:
     if not divides(form, ordered):
         return Workspace(tile, None)
 
-    def workspace(q: Any, k: Any) -> Workspace:
+    def workspace(q, k):
         _, divided, parts = division(form, ordered, q, k)
-        return Workspace(tile, slots=max(1, 2 * divided * parts))
+        return Workspace(tile, slots=2 * divided * parts + 1)
 
     return workspace
 
@@ -619,7 +616,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         part = done.part
         dk_acc = combine(dk_acc, part, work)
-        second = Part(part.begin, part.steps, part.slot + parts, part.others)
+        second = Part(part.begin, 0, part.slot + num_programs(0) - whole, part.others)
         dv_acc = combine(dv_acc, second, work)
         if part.begin == 0:
             row = done.row + wg * 64

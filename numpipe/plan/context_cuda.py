@@ -329,10 +329,10 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
     return builder.add(address, builder.mul(compute_warpgroup(builder, unit), region.nbytes))
 
 
-def tile_part(builder: Any, unit: Unit) -> Any:
-    """Return the number of the part of a tile that this warpgroup computes: its own number, or 0 if
-    it computes whole tiles."""
-    return nb.const(0) if unit.turns > 1 else compute_warpgroup(builder, unit)
+def tile_part(builder: Any, unit: Unit, number: Callable = compute_warpgroup) -> Any:
+    """Return the number of the part of a tile that this warpgroup computes: its own `number`, or 0
+    if it computes whole tiles."""
+    return nb.const(0) if unit.turns > 1 else number(builder, unit)
 
 
 @cuda_meaning(source.warpgroup_part)
