@@ -275,10 +275,10 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, ordered: bool) -> Function:
+def work(form: Form, ordered: bool, divided: bool) -> Function:
     """Return the kernel function of the `Work` of a CTA's keys. Heads of a group are side by side
     if CTAs differ in length, or if they add to dQ in turn (`ordered`)."""
-    size, divided = keys_of(form), divides(form, ordered)
+    size = keys_of(form)
 
     @function
     def of_cta(q, k, table, count, blocks, diagonal, group, whole, parts, number):
@@ -306,8 +306,9 @@ def work(form: Form, ordered: bool) -> Function:
         b, hk = head // heads, head % heads
         if blocks is not None:
             start, end = 0, blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
-        seen = end - start
-        start, end = start + seen * part // share, start + seen * (part + 1) // share
+        if divided:
+            seen = end - start
+            start, end = start + seen * part // share, start + seen * (part + 1) // share
         # CTAs that begin together go down from the end. The others begin one after another, each
         # with a later block, as CTAs end: going up, they meet those that began before
         up = form.causal and 2 * j >= tiles and not ordered
@@ -379,9 +380,10 @@ def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
     tiles in the last wave of CTAs, most SMs would be idle."""
     shared = k.shape[form.heads]
     tiles = cdiv(k.shape[form.positions], keys_of(form)) * shared * k.shape[0]
-    if not divides(form, ordered):
-        return tiles, 0, 1
     at_once = DEFAULT.sms // (1 if form.depth <= 128 else 2)
+    # the loop of a kernel that divides tiles is up to 3 % slower: not for many waves
+    if not divides(form, ordered) or tiles > 4 * at_once:
+        return tiles, 0, 1
     # with a causal mask, the last tiles are the shortest: divide all, or none
     divided = tiles if form.causal else tiles % at_once
     blocks = cdiv(q.shape[form.positions], STEP)
@@ -407,27 +409,27 @@ def time_of(parts: int, steps: int, waves: float, causal: bool) -> float:
     return longest * (max(1, parts * waves / 2) if causal else math.ceil(parts * waves))
 
 
-def grid_of(form: Form, ordered: bool, ctas: int = 1) -> Any:
+def grid_of(form: Form, ordered: bool, divided: bool, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
     if form.ranges:
         return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
 
     def grid(q, k):
-        whole, divided, parts = division(form, ordered, q, k)
-        return (whole + divided * parts) * ctas
+        whole, rest, parts = division(form, ordered, q, k)
+        return (whole + rest * (parts if divided else 1)) * ctas
 
     return grid
 
 
-def workspace_of(form: Form, ordered: bool) -> Any:
+def workspace_of(form: Form, ordered: bool, divided: bool) -> Any:
     """Return the workspace for dK and dV of the parts of tiles."""
     tile = keys_of(form), form.depth
-    if not divides(form, ordered):
+    if not divided:
         return Workspace(tile, None)
 
     def workspace(q, k):
-        _, divided, parts = division(form, ordered, q, k)
-        return Workspace(tile, slots=2 * divided * parts + 1)
+        _, rest, parts = division(form, ordered, q, k)
+        return Workspace(tile, slots=2 * rest * parts + 1)
 
     return workspace
 
@@ -443,15 +445,15 @@ def add(dq, part, at, turns, turn, allowed, added):
 
 
 @functools.cache
-def of_keys(form: Form, ordered: bool = False) -> Kernel:
+def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
     """Return the kernel of dK, dV and of what is added to dq / scale, in turn if `ordered`.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
     share its keys, so that CTAs at the same block read the same data and add to the same part of dQ
-    while these are in L2 (`work`). Several CTAs may share the blocks of the last keys (`division`);
-    the last of these CTAs adds up their dK and dV, in a fixed order. The products S^T = K Q^T and
-    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
-    passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
+    while these are in L2 (`work`). If `divided`, several CTAs share the blocks of the last keys
+    (`division`); the last of these CTAs adds up their dK and dV, in a fixed order. The products
+    S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for
+    dV and dK. dS^T passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
     register order. A warpgroup begins after the first exponentials of the previous one: from then
     on, some compute while others have products.
 
@@ -460,22 +462,22 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
     half of the columns of dQ. With functions, there are two at depth 64, too.
     """
     if form.depth > 128:
-        return of_keys_wide(form, ordered)
+        return of_keys_wide(form, ordered, divided)
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    (weights, slopes, _), work_of, store = scores(form), work(form, ordered), stored(form)
+    (weights, slopes, _), work_of, store = scores(form), work(form, ordered, divided), stored(form)
     step_of = steps(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
-        grid=grid_of(form, ordered),
+        grid=grid_of(form, ordered, divided),
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
-        workspace=workspace_of(form, ordered),
+        workspace=workspace_of(form, ordered, divided),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -626,7 +628,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
     return attention_gradients  # type: ignore[no-any-return]
 
 
-def of_keys_wide(form: Form, ordered: bool) -> Kernel:
+def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
@@ -637,14 +639,14 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
     step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    (weigh, _, keeps), work_of, store = scores(form), work(form, ordered), stored(form)
+    (weigh, _, keeps), work_of, store = scores(form), work(form, ordered, divided), stored(form)
     step_of = steps(form)
     side = Element(STEP)
     block = form.block(side)
     block_of_half = (*block[:3], half)
 
     @numpipe_kernel(
-        grid=grid_of(form, ordered, 2),
+        grid=grid_of(form, ordered, divided, 2),
         cluster=2,
         cluster_names="pair",
         num_compute_wgs=2,
@@ -652,7 +654,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
-        workspace=workspace_of(form, ordered),
+        workspace=workspace_of(form, ordered, divided),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -886,8 +888,8 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        whole, _, parts = division(form, deterministic, q, k)
-        of_keys(form, deterministic)(
+        whole, divided, parts = division(form, deterministic, q, k)
+        of_keys(form, deterministic, divided > 0)(
             *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
             scale=scale,
             diagonal=diagonal,

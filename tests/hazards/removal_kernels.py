@@ -275,7 +275,7 @@ for name, form, queries, keys, ordered in (
     of_whole, _, parts = division(form, ordered, q, k)
     run(
         f"gradients of numpipe.ops.attention, {name}",
-        of_keys(form, ordered),
+        of_keys(form, ordered, parts > 1),
         *(q, k, k, q),
         *(ints(1, 1, queries, dtype=F32), ints(1, 1, queries, dtype=F32)),
         *of[: 3 * form.functions],

@@ -48,11 +48,12 @@ def test_gradients_of_divided_tiles_match_float64(
 @pytest.mark.parametrize(
     "form, heads, shared, positions, wanted",
     [
-        (Form(128), 64, 64, 4096, (1980, 68, 3)),  # 2048 tiles: 15 waves of 132, and 68
+        (Form(128), 6, 6, 4096, (132, 60, 2)),
+        (Form(128), 64, 64, 4096, (2048, 0, 1)),  # many waves
         (Form(64), 66, 66, 384, (132, 0, 1)),
         (Form(128, True), 16, 2, 624, (0, 10, 10)),  # a part has one block, in 8 heads
         (Form(128, True), 64, 64, 4096, (2048, 0, 1)),
-        (Form(256), 64, 64, 4096, (2046, 2, 13)),  # in clusters of two
+        (Form(256), 2, 2, 4352, (66, 2, 14)),  # in clusters of two
         (Form(128, mask=documents), 16, 2, 624, (10, 0, 1)),
     ],
 )
@@ -114,7 +115,8 @@ def test_no_schedule_finds_a_race(
     monkeypatch.setattr(attention_gradients, "division", lambda *_: (1, 1, 2))
     case = Case(queries=256, keys=200, depth=depth, causal=True)
     given, scalars = arrays(case, ordered)
-    made = of_keys(Form(depth, True), ordered)
+    divided = attention_gradients.divides(Form(depth, True), ordered)
+    made = of_keys(Form(depth, True), ordered, divided)
     found = numpipe.verify(made, *given, **scalars, schedules=4)
     assert found.ok and found.schedules == 4, str(found)
 
