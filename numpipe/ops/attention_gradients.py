@@ -453,9 +453,9 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
     while these are in L2 (`work`). If `divided`, several CTAs share the blocks of the last keys
     (`division`); the last of these CTAs adds up their dK and dV, in a fixed order. The products
     S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for
-    dV and dK. dS^T passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
-    register order. A warpgroup begins after the first exponentials of the previous one: from then
-    on, some compute while others have products.
+    dV and dK. dS^T passes through shared memory for dQ = dS K alone, which is a step late, and
+    which lanes add in register order. A warpgroup begins after the first exponentials of the
+    previous one: from then on, some compute while others have products.
 
     At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
     is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
