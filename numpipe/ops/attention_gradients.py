@@ -29,6 +29,8 @@ from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.cta_turns import await_turn, pass_turn
+from ..language.grid.partials import combine
+from ..language.grid.split_k import Part
 from ..language.memory.copies import commit_smem
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -47,13 +49,11 @@ from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier, ClusterBarrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import BlockSpec, Element
+from ..plan.specs import BlockSpec, Element, Workspace
 from .attention_configs import L2, Form
 from .attention_functions import caller, kept, visible_blocks
 from .op_outputs import Arrays, Place, allocated
 from .operands import loaded
-from .reduce_axis import launch_reduction
-from .tiled import reshaped
 
 LINES = 64 * 64 // 32
 """rows in register order of 64 x 64 elements of dQ, the part of a warpgroup. Parts of 64 queries
@@ -247,12 +247,12 @@ class Work(NamedTuple):
     there     whether there is anything to do
     b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
               share the keys
-    sums      the batch of its sums in dk and dv
+    part      the `Part` that it has of the blocks that see some of the keys (`division`)
     row       the first key in the array, and `end_row` the end of its sequence there
     least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
               `delta` and dq
-    steps     the number of blocks that see some of the keys; those from `whole` on see all
+    whole     the first of the blocks that see all keys
     entry     the block that the loop begins with; `direction` is 1 or -1
     number    the number of the keys' block in its sequence
     """
@@ -262,13 +262,12 @@ class Work(NamedTuple):
     hk: Any
     head: Any
     heads: Any
-    sums: Any
+    part: Part
     row: Any
     end_row: Any
     least: Any
     query: Any
     place: Any
-    steps: Any
     whole: Any
     entry: Any
     direction: Any
@@ -276,21 +275,23 @@ class Work(NamedTuple):
 
 
 @functools.cache
-def work(form: Form, ordered: bool) -> Function:
+def work(form: Form, ordered: bool, divided: bool) -> Function:
     """Return the kernel function of the `Work` of a CTA's keys. Heads of a group are side by side
     if CTAs differ in length, or if they add to dQ in turn (`ordered`)."""
     size = keys_of(form)
 
     @function
-    def of_cta(q, k, dk, table, count, blocks, diagonal, group, number):
+    def of_cta(q, k, table, count, blocks, diagonal, group, whole, parts, number):
         heads, keys, queries = k.shape[form.heads], k.shape[form.positions], q.shape[form.positions]
-        parts = dk.shape[0] // k.shape[0]
-        own = q.shape[form.heads] // (heads * parts)
+        own = q.shape[form.heads] // heads
         tiles = max(1, count[0] if form.ranges else cdiv(keys, size))
+        slot, part, share = number - whole, 0, 1
+        if divided and slot >= 0:  # the last CTA of a tile adds up the sums of the others
+            part, share, number = parts - 1 - slot % parts, parts, whole + slot // parts
         head, j = number // tiles, number % tiles
         if form.causal or form.ranges or ordered:
-            head, j = interleaved(tiles, dk.shape[0] * heads, group, number)
-        there = head < dk.shape[0] * heads
+            head, j = interleaved(tiles, k.shape[0] * heads, group, number)
+        there = head < k.shape[0] * heads
         row, end_row, query, place = j * size, keys, 0, 0
         least = row - diagonal
         if form.ranges:
@@ -300,13 +301,14 @@ def work(form: Form, ordered: bool) -> Function:
                 least, place = table[j, 4], place_of(table, j, 2)
         end = cdiv(queries, STEP)
         start = max(0, min(end - 1, least // STEP)) if form.causal else 0
-        whole = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
-        whole = whole if size <= end_row - row else end
-        sums, hk = head // heads, head % heads
-        b, part = sums % k.shape[0], sums // k.shape[0]
-        count_of = end - start
+        open_from = cdiv(max(0, least + size - 1), STEP) if form.causal else 0
+        open_from = open_from if size <= end_row - row else end
+        b, hk = head // heads, head % heads
         if blocks is not None:
-            count_of = blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
+            start, end = 0, blocks[b % blocks.shape[0], hk % blocks.shape[1], j, 0]
+        if divided:
+            seen = end - start
+            start, end = start + seen * part // share, start + seen * (part + 1) // share
         # CTAs that begin together go down from the end. The others begin one after another, each
         # with a later block, as CTAs end: going up, they meet those that began before
         up = form.causal and 2 * j >= tiles and not ordered
@@ -315,16 +317,15 @@ def work(form: Form, ordered: bool) -> Function:
             there,
             b,
             hk,
-            (hk * parts + part) * own,
+            hk * own,
             own,
-            sums,
+            Part(part, end - start, slot, share - 1),
             row,
             end_row,
             least,
             query,
             place,
-            count_of,
-            whole,
+            open_from,
             entry,
             direction,
             j,
@@ -356,25 +357,81 @@ def steps(form: Form) -> Function:
 
     @function
     def step(cta, blocks, i):
+        block = cta.entry + i * cta.direction
         if blocks is not None:
             b, h = cta.b % blocks.shape[0], cta.hk % blocks.shape[1]
-            entry = blocks[b, h, cta.number, 1 + cta.steps - i]
+            entry = blocks[b, h, cta.number, 2 + block]
             block = entry >> 1 & 0x7FFF
             return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
-        block = cta.entry + i * cta.direction
         return block, block < cta.whole, cta.number
 
     return step
 
 
-def grid_of(form: Form, ctas: int = 1) -> Any:
+def divides(form: Form, ordered: bool) -> bool:
+    """Return whether several CTAs may have parts of a tile: not if its steps are known on the GPU
+    alone, nor if `of_keys_wide` would not have enough registers."""
+    return not (form.ranges or form.mask or (form.depth > 128 and (ordered or form.functions)))
+
+
+def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
+    """Return (whole, divided, parts): how many tiles of keys are whole, and how many, the last
+    ones, are divided among `parts` CTAs, each of which has some of the blocks of queries. With few
+    tiles in the last wave of CTAs, most SMs would be idle."""
+    shared = k.shape[form.heads]
+    tiles = cdiv(k.shape[form.positions], keys_of(form)) * shared * k.shape[0]
+    at_once = DEFAULT.sms // (1 if form.depth <= 128 else 2)
+    # the loop of a kernel that divides tiles is up to 3 % slower: not for many waves
+    if not divides(form, ordered) or tiles > 4 * at_once:
+        return tiles, 0, 1
+    # with a causal mask, the last tiles are the shortest: divide all, or none
+    divided = tiles if form.causal else tiles % at_once
+    blocks = cdiv(q.shape[form.positions], STEP)
+    steps, waves = q.shape[form.heads] // max(1, shared), divided / at_once
+    _, parts = min(
+        (time_of(n, cdiv(blocks, n) * steps, waves, form.causal), n)
+        for n in range(1, 17)
+        if n == 1 or (n <= blocks and n * waves <= 2)
+    )
+    return (tiles, 0, 1) if parts == 1 else (tiles - divided, divided, parts)
+
+
+def time_of(parts: int, steps: int, waves: float, causal: bool) -> float:
+    """Return how long CTAs that each compute some `steps` of a tile take, in steps, if whole tiles
+    were this many waves.
+
+    >>> time_of(1, 64, 0.5, False), time_of(3, 22, 0.5, False)
+    (67, 58.0)
+    """
+    # a CTA also loads keys and stores, and parts are added up
+    longest = steps + (3 if parts == 1 else 6 + parts / 3)
+    # a causal mask leaves half of the steps, and the longest tiles come first
+    return longest * (max(1, parts * waves / 2) if causal else math.ceil(parts * waves))
+
+
+def grid_of(form: Form, ordered: bool, divided: bool, ctas: int = 1) -> Any:
     """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
-    size = keys_of(form)
     if form.ranges:
         return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
-    return lambda dk: (
-        cdiv(dk.shape[form.positions], size) * dk.shape[form.heads] * dk.shape[0] * ctas
-    )
+
+    def grid(q, k):
+        whole, rest, parts = division(form, ordered, q, k)
+        return (whole + rest * (parts if divided else 1)) * ctas
+
+    return grid
+
+
+def workspace_of(form: Form, ordered: bool, divided: bool) -> Any:
+    """Return the workspace for dK and dV of the parts of tiles."""
+    tile = keys_of(form), form.depth
+    if not divided:
+        return Workspace(tile, None)
+
+    def workspace(q, k):
+        _, rest, parts = division(form, ordered, q, k)
+        return Workspace(tile, slots=2 * rest * parts + 1)
+
+    return workspace
 
 
 @function
@@ -388,37 +445,39 @@ def add(dq, part, at, turns, turn, allowed, added):
 
 
 @functools.cache
-def of_keys(form: Form, ordered: bool = False) -> Kernel:
+def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
     """Return the kernel of dK, dV and of what is added to dq / scale, in turn if `ordered`.
 
     A warpgroup owns 64 keys and loops over blocks of 64 queries, and in each over the heads that
-    share its keys, or a part of them (`parts_of`), so that CTAs at the same block read the same
-    data and add to the same part of dQ while these are in L2 (`work`). The products S^T = K Q^T and
-    dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for dV and dK. dS^T
-    passes through shared memory for dQ = dS K alone, which is a step late, and which lanes add in
-    register order. A warpgroup begins after the first exponentials of the previous one: from then
-    on, some compute while others have products.
+    share its keys, so that CTAs at the same block read the same data and add to the same part of dQ
+    while these are in L2 (`work`). If `divided`, several CTAs share the blocks of the last keys
+    (`division`); the last of these CTAs adds up their dK and dV, in a fixed order. The products
+    S^T = K Q^T and dP^T = V dO^T have keys as rows, so P^T and dS^T are A operands in registers for
+    dV and dK. dS^T passes through shared memory for dQ = dS K alone, which is a step late, and
+    which lanes add in register order. A warpgroup begins after the first exponentials of the
+    previous one: from then on, some compute while others have products.
 
     At depth 64, registers suffice for three warpgroups: more of them overlap, and dQ of more keys
     is added at once. They compute dQ of a block in turn. At depth 128 there are two, and each has
     half of the columns of dQ. With functions, there are two at depth 64, too.
     """
     if form.depth > 128:
-        return of_keys_wide(form, ordered)
+        return of_keys_wide(form, ordered, divided)
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    (weights, slopes, _), work_of, store = scores(form), work(form, ordered), stored(form)
+    (weights, slopes, _), work_of, store = scores(form), work(form, ordered, divided), stored(form)
     step_of = steps(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(
-        grid=grid_of(form),
+        grid=grid_of(form, ordered, divided),
         num_compute_wgs=wgs,
         wg_axis="wg",
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
+        workspace=workspace_of(form, ordered, divided),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -444,13 +503,16 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         turns,
         dk,
         dv,
+        work,
         *,
         scale,
         diagonal,
         group,
+        whole,
+        parts,
     ):
         wg, queries = axis_index("wg"), q.shape[form.positions]
-        cta = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0))
+        cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         if not cta.there:
             return
 
@@ -474,7 +536,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
         main = pipeline(
-            grid=(cta.steps, cta.heads),
+            grid=(cta.part.steps, cta.heads),
             in_specs=(matrix, numbers, numbers, matrix),
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
@@ -489,7 +551,7 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
             exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
             barrier_arrive(written.at[before])
-            if wg > 0 and cta.steps > 0:
+            if wg > 0 and cta.part.steps > 0:
                 barrier_wait(started.at[wg - 1])
             for (
                 (i, h),
@@ -553,15 +615,20 @@ def of_keys(form: Form, ordered: bool = False) -> Kernel:
                 rest = wgmma(None, exchanged.at[before].T, k_part)
                 add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0))
-        row = done.row + wg * 64
-        store(dk, done.sums, done.hk, row, done.end_row, 0, dk_acc * scale)
-        store(dv, done.sums, done.hk, row, done.end_row, 0, dv_acc)
+        done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
+        part = done.part
+        dk_acc = combine(dk_acc, part, work)
+        second = Part(part.begin, 0, part.slot + num_programs(0) - whole, part.others)
+        dv_acc = combine(dv_acc, second, work)
+        if part.begin == 0:
+            row = done.row + wg * 64
+            store(dk, done.b, done.hk, row, done.end_row, 0, dk_acc * scale)
+            store(dv, done.b, done.hk, row, done.end_row, 0, dv_acc)
 
     return attention_gradients  # type: ignore[no-any-return]
 
 
-def of_keys_wide(form: Form, ordered: bool) -> Kernel:
+def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
     """Return the kernel of `of_keys` for depths above 128, where registers do not have room for
     both sums of 64 keys.
 
@@ -572,14 +639,14 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
     step late, so that what is sent has arrived. Loading Q and dO for each other gains nothing.
     """
     depth, place, half = form.depth, form.place, form.depth // 2
-    (weigh, _, keeps), work_of, store = scores(form), work(form, ordered), stored(form)
+    (weigh, _, keeps), work_of, store = scores(form), work(form, ordered, divided), stored(form)
     step_of = steps(form)
     side = Element(STEP)
     block = form.block(side)
     block_of_half = (*block[:3], half)
 
     @numpipe_kernel(
-        grid=grid_of(form, 2),
+        grid=grid_of(form, ordered, divided, 2),
         cluster=2,
         cluster_names="pair",
         num_compute_wgs=2,
@@ -587,6 +654,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         memory_registers=24,
         without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
         static_dims={"dq": (-1,)},
+        workspace=workspace_of(form, ordered, divided),
         compiler_params=CompilerParams(
             approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
         ),
@@ -612,14 +680,17 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         turns,
         dk,
         dv,
+        work,
         *,
         scale,
         diagonal,
         group,
+        whole,
+        parts,
     ):
         wg, queries = axis_index("wg"), q.shape[form.positions]
         rank = axis_index("pair")
-        cta = work_of(q, k, dk, table, count, blocks, diagonal, group, program_id(0) // 2)
+        cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0) // 2)
         if not cta.there:
             return
         row = cta.row + rank * STEP
@@ -642,7 +713,7 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
         kv = pipeline(grid=(1,), in_specs=(mine, mine, others))
         numbers = BlockSpec((None, None, side), vector, buffer_count=1)
         main = pipeline(
-            grid=(cta.steps, cta.heads),
+            grid=(cta.part.steps, cta.heads),
             in_specs=(
                 BlockSpec(block, matrix, buffer_count=2),
                 numbers,
@@ -769,32 +840,17 @@ def of_keys_wide(form: Form, ordered: bool) -> Kernel:
             part = wgmma(part, rest, k_rest)
             add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
-        done = work_of(q, k, dk, table, count, blocks, diagonal, group, (program_id(0) - rank) // 2)
-        if wg == 0:
-            store(dv, done.sums, done.hk, done.row + rank * STEP, done.end_row, 0, acc)
-        else:
-            store(dk, done.sums, done.hk, done.row + rank * STEP, done.end_row, 0, acc * scale)
+        done = work_of(
+            q, k, table, count, blocks, diagonal, group, whole, parts, (program_id(0) - rank) // 2
+        )
+        acc = combine(acc, done.part, work)
+        if done.part.begin == 0:
+            if wg == 0:
+                store(dv, done.b, done.hk, done.row + rank * STEP, done.end_row, 0, acc)
+            else:
+                store(dk, done.b, done.hk, done.row + rank * STEP, done.end_row, 0, acc * scale)
 
     return wide_attention_gradients  # type: ignore[no-any-return]
-
-
-def parts_of(ctas: int, sharing: int, queries: int, causal: bool) -> int:
-    """Return among how many CTAs to divide the heads that share keys, given the number of CTAs if
-    they are not divided: the divisor of `sharing` for which all waves of CTAs take least time.
-
-    >>> parts_of(10, 8, 624, False), parts_of(512, 8, 4096, False)
-    (8, 1)
-    """
-
-    def time(parts: int) -> Any:
-        # in steps: a CTA also loads keys and stores, which takes some 3 steps. In float32, and with
-        # the sums added up, it took 12 (288 CTAs of 96 and of 152 steps, on an H200)
-        steps = sharing // parts * cdiv(queries, STEP) + (3 if parts == 1 else 12)
-        # a causal mask leaves half of the steps, and the longest CTAs begin first
-        waves = ctas * parts / DEFAULT.sms
-        return steps * (max(1.0, waves / 2) if causal else math.ceil(waves))
-
-    return min((n for n in range(1, sharing + 1) if sharing % n == 0), key=time)
 
 
 def launch_gradients(
@@ -832,22 +888,14 @@ def launch_gradients(
     group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
-        shared, parts = k.shape[form.heads], 1
-        if not (form.ranges or seen):  # else steps are known on the GPU alone
-            ctas = cdiv(keys, keys_of(form)) * batches * shared * (1 if depth <= 128 else 2)
-            parts = parts_of(ctas, heads // shared, queries, form.causal)
-        sums = [
-            x if parts == 1 else allocated(q, (parts * batches, *k.shape[1:]), place, np.float32)
-            for x in (dk, dv)
-        ]
-        of_keys(form, deterministic)(
-            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, *sums),
+        whole, divided, parts = division(form, deterministic, q, k)
+        of_keys(form, deterministic, divided > 0)(
+            *(q, k, v, grad, stats, delta, *of_k, *seen, *of_functions, total, *turns, dk, dv),
             scale=scale,
             diagonal=diagonal,
             group=group,
+            whole=whole,
+            parts=parts,
             **place,
         )
-        for each, x in zip(sums, (dk, dv), strict=True):
-            if parts > 1:
-                launch_reduction("sum", reshaped(each, parts, *k.shape), 0, x, place)
     convert(form)(stats, total, *of_q, dq, scale=scale, **place)

@@ -286,14 +286,20 @@ def cluster_place(builder: Any, dims: Dims) -> list:
 def compute_warpgroup(builder: Any, unit: Unit) -> Any:
     """Return the number (0, 1, …) of the compute warpgroup that executes, or that the executing
     warp next to the loading one works for."""
-    warpgroup = number = builder.lshr(builder.thread_index(), 7)
-    if unit.memory_warpgroup != unit.compute_wgs:
-        behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
-        number = builder.sub(warpgroup, builder.zext(behind, nb.i32))
+    number = compute_number(builder, unit)
     for warps in unit.beside.values():
         inside, place = place_among(builder, warps)
         number = builder.select(inside, place, number)
     return number
+
+
+def compute_number(builder: Any, unit: Unit) -> Any:
+    """Return the number (0, 1, …) of the compute warpgroup that executes."""
+    warpgroup = builder.lshr(builder.thread_index(), 7)
+    if unit.memory_warpgroup == unit.compute_wgs:
+        return warpgroup
+    behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
+    return builder.sub(warpgroup, builder.zext(behind, nb.i32))
 
 
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
@@ -312,10 +318,10 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
     return builder.add(address, builder.mul(compute_warpgroup(builder, unit), region.nbytes))
 
 
-def tile_part(builder: Any, unit: Unit) -> Any:
-    """Return the number of the part of a tile that this warpgroup computes: its own number, or 0 if
-    it computes whole tiles."""
-    return nb.const(0) if unit.turns > 1 else compute_warpgroup(builder, unit)
+def tile_part(builder: Any, unit: Unit, number: Callable = compute_warpgroup) -> Any:
+    """Return the number of the part of a tile that this warpgroup computes: its own `number`, or 0
+    if it computes whole tiles."""
+    return nb.const(0) if unit.turns > 1 else number(builder, unit)
 
 
 @cuda_meaning(source.warpgroup_part)

@@ -137,12 +137,6 @@ class KernelShape:
                 f"{role.option}=False in a kernel with semaphores",
             ),
             (
-                any(array.workspace for array in self.arrays),
-                "only the compute warpgroups know which CTA stores a tile that several CTAs have "
-                "summed",
-                f"{role.option}=False with splits",
-            ),
-            (
                 self.params.lowering_semantics is LoweringSemantics.Lane,
                 "bodies that are code for each lane have no tiles to store",
                 f"{role.option}=False, or LoweringSemantics.Warpgroup",

@@ -101,10 +101,7 @@ NEEDS: Needs = {
         "tn": (64, 32, 96, 128, 192),
     },
     ("split", ""): {"along": ("", "m", "n")},
-    **{
-        ("split", n): {**WHOLE, "along": ("", "m", "n"), "store_role": (False,)}
-        for n in ("stream", "2", "3")
-    },
+    **{("split", n): {**WHOLE, "along": ("", "m", "n")} for n in ("stream", "2", "3")},
     ("split", "pair"): {
         **WHOLE,
         "along": ("k",),

@@ -22,7 +22,7 @@ from numpipe.kernels.row_kernels import Rows
 from numpipe.kernels.row_schedules import Needs, choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
-from numpipe.ops.attention_gradients import of_keys
+from numpipe.ops.attention_gradients import division, of_keys
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring
 from numpipe.ops.reduce_axis import reducer
@@ -266,15 +266,17 @@ for name, form, queries, keys, ordered in (
     ("wide keys of depth 256", Form(256, causal=True), 256, 128, False),
     ("with functions", FORM, 256, 256, False),
     ("wide keys with functions", replace(FORM, depth=256), 256, 256, False),
-    ("in turn", Form(128), 128, 256, True),
+    ("in turn, in parts", Form(128), 512, 256, True),
 ):
     steps = np.array([[[[2, 0, 3, 0, 0], [2, 3 + 65536, 5, 0, 0]]]], np.int32)
     of = steps, np.arange(256, dtype=np.int32)[None] // 90, np.array([5], np.int32)
     lines = queries * form.depth // 32
+    q, k = (ints(1, 1, rows, form.depth) for rows in (queries, keys))
+    of_whole, _, parts = division(form, ordered, q, k)
     run(
         f"gradients of numpipe.ops.attention, {name}",
-        of_keys(form, ordered),
-        *(ints(1, 1, rows, form.depth) for rows in (queries, keys, keys, queries)),
+        of_keys(form, ordered, parts > 1),
+        *(q, k, k, q),
         *(ints(1, 1, queries, dtype=F32), ints(1, 1, queries, dtype=F32)),
         *of[: 3 * form.functions],
         *(out(lines, 32, dtype=F32), out(lines // 64, dtype=np.int32))[: 1 + ordered],
@@ -282,6 +284,8 @@ for name, form, queries, keys, ordered in (
         scale=np.float32(0.1),
         diagonal=0,
         group=1,
+        whole=of_whole,
+        parts=parts,
     )
 for rung in (
     attention_ladder.Config(64),

@@ -11,7 +11,7 @@ from ...core import numba as nb
 from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import memory, special
-from ...plan.context_cuda import tile_part
+from ...plan.context_cuda import compute_number, tile_part
 from ...plan.specs import FLAGS
 from ..tiles.refs_cuda import GmemType
 from ..tiles.tile_cuda import TileType, assembled, registers
@@ -84,7 +84,9 @@ def _pieces(builder: Any, work: GmemType, tile: TileType, args: Any, checked: bo
         # not 232, and tiles spill
         there = _room(builder, ref, work, tile, _own(builder, work, args[1]))
         address = builder.select(there, address, 0)
-    part = builder.mul(tile_part(builder, work.unit), 4 * tile.shape[0] * tile.shape[1])
+    part = builder.mul(
+        tile_part(builder, work.unit, compute_number), 4 * tile.shape[0] * tile.shape[1]
+    )
     return builder.add(address, builder.zext(builder.add(part, lane_offset(builder)), nb.i64))
 
 
@@ -116,7 +118,7 @@ def _flag(builder: Any, work: GmemType, args: Any) -> Any:
     """Return the address of this warpgroup's flag of a slot."""
     ref, address = _slot(builder, work, args)
     behind = builder.sub(builder.extract_value(ref.shape, 1), FLAGS)
-    word = builder.add(behind, tile_part(builder, work.unit))
+    word = builder.add(behind, tile_part(builder, work.unit, compute_number))
     return builder.add(address, builder.shl(builder.sext(word, nb.i64), 2))
 
 
