@@ -105,7 +105,7 @@ class Repeat:
     """returns the stream of a call without stream=; on a mesh, the streams"""
     handle: Callable[[Any], Any]
     """converts a stream= argument to the same form"""
-    newest: Launch | Series | Together
+    newest: Launch | Series | Together | MeshSeries
     """the most recently cached launch, so that calls on one stream need only one look-up"""
 
 
@@ -169,7 +169,7 @@ class Repeats:
         outputs: Sequence,
         infos: Sequence[Sequence[ArrayInfo]],
         fresh: int,
-        launched: Launch | Series | Together,
+        launched: Launch | Series | Together | MeshSeries,
     ) -> None:
         """Cache the launch of a call if it is determined by its arrays and `constants` alone.
 
@@ -233,7 +233,7 @@ HELD = 1 << 28
 """most bytes of the arrays that the launches of a repeated call pass on"""
 _memory: dict[tuple[int, int], DeviceArray] = {}
 """(device, stream) -> memory for these arrays: calls on a stream run one after another"""
-_order = threading.RLock()
+order = threading.RLock()
 """held from the first launch of such a call to its last: other threads use the memory, too"""
 
 
@@ -245,7 +245,7 @@ class Series:
         self.prepared, self.stream = launches[0].prepared, launches[0].stream
 
     def __call__(self) -> None:
-        with _order:
+        with order:
             for launch in self.launches:
                 launch()
 
@@ -257,6 +257,25 @@ class Series:
         return first.stream == LEGACY_DEFAULT or not driver.get().capturing(
             first.stream, first.device
         )
+
+
+class MeshSeries:
+    """The launches of one call on a mesh, in order: some on one GPU, the last on all GPUs. They
+    pass arrays on in workspaces of the mesh."""
+
+    def __init__(self, launches: Sequence[Launch | Together]) -> None:
+        self.launches = launches
+        self.prepared, self.stream = launches[0].prepared, launches[-1].stream
+
+    def __call__(self) -> None:
+        with order:
+            for launch in self.launches:
+                launch()
+
+    @property
+    def stale(self) -> bool:
+        """Whether memory that the launches use has been freed since."""
+        return any(isinstance(one, Together) and one.stale for one in self.launches)
 
 
 class Passed(Collected):
@@ -361,7 +380,7 @@ class OpRepeats(Repeats):
             run()  # a graph may outlive the arrays that are passed on
             return
         passed = Passed(infos[0].kind, handle)
-        with _order, collecting(passed):
+        with order, collecting(passed):
             run()
         launches = [one for one in passed.launches if isinstance(one, Launch)]
         if not launches or len(launches) < len(passed.launches) or not passed.fits:
