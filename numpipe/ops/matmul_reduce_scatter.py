@@ -204,8 +204,8 @@ def kernel(config: Config = Config(), turned: bool = False, gather: bool = False
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(rows: int, columns: int, gpus: int) -> Config:
-    """Return the config for products of which each of `gpus` GPUs keeps `rows` x `columns`.
+def choose(rows: int, columns: int, gpus: int, gather: bool = False) -> Config:
+    """Return the config for products of which each of `gpus` GPUs adds `rows` x `columns`.
 
     It selects the tile width that fills the SMs most evenly: the time of a tile is proportional to
     its columns plus a constant few.
@@ -217,8 +217,8 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     def cost(tn: int) -> float:
         return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, DEFAULT.sms) * (tn + 8)  # type: ignore[no-any-return]
 
-    # for more than two GPUs, a width of 176 would spill a register in the loop over them
-    wide = (192, 176, 160, 128) if gpus == 2 else (192, 160, 128)
+    # the omitted widths would spill a register, in the loops over GPUs
+    wide = (192, 160, 128) if gpus != 2 else (176, 160, 128) if gather else (192, 176, 160, 128)
     return replace(Config(), tn=min(wide, key=cost))
 
 
@@ -254,7 +254,7 @@ def launch(
     # pad rows to a multiple of 16 bytes
     shape = shards.size, rows, round_up(n, 16 // dtype.itemsize)
     shards.run(
-        kernel(config or choose(rows, n, shards.size), right[0].turned, gather),
+        kernel(config or choose(rows, n, shards.size, gather), right[0].turned, gather),
         [planes(info, shards.size) for info in left],
         [matrix.info for matrix in right],
         shards.workspace("parts", left, shape, dtype),
