@@ -571,7 +571,9 @@ def verified(call: Recorded, **options: Any) -> numpipe.tools.verify.verificatio
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize(
+    "name", ["all_gather", "reduce_scatter", "all_to_all", "all_reduce", "matmul_all_reduce"]
+)
 def test_ten_schedules_show_no_hazard_and_the_same_bits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
