@@ -260,12 +260,13 @@ class Series:
 
 
 class MeshSeries:
-    """The launches of one call on a mesh, in order: some on one GPU, the last on all GPUs. They
-    pass arrays on in workspaces of the mesh."""
+    """The launches of one call on a mesh, in order, at least one of them on all GPUs. They pass
+    arrays on in workspaces of the mesh."""
 
     def __init__(self, launches: Sequence[Launch | Together]) -> None:
         self.launches = launches
-        self.prepared, self.stream = launches[0].prepared, launches[-1].stream
+        self._together = [one for one in launches if isinstance(one, Together)]
+        self.prepared, self.stream = self._together[0].prepared, self._together[0].stream
 
     def __call__(self) -> None:
         with order:
@@ -275,7 +276,7 @@ class MeshSeries:
     @property
     def stale(self) -> bool:
         """Whether memory that the launches use has been freed since."""
-        return any(isinstance(one, Together) and one.stale for one in self.launches)
+        return any(one.stale for one in self._together)
 
 
 class Passed(Collected):
