@@ -170,7 +170,7 @@ def main() -> None:
         torch.distributed.init_process_group(
             "nccl", device_id=torch.device("cuda", torch.cuda.current_device())
         )
-        mesh, sizes = numpipe.Mesh.torch(), (2048, 16, 4096)
+        mesh, sizes = numpipe.Mesh.torch(), (2048, 32, 4096)
     else:
         mesh, sizes = numpipe.Mesh.simulated(options.gpus), (8 * options.gpus, options.gpus, 128)
     for split in (True, False):
