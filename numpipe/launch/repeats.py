@@ -233,7 +233,7 @@ HELD = 1 << 28
 """most bytes of the arrays that the launches of a repeated call pass on"""
 _memory: dict[tuple[int, int], DeviceArray] = {}
 """(device, stream) -> memory for these arrays: calls on a stream run one after another"""
-order = threading.RLock()
+_order = threading.RLock()
 """held from the first launch of such a call to its last: other threads use the memory, too"""
 
 
@@ -245,7 +245,7 @@ class Series:
         self.prepared, self.stream = launches[0].prepared, launches[0].stream
 
     def __call__(self) -> None:
-        with order:
+        with _order:
             for launch in self.launches:
                 launch()
 
@@ -269,7 +269,7 @@ class MeshSeries:
         self.prepared, self.stream = self._together[0].prepared, self._together[0].stream
 
     def __call__(self) -> None:
-        with order:
+        with self._together[0].controls.launching:
             for launch in self.launches:
                 launch()
 
@@ -381,7 +381,7 @@ class OpRepeats(Repeats):
             run()  # a graph may outlive the arrays that are passed on
             return
         passed = Passed(infos[0].kind, handle)
-        with order, collecting(passed):
+        with _order, collecting(passed):
             run()
         launches = [one for one in passed.launches if isinstance(one, Launch)]
         if not launches or len(launches) < len(passed.launches) or not passed.fits:

@@ -109,8 +109,8 @@ def matmul_all_reduce(
             `choose` returns, and for fewer than 128 rows per GPU what `matmul` chooses
     stream  as for any kernel
 
-    The sums are rounded once after all parts have been added in float32 in a fixed order: results
-    are deterministic, bit by bit, and the same on all GPUs. M should be a multiple of the number of
+    Partial sums are added in float32 in a fixed order: results are deterministic, bit by bit, and
+    the same on all GPUs. M should be a multiple of the number of
     GPUs; otherwise nothing is transferred during the product. All ranks must make the same call.
     The gradients are those of the sum of the results on all GPUs. Raises SpecError if shapes do not
     match, for other element types, if shards differ in shape, and for other `parts`.

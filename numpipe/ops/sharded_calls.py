@@ -9,6 +9,7 @@ long as the kernel of a small call.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -26,7 +27,7 @@ from ..launch.array_info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.launcher import Launch
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
-from ..launch.repeats import MeshSeries, OpRepeats, Passed, order
+from ..launch.repeats import MeshSeries, OpRepeats
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .declaration import Op, P, by_name
@@ -75,7 +76,9 @@ class ShardedOp(Op[P]):
             results = shards.outputs(out, wanted, on_first)
         if any(math.prod(kind.shape) for kind in wanted.values()):
             absent = dict.fromkeys([*self.operands, *self.results])
-            with order:
+            controls = shards.mesh.controls
+            # other threads use the workspaces that the launches of a call pass arrays on in
+            with contextlib.nullcontext() if controls is None else controls.launching:
                 by_name(self.launch, absent | infos | results | values | {"shards": shards})
         if out is None:
             made = tuple(shards.delivered(like, each) for each in results.values())
@@ -297,19 +300,16 @@ class Shards:
 
     def apart(self, function: Callable, *arrays: list[ArrayInfo]) -> None:
         """Call a function, which calls kernels of one GPU, with the arrays of each GPU and its
-        `Place`."""
+        `Place`. The call can be repeated if that is one kernel, which allocates nothing."""
         streams = self.stream if type(self.stream) in (list, tuple) else [self.stream]
         for gpu, infos in enumerate(zip(*arrays, strict=True)):
             place = {**self.place, "stream": streams[gpu % len(streams)]}
             if self.mesh.gpus is None or taken() is not None:
                 function(*infos, place)
                 continue
-            stream = place["stream"]
-            handle = launch.current_stream(infos) if stream is None else launch.as_stream(stream)
-            with launch.collecting(passed := Passed(infos[0].kind, handle)):
+            with launch.collecting(launch.Collected()) as found:
                 function(*infos, place)
-            repeated = passed.fits and not passed.memory
-            self._launches += passed.launches if repeated else [None]  # type: ignore[arg-type]
+            self._launches += found.launches if len(found.launches) == 1 else [None]  # type: ignore[arg-type]
 
     def learn(self, repeats: OpRepeats, arrays: tuple, options: tuple, result: Any) -> None:
         """Record the launches for reuse, unless operands were copied: the copies would hold
