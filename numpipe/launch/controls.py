@@ -67,7 +67,7 @@ class Controls:
 
     def __init__(self, gpus: LocalGpus | TorchGpus) -> None:
         self._gpus, self._lock = gpus, threading.RLock()
-        self.launching = threading.Lock()
+        self.launching = threading.RLock()
         """held while the launches of a call are queued, so that calls of several threads reach all
         GPUs in the same order"""
         self._blocks: dict[tuple[int, int], list[int]] = {}

@@ -106,7 +106,7 @@ class Repeat:
     """returns the stream of a call without stream=; on a mesh, the streams"""
     handle: Callable[[Any], Any]
     """converts a stream= argument to the same form"""
-    newest: Launch | Series | Together
+    newest: Launch | Series | Together | MeshSeries
     """the most recently cached launch, so that calls on one stream need only one look-up"""
 
 
@@ -170,7 +170,7 @@ class Repeats:
         outputs: Sequence,
         infos: Sequence[Sequence[ArrayInfo]],
         fresh: int,
-        launched: Launch | Series | Together,
+        launched: Launch | Series | Together | MeshSeries,
     ) -> None:
         """Cache the launch of a call if it is determined by its arrays and `constants` alone.
 
@@ -256,6 +256,26 @@ class Series:
         return first.stream == LEGACY_DEFAULT or not driver.get().capturing(
             first.stream, first.device
         )
+
+
+class MeshSeries:
+    """The launches of one call on a mesh, in order, at least one of them on all GPUs. They pass
+    arrays on in workspaces of the mesh."""
+
+    def __init__(self, launches: Sequence[Launch | Together]) -> None:
+        self.launches = launches
+        self._together = [one for one in launches if isinstance(one, Together)]
+        self.prepared, self.stream = self._together[0].prepared, self._together[0].stream
+
+    def __call__(self) -> None:
+        with self._together[0].controls.launching:
+            for launch in self.launches:
+                launch()
+
+    @property
+    def stale(self) -> bool:
+        """Whether memory that the launches use has been freed since."""
+        return any(one.stale for one in self._together)
 
 
 class Passed(Collected):

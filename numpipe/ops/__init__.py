@@ -29,8 +29,10 @@ On the GPUs of a `numpipe.Mesh`, overlapping transfers with computation:
                            product
 `matmul_reduce_scatter`    each GPU's rows of the sum of all GPUs' products; partial sums travel
                            during the products
+`matmul_all_reduce`        the sum of all GPUs' products on each GPU
 `all_gather`               the shards of all GPUs on each
 `reduce_scatter`           each GPU's share of the sum of all GPUs' arrays
+`all_reduce`               the sum of all GPUs' arrays on each GPU
 `all_to_all`               rows sent to other GPUs, as many as counts in GPU memory say
 =========================  =========================================================================
 
@@ -49,6 +51,7 @@ declaration.
 
 from .all_gather import all_gather
 from .all_gather_matmul import all_gather_matmul
+from .all_reduce import all_reduce
 from .all_to_all import all_to_all
 from .attention import attention, attention_blocks
 from .attention_varlen import attention_varlen
@@ -58,6 +61,7 @@ from .cumsum import cumsum
 from .fused_linear_cross_entropy import fused_linear_cross_entropy
 from .gated import geglu, swiglu
 from .matmul import matmul
+from .matmul_all_reduce import matmul_all_reduce
 from .matmul_reduce_scatter import matmul_reduce_scatter
 from .matvec import matvec
 from .norms import layer_norm, rms_norm
@@ -72,6 +76,7 @@ from .transpose import transpose
 __all__ = [
     "all_gather",
     "all_gather_matmul",
+    "all_reduce",
     "all_to_all",
     "argmax",
     "attention",
@@ -85,6 +90,7 @@ __all__ = [
     "layer_norm",
     "log_softmax",
     "matmul",
+    "matmul_all_reduce",
     "matmul_reduce_scatter",
     "matvec",
     "max",

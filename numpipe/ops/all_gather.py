@@ -138,7 +138,8 @@ def _result(x: Any, gpus: int) -> ArrayType:
     return ArrayType((gpus * shape[0], *shape[1:]) if shape else (gpus,), x.dtype)
 
 
-def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+def launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+    """Launch the kernel."""
     words = shards.as_words("x", x, 1)
     targets = shards.as_words("out", out, shards.size)
     direct = shards.reaches(targets)
@@ -153,7 +154,7 @@ def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: An
     operands={"x": ""},
     results={"out": _result},
     types=COPIED,
-    launch=_launch,
+    launch=launch,
     checks={"config": a_kind(Config) | NONE},
     gradients={
         "x": lambda xp, grad_out, mesh: xp(

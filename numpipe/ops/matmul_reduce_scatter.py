@@ -3,9 +3,10 @@ keep some of the rows on each.
 
 GPU r of n has a_r, some columns of one large matrix, and b_r, the matching rows of another (tensor
 parallelism). One kernel runs on each GPU and computes all tiles of ``a_r @ b_r``. A tile that
-belongs to another GPU's rows is a *part*: TMA stores it there in float32, and its own semaphore
-signals the arrival. To each tile of its own rows, a GPU adds the other GPUs' parts in a fixed
-order, starting with the next GPU, so the result is deterministic; it is rounded once.
+belongs to another GPU's rows is a *part*: TMA stores it there, in float32 or in the operands' type,
+and its own semaphore signals the arrival. To each tile of its own rows, a GPU adds the other GPUs'
+parts in a fixed order, starting with the next GPU, so the result is deterministic. For
+`matmul_all_reduce`, it then stores the tile on all GPUs.
 
 Sending starts at once, and tiles of a GPU's own rows, which need the others' parts, follow later by
 `Config.lead`. Two compute warpgroups alternate (ping-pong): while one waits for the link or adds
@@ -26,7 +27,7 @@ import numpy as np
 from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE, require, whole
+from ..diagnostics.argument_checks import NONE, require, whole, word
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -52,6 +53,7 @@ from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharde
 __all__ = ["matmul_reduce_scatter"]
 
 TYPES = ("float16", "bfloat16")
+PARTS = word("float32", "input")
 
 
 @dataclass(frozen=True)
@@ -84,9 +86,9 @@ class Config:
 
 
 @functools.cache
-def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
+def kernel(config: Config = Config(), turned: bool = False, gather: bool = False) -> Kernel:
     """Return the kernel. With `turned`, b is given as (N, K) with rows contiguous along K, else as
-    (K, N)."""
+    (K, N). With `gather`, all GPUs get the rows of all GPUs."""
     tm, tn, tk, strip = config.tm, config.tn, config.tk, config.strip
     right = (tn, tk) if turned else (tk, tn)
 
@@ -98,7 +100,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
         wg_axis="wg",
         memory_registers=24,
         semaphores=lambda parts: (
-            parts.shape[0] * cdiv(parts.shape[1], tm) * cdiv(parts.shape[2], tn)
+            parts.shape[0] * cdiv(parts.shape[1], tm) * cdiv(parts.shape[2], tn) + gather
         ),
         compiler_params=CompilerParams(
             store_slots=config.panels, store_eviction_policy="evict_first"
@@ -106,9 +108,11 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
     )
     def matmul_reduce_scatter(a, b, parts, c, arrived):  # type: ignore[no-untyped-def]
         """Compute c = the sum over all GPUs of their a[this GPU] @ b, for a (GPUs, M, K) and c (M,
-        N). GPU r's part arrives in parts[r]."""
+        N). GPU r's part arrives in parts[r]. With `gather`, c is (GPUs, M, N), of the sums of all
+        GPUs."""
         me, gpus = axis_index("gpu"), axis_size("gpu")
-        m_tiles, n_tiles, steps = cdiv(c.shape[0], tm), cdiv(c.shape[1], tn), cdiv(a.shape[2], tk)
+        m_tiles, n_tiles = cdiv(a.shape[1], tm), cdiv(c.shape[2 if gather else 1], tn)
+        steps = cdiv(a.shape[2], tk)
         own = m_tiles * n_tiles
         sent = own * (gpus - 1)
         lead = min(config.lead * axis_size("cta"), sent // max(gpus - 1, 1)) * (gpus - 1)
@@ -150,7 +154,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 signal(arrived.at[told], told_to)
             told = -1
             if to != me:
-                peer(parts, to)[me, ds(row, tm), ds(column, tn)] = acc
+                peer(parts, to)[me, ds(row, tm), ds(column, tn)] = acc.astype(parts.dtype)
                 told, told_to = me * own + number, to
             else:
 
@@ -169,7 +173,7 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
 
                         def add(sums, first):
                             barrier_wait(landed.at[first // strip % 2])
-                            sums = sums + buffers.at[first // strip % 2][...]
+                            sums = sums + buffers.at[first // strip % 2][...].astype(np.float32)
                             if first + 2 * strip < tn:
                                 fetch(first + 2 * strip)
                             return sums
@@ -179,18 +183,29 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                         total = map_columns(add, total, strip)
                     return total
 
-                c[ds(row, tm), ds(column, tn)] = run_scoped(
-                    added, SMEM((2, tm, strip), np.float32), Barrier(num_barriers=2)
+                total = run_scoped(
+                    added, SMEM((2, tm, strip), parts.dtype), Barrier(num_barriers=2)
                 ).astype(c.dtype)
+                if gather:
+                    for distance in range(gpus):
+                        there = peer(c, (me + distance) % gpus)
+                        there[me, ds(row, tm), ds(column, tn)] = total
+                else:
+                    c[ds(row, tm), ds(column, tn)] = total
         if told >= 0:
             signal(arrived.at[told], told_to)  # type: ignore[call-arg]
+        if gather:
+            # the last semaphore counts the warpgroups that have stored all tiles, two per CTA
+            for distance in range(1, gpus):
+                signal(arrived.at[gpus * own], (me + distance) % gpus)  # type: ignore[call-arg]
+            wait(arrived.at[gpus * own], 2 * (gpus - 1) * axis_size("cta"))
 
     return matmul_reduce_scatter  # type: ignore[no-any-return]
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(rows: int, columns: int, gpus: int) -> Config:
-    """Return the config for products of which each of `gpus` GPUs keeps `rows` x `columns`.
+def choose(rows: int, columns: int, gpus: int, gather: bool = False) -> Config:
+    """Return the config for products of which each of `gpus` GPUs adds `rows` x `columns`.
 
     It selects the tile width that fills the SMs most evenly: the time of a tile is proportional to
     its columns plus a constant few.
@@ -202,8 +217,8 @@ def choose(rows: int, columns: int, gpus: int) -> Config:
     def cost(tn: int) -> float:
         return cdiv(cdiv(rows, 128) * cdiv(columns, tn) * gpus, DEFAULT.sms) * (tn + 8)  # type: ignore[no-any-return]
 
-    # for more than two GPUs, a width of 176 would spill a register in the loop over them
-    wide = (192, 176, 160, 128) if gpus == 2 else (192, 160, 128)
+    # the omitted widths would spill a register, in the loops over GPUs
+    wide = (192, 160, 128) if gpus != 2 else (176, 160, 128) if gather else (192, 176, 160, 128)
     return replace(Config(), tn=min(wide, key=cost))
 
 
@@ -217,21 +232,33 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
     return ArrayType((rows // gpus, columns), a.dtype)
 
 
-def _launch(
-    shards: Shards, a: list[ArrayInfo], b: list[ArrayInfo], out: list[ArrayInfo], config: Any
+def parts_type(parts: str, dtype: np.dtype) -> np.dtype:
+    """Return the type of partial sums of operands of this type."""
+    return dtype if parts == "input" else np.dtype(np.float32)
+
+
+def launch(
+    shards: Shards,
+    a: list[ArrayInfo],
+    b: list[ArrayInfo],
+    out: list[ArrayInfo],
+    parts: str,
+    config: Any,
+    gather: bool = False,
 ) -> None:
-    rows, n = out[0].shape
+    """Launch the kernel; with `gather`, `out` has the rows of all GPUs."""
+    (m, _), n = a[0].shape, b[0].shape[1]
+    rows = m // shards.size
     left, right = shards.rows("a", a), shards.laid("b", b)
+    dtype = parts_type(parts, left[0].dtype)
     # pad rows to a multiple of 16 bytes
-    parts = shards.workspace(
-        "parts", left, (shards.size, rows, round_up(n, 4)), np.dtype(np.float32)
-    )
+    shape = shards.size, rows, round_up(n, 16 // dtype.itemsize)
     shards.run(
-        kernel(config or choose(rows, n, shards.size), right[0].turned),
+        kernel(config or choose(rows, n, shards.size, gather), right[0].turned, gather),
         [planes(info, shards.size) for info in left],
         [matrix.info for matrix in right],
-        parts,
-        out,
+        shards.workspace("parts", left, shape, dtype),
+        [planes(info, shards.size) for info in out] if gather else out,
     )
 
 
@@ -244,8 +271,8 @@ def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     operands={"a": "", "b": ""},
     results={"out": _result},
     types=TYPES,
-    launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
+    launch=launch,
+    checks={"parts": PARTS, "config": a_kind(Config) | NONE},
     gradients={
         "a": lambda xp, b, grad_out, mesh: xp(
             "all_gather_matmul", grad_out, [xp.transposed(x) for x in b], mesh=mesh
@@ -255,7 +282,14 @@ def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     operations=lambda a, b: 2.0 * math.prod(a.shape) * b.shape[1],
 )
 def matmul_reduce_scatter(
-    a: Any, b: Any, *, mesh: Any, out: Any = None, config: Config | None = None, stream: Any = None
+    a: Any,
+    b: Any,
+    *,
+    mesh: Any,
+    parts: str = "float32",
+    out: Any = None,
+    config: Config | None = None,
+    stream: Any = None,
 ) -> Any:
     """Return each GPU's share of the rows of the sum, over all GPUs, of ``a @ b``.
 
@@ -263,14 +297,17 @@ def matmul_reduce_scatter(
     b       (K, N) on each GPU, of the same type
     mesh    the `numpipe.Mesh`; under `simulated` and `local`, a, b and the result are lists with
             one array per GPU
+    parts   the type in which GPUs send partial sums to each other: "float32", so that the result is
+            rounded once; or "input", the type of a, which halves the bytes on the link and rounds
+            each partial sum from another GPU, as NCCL's sum of the products does
     out     (M / GPUs, N) on each GPU, to write to; allocated by default
     config  how the product is tiled; by default what `choose` returns
     stream  as for any kernel
 
-    Partial sums are transferred in float32 while other tiles are computed, and are added in a fixed
-    order: results are deterministic, bit by bit, and rounded once. All ranks must make the same
-    call. Raises SpecError if shapes do not match, for other element types, and if shards differ in
-    shape.
+    Partial sums are transferred while other tiles are computed, and are added in float32 in a fixed
+    order: results are deterministic, bit by bit. All ranks must make the same call. Raises
+    SpecError if shapes do not match, for other element types, if shards differ in shape, and for
+    other `parts`.
 
     >>> a = [np.full((4, 8), 1 + gpu, np.float16) for gpu in range(2)]
     >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]

@@ -57,8 +57,9 @@ class Config(Sizes):
 
 
 @functools.cache
-def kernel(columns: int, config: Config = Config()) -> Kernel:
-    """Return the kernel for arrays viewed as rows of `columns` elements."""
+def kernel(columns: int, config: Config = Config(), everywhere: bool = False) -> Kernel:
+    """Return the kernel for arrays viewed as rows of `columns` elements. With `everywhere`, all
+    GPUs get the sum of the whole arrays, which x has as its only plane."""
     rows, whole, length, most = config.rows, 2 * config.rows, config.chunk, 2 * DEFAULT.sms
 
     @numpipe_kernel(
@@ -70,7 +71,8 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
     )
     def reduce_scatter(x, room, out, arrived):  # type: ignore[no-untyped-def]
         """Compute out = the sum over r of x[this GPU] of GPU r, for x and room (GPUs, rows,
-        columns) and out (rows, columns)."""
+        columns) and out (rows, columns). With `everywhere`, x is (1, rows, columns), and the sum is
+        that of x[0]."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
         cta, ctas = axis_index("cta"), axis_size("cta")
         near = max(ctas // config.near, 1)
@@ -108,7 +110,9 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                     delay_release=1,
                     in_specs=(
                         BlockSpec(
-                            (None, whole, columns), lambda k: (to, begin + k, 0), buffer_count=slots
+                            (None, whole, columns),
+                            lambda k: (0 if everywhere else to, begin + k, 0),
+                            buffer_count=slots,
                         ),
                     ),
                 )
@@ -148,7 +152,7 @@ def kernel(columns: int, config: Config = Config()) -> Kernel:
                     total = zeros((rows, columns), np.float32)
                     for r in range(me):
                         total = tile_of(room, r, total)
-                    total = tile_of(x, me, total)
+                    total = tile_of(x, 0 if everywhere else me, total)
                     for r in range(me + 1, gpus):
                         total = tile_of(room, r, total)
                     out[ds(i * whole + wg * rows, rows), ds(0, columns)] = total.astype(out.dtype)

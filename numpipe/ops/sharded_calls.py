@@ -9,6 +9,7 @@ long as the kernel of a small call.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,9 +24,10 @@ from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
 from ..launch.array_info import ArrayInfo, dense_strides, tma_addressable
+from ..launch.launcher import Launch
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
-from ..launch.repeats import OpRepeats
+from ..launch.repeats import MeshSeries, OpRepeats
 from ..launch.windows import strided
 from ..plan.specs import ArrayType
 from .declaration import Op, P, by_name
@@ -74,7 +76,10 @@ class ShardedOp(Op[P]):
             results = shards.outputs(out, wanted, infos)
         if any(math.prod(kind.shape) for kind in wanted.values()):
             absent = dict.fromkeys([*self.operands, *self.results])
-            by_name(self.launch, absent | infos | results | values | {"shards": shards})
+            controls = shards.mesh.controls
+            # other threads use the workspaces that the launches of a call pass arrays on in
+            with contextlib.nullcontext() if controls is None else controls.launching:
+                by_name(self.launch, absent | infos | results | values | {"shards": shards})
         if out is None:
             made = tuple(shards.delivered(like, each) for each in results.values())
             out = made[0] if len(made) == 1 else made
@@ -106,7 +111,8 @@ class Shards:
         self._infos: list[list[ArrayInfo]] = []
         """arrays that were passed or allocated, by GPU"""
         self._made = 0
-        self._launches: list[Together | None] = []
+        self._launches: list[Launch | Together | None] = []
+        """the call's launches, or None for one that cannot be repeated"""
 
     @property
     def single(self) -> bool:
@@ -297,14 +303,28 @@ class Shards:
             )
         )
 
+    def apart(self, function: Callable, *arrays: list[ArrayInfo]) -> None:
+        """Call a function, which calls kernels of one GPU, with the arrays of each GPU and its
+        `Place`. The call can be repeated if that is one kernel, which allocates nothing."""
+        streams = self.stream if type(self.stream) in (list, tuple) else [self.stream]
+        for gpu, infos in enumerate(zip(*arrays, strict=True)):
+            place = {**self.place, "stream": streams[gpu % len(streams)]}
+            if self.mesh.gpus is None or taken() is not None:
+                function(*infos, place)
+                continue
+            with launch.collecting(launch.Collected()) as found:
+                function(*infos, place)
+            self._launches += found.launches if len(found.launches) == 1 else [None]  # type: ignore[arg-type]
+
     def learn(self, repeats: OpRepeats, arrays: tuple, options: tuple, result: Any) -> None:
-        """Record the launch for reuse, unless operands were copied: the copies would hold outdated
-        data the next time."""
-        launches = self._launches[0] if len(self._launches) == 1 else None
-        if launches is not None:
+        """Record the launches for reuse, unless operands were copied: the copies would hold
+        outdated data the next time."""
+        launches = [one for one in self._launches if one is not None]
+        if launches and len(launches) == len(self._launches):
             outputs = result if self._made > 1 else (result,)
             infos = list(zip(*self._infos, strict=True))
-            repeats.learn((self.mesh, options), arrays, outputs, infos, self._made, launches)
+            launched = launches[0] if len(launches) == 1 else MeshSeries(launches)
+            repeats.learn((self.mesh, options), arrays, outputs, infos, self._made, launched)
 
     def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
         """Return the allocated arrays as the call's result, in the caller's library."""
@@ -347,17 +367,28 @@ def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
     """Return the rows of all GPUs, for a gradient function; arrays of any size and layout are
     accepted."""
     rows, columns = arrays[0].shape
-    size = rows * columns
+    found = _by_elements(xp, mesh, "all_gather", arrays)
+    return [x.reshape(mesh.size * rows, columns) for x in found]
+
+
+def added_up(xp: Any, mesh: Any, arrays: list) -> list:
+    """Return the sum of the arrays of all GPUs for each of them, for a gradient function; arrays of
+    any size and layout are accepted."""
+    found = _by_elements(xp, mesh, "all_reduce", arrays)
+    return [x.reshape(arrays[0].shape) for x in found]
+
+
+def _by_elements(xp: Any, mesh: Any, op: str, arrays: list) -> list:
+    """Call an op with the elements of arrays, padded to a multiple of 16 bytes; return its result
+    without the padding, as rows of as many elements as an array has."""
+    size = math.prod(arrays[0].shape)
     added = -size % (_CHUNK // arrays[0].dtype.itemsize)
-    if not added:
-        return xp("all_gather", [xp.contiguous(x) for x in arrays], mesh=mesh)  # type: ignore[no-any-return]
-    padded = []
-    for x in arrays:
-        flat = x.reshape(-1)
-        zeros = xp.broadcast_to(xp.zeros_like(flat[:1]), (added,))
-        padded.append(xp.concatenate([flat, zeros]))
-    found = xp("all_gather", padded, mesh=mesh)
-    return [x.reshape(-1, size + added)[:, :size].reshape(-1, columns) for x in found]
+    flat = [x.reshape(-1) for x in arrays]
+    if added:
+        zeros = xp.broadcast_to(xp.zeros_like(flat[0][:1]), (added,))
+        flat = [xp.concatenate([x, zeros]) for x in flat]
+    found = xp(op, [xp.contiguous(x) for x in flat], mesh=mesh)
+    return [x.reshape(-1, size + added)[:, :size] for x in found] if added else found
 
 
 def _retyped(info: ArrayInfo, shape: Ints, dtype: np.dtype) -> ArrayInfo:

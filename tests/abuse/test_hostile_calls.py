@@ -61,7 +61,9 @@ GOOD: dict[str, Mapping[str, Any]] = {
         "out": [H.copy(), H.copy()],
         "mesh": MESH,
     },
-    "matmul_reduce_scatter": {"a": [H, H], "b": [H, H], "mesh": MESH},
+    "all_reduce": {"x": [H, H], "mesh": MESH},
+    "matmul_all_reduce": {"a": [H, H], "b": [H, H], "parts": "input", "mesh": MESH},
+    "matmul_reduce_scatter": {"a": [H, H], "b": [H, H], "parts": "float32", "mesh": MESH},
     "reduce_scatter": {"x": [H, H], "mesh": MESH},
 }
 CALLS = 200

@@ -30,9 +30,13 @@ def simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     torch._dynamo.reset()
 
 
+PARTED = "matmul_reduce_scatter", "matmul_all_reduce"
+"""ops with the option `parts`"""
 SHAPES: dict[str, tuple[tuple[int, ...], ...]] = {
     "all_gather_matmul": ((20, 24), (24, 40)),
     "matmul_reduce_scatter": ((20, 24), (24, 40)),
+    "matmul_all_reduce": ((20, 24), (24, 40)),
+    "all_reduce": ((6, 8),),
     "all_gather": ((6, 8),),
     "reduce_scatter": ((6, 8),),
 }
@@ -69,13 +73,17 @@ def test_results_and_gradients_match_float64(name: str) -> None:
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
+@pytest.mark.parametrize(
+    "name", ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]
+)
 @pytest.mark.parametrize("gpus", [1, 3])
 def test_gradients_on_any_number_of_gpus(name: str, gpus: int) -> None:
     compare(name, shards((6 * gpus, 16), (16, 24), dtype=BF16, grad=True, gpus=gpus), 3e-2, gpus)
 
 
-@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
+@pytest.mark.parametrize(
+    "name", ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]
+)
 def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
     """A shard of 10 x 7 elements is not a multiple of 16 bytes, nor is its gradient, and the weight
     is a view."""
@@ -87,6 +95,15 @@ def test_rows_of_any_number_of_bytes_have_gradients(name: str) -> None:
     sum((each**2).sum() for each in wanted).backward()
     for tensor, other in zip([*a, *b], [*wide[0], *wide[1]], strict=True):
         check(tensor.grad, other.grad, 1e-2)
+
+
+def test_parts_in_the_operands_type_are_rounded() -> None:
+    a, b = shards(*SHAPES["matmul_all_reduce"], dtype=BF16, grad=True)
+    got = npt.matmul_all_reduce(a, b, mesh=MESH, parts="input")
+    wanted = sum((x @ y).float() for x, y in zip(a, b, strict=True))
+    assert torch.equal(got[0], wanted.to(BF16)) and got[0].requires_grad
+    plain = npt.matmul_all_reduce(a, b, mesh=MESH)
+    assert not torch.equal(got[0], plain[0]), "they are rounded once less"
 
 
 def test_a_gradient_is_computed_for_tensors_that_require_one(
@@ -189,7 +206,8 @@ def test_opcheck_finds_nothing(name: str) -> None:
         out = [torch.empty_like(each) for each in getattr(npt, name)(*lists, mesh=MESH)]
     lists = [[tensor.detach() for tensor in tensors] for tensors in lists]
     torch.library.opcheck(
-        getattr(torch.ops.numpipe, f"{name}_out").default, (*lists, MESH.name, out)
+        getattr(torch.ops.numpipe, f"{name}_out").default,
+        (*lists, MESH.name, *["float32"] * (name in PARTED), out),
     )
 
 
@@ -296,7 +314,7 @@ def test_what_does_not_fit_is_refused(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"],
+    [*SHAPES, "all_to_all"],
 )
 def test_the_op_that_records_nothing_names_the_one_that_does(name: str) -> None:
     lists = {"all_to_all": (WANTED, [torch.ones(2, dtype=torch.int32)] * 2)}.get(

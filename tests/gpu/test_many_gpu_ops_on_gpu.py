@@ -57,8 +57,20 @@ def test_ranks_go_through(name: str, found: list[dict[str, list[str]]]) -> None:
     assert wrong == [[], []]
 
 
-def test_the_example_runs_under_torchrun() -> None:
-    """Run a tensor-parallel MLP, forward and backward, against float64.
+LINES = {
+    "tensor_parallel_mlp": [
+        r"rank {}: errors .*: y 0\.00\d+, gradient of x .*, gradient of up .*, gradient of down"
+    ],
+    "tensor_parallel_block": [
+        r"rank {} of 2\), tokens split: y 0\.00\d+, gradient of x 0\.0",
+        r"rank {} of 2\), all tokens on all GPUs: y 0\.00\d+, gradient of x 0\.0",
+    ],
+}
+
+
+@pytest.mark.parametrize("example", LINES)
+def test_the_example_runs_under_torchrun(example: str) -> None:
+    """Run a tensor-parallel MLP or transformer block, forward and backward, against float64.
 
     torchrun and its ranks form one process group.
     """
@@ -69,7 +81,7 @@ def test_the_example_runs_under_torchrun() -> None:
         "--standalone",
         "--nproc-per-node",
         "2",
-        "examples/tensor_parallel_mlp.py",
+        f"examples/{example}.py",
     ]
     running = subprocess.Popen(
         program,
@@ -86,11 +98,8 @@ def test_the_example_runs_under_torchrun() -> None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, out
     for rank in range(2):
-        assert re.search(
-            rf"rank {rank}: errors .*: y 0\.00\d+, gradient of x .*, gradient of up .*, gradient "
-            r"of down",
-            out,
-        ), out
+        for line in LINES[example]:
+            assert re.search(line.format(rank), out), out
 
 
 # ---- one process
@@ -136,6 +145,23 @@ def test_a_process_with_both_gpus_multiplies(dtype: Any, by_columns: bool) -> No
     assert all(
         torch.equal(one, other) for each in got for one, other in zip(each, got[0], strict=True)
     )
+
+
+@pytest.mark.parametrize("rows", [64, 300])
+@pytest.mark.parametrize("parts", ["float32", "input"])
+def test_a_process_with_both_gpus_adds_products(rows: int, parts: str) -> None:
+    """By two kernels, and by one; repeated calls launch them in the same order."""
+    mesh = numpipe.Mesh.local([0, 1])
+    a, b = in_torch.shards((rows, 264), (264, 520), dtype=torch.bfloat16)
+    wanted = in_torch.EXPECTED["matmul_all_reduce"](
+        [each.double() for each in a], [each.double() for each in b]
+    )
+    left, right = on_gpus(a), on_gpus(b)
+    for _ in range(20):
+        got = numpipe.ops.matmul_all_reduce(left, right, mesh=mesh, parts=parts)
+        mesh.check()
+        check("matmul_all_reduce", got, wanted, 5e-3)
+        assert torch.equal(got[0].cpu(), got[1].cpu())
 
 
 def test_a_process_with_both_gpus_runs_backward() -> None:

@@ -24,7 +24,9 @@ import numpipe
 from numpipe import ops
 from tests.kernels.many_gpus_in_torch import EXPECTED, differs, in_full, shards
 
-several = importlib.import_module("numpipe.ops.sharded_calls")
+several, all_reduce = (
+    importlib.import_module(f"numpipe.ops.{name}") for name in ("sharded_calls", "all_reduce")
+)
 DEVICE = "cuda"
 F16, BF16 = torch.float16, torch.bfloat16
 CASES = (
@@ -32,6 +34,7 @@ CASES = (
     (300, 264, 520, BF16, False),
     (136, 77, 91, F16, False),
     (520, 136, 328, F16, True),
+    (33, 264, 520, BF16, False),
 )
 """(rows of a GPU, K, N, type, whether b is stored by columns)"""
 TOLERANCES = {F16: 1e-3, BF16: 5e-3}
@@ -52,7 +55,7 @@ def operands(
 ) -> tuple[list[Any], list[Any]]:
     """Return a and b of all GPUs for a product."""
     rows, depth, columns, dtype, by_columns = case
-    height = rows * gpus if name == "matmul_reduce_scatter" else rows
+    height = rows if name == "all_gather_matmul" else rows * gpus
     a, b = shards(
         (height, depth),
         (columns, depth) if by_columns else (depth, columns),
@@ -68,7 +71,7 @@ def told(what: str, failure: str) -> str:
     return f"{what}: {failure}" if failure else ""
 
 
-PRODUCTS = ("all_gather_matmul", "matmul_reduce_scatter")
+PRODUCTS = ("all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce")
 
 
 @scenario
@@ -82,6 +85,11 @@ def products(mesh: numpipe.Mesh) -> Iterator[str]:
                 mesh.rank
             ]
             yield told(f"{name} {case}", differs(got, wanted, TOLERANCES[case[3]]))
+            if name == "all_gather_matmul":
+                continue
+            out = mesh.empty(tuple(got.shape), got.dtype)
+            getattr(ops, name)(a[mesh.rank], b[mesh.rank], mesh=mesh, parts="input", out=out)
+            yield told(f"{name} {case}, parts", differs(out, wanted, 2 * TOLERANCES[case[3]]))
 
 
 @scenario
@@ -105,6 +113,11 @@ def collectives(mesh: numpipe.Mesh) -> Iterator[str]:
             f"reduce_scatter {shape}",
             differs(ops.reduce_scatter(x[me], mesh=mesh), wanted, TOLERANCES[dtype]),
         )
+        for launch_bytes in (0, 1 << 40):
+            with mock.patch.object(all_reduce, "LAUNCH", launch_bytes):
+                got = ops.all_reduce(x[me], mesh=mesh)
+            wanted = EXPECTED["all_reduce"]([each.double() for each in x])[me]
+            yield told(f"all_reduce {shape}", differs(got, wanted, TOLERANCES[dtype]))
     for numbers in ([[70, 30], [1, 99]], [[0, 100], [13, 0]], [[0, 0], [64, 36]]):
         (x,) = shards((100, 72), dtype=BF16, gpus=gpus, device=DEVICE)
         counts = [torch.tensor(each, dtype=torch.int32, device=DEVICE) for each in numbers]
@@ -129,11 +142,15 @@ def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
     calls: dict[str, Callable[[], Any]] = {
         "all_gather": lambda: ops.all_gather(x[me], mesh=mesh),
         "reduce_scatter": lambda: ops.reduce_scatter(x[me], mesh=mesh),
+        "all_reduce": lambda: ops.all_reduce(x[me], mesh=mesh),
         "all_to_all": lambda: ops.all_to_all(x[me], counts, mesh=mesh)[0][: (41, 33)[me or 0] * 2],
     }
     for name in PRODUCTS:
-        a, b = operands(name, CASES[1], mesh.size)
-        calls[name] = lambda name=name, a=a[me], b=b[me]: getattr(ops, name)(a, b, mesh=mesh)
+        for case in (CASES[1], CASES[-1]):
+            a, b = operands(name, case, mesh.size)
+            calls[f"{name} {case}"] = lambda name=name, a=a[me], b=b[me]: getattr(ops, name)(
+                a, b, mesh=mesh
+            )
     for name, call in calls.items():
         first = call()
         for i in range(20):
@@ -185,7 +202,7 @@ def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
     def run() -> tuple[Any, ...]:
         hidden = ops.all_gather_matmul(x, up, mesh=mesh)
         y = ops.matmul_reduce_scatter(hidden, down[mesh.rank], mesh=mesh)
-        return hidden, y, ops.all_gather(y, mesh=mesh)
+        return hidden, y, ops.all_gather(y, mesh=mesh), ops.all_reduce(hidden, mesh=mesh)
 
     torch.cuda.synchronize()
     stream = torch.cuda.Stream()
@@ -207,9 +224,9 @@ def graphs(mesh: numpipe.Mesh) -> Iterator[str]:
         )
         wanted = EXPECTED["matmul_reduce_scatter"](hidden, [each.double() for each in down])
         for name, got, other in zip(
-            ("hidden", "y", "all y"),
+            ("hidden", "y", "all y", "sum of hidden"),
             results,
-            (hidden[mesh.rank], wanted[mesh.rank], torch.cat(wanted)),
+            (hidden[mesh.rank], wanted[mesh.rank], torch.cat(wanted), sum(hidden)),
             strict=True,
         ):
             yield told(f"{name} of replay {i}", differs(got, other, 2e-2))

@@ -50,6 +50,8 @@ EXPECTED: dict[str, Callable[..., list[Any]]] = {
     "matmul_reduce_scatter": lambda a, b: scattered(
         sum(x @ y for x, y in zip(a, b, strict=True)), len(a)
     ),
+    "matmul_all_reduce": lambda a, b: [sum(x @ y for x, y in zip(a, b, strict=True))] * len(a),
+    "all_reduce": lambda x: [sum(x)] * len(x),
     "all_gather": lambda x: [torch.cat(x)] * len(x),
     "reduce_scatter": lambda x: scattered(sum(x), len(x)),
     "all_to_all": exchanged,

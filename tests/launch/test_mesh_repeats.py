@@ -5,6 +5,7 @@ No GPU is needed.
 
 from __future__ import annotations
 
+import contextlib
 import types
 from typing import Any
 
@@ -101,6 +102,38 @@ def test_outputs_are_allocated_as_the_first_call_did_and_looked_up_where_they_li
     assert found is launched and out.ptr == 200
     again = learnt(repeats, mesh, [x], Array(300), fresh=1)
     assert repeats.find_on(mesh, None, (x,), None, None)[0] is again
+
+
+@pytest.mark.parametrize("first", ["a kernel of one GPU", "a kernel of all GPUs"])
+def test_several_launches_are_repeated_in_order(
+    first: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+
+    class Whole(Together):
+        controls = types.SimpleNamespace(launching=contextlib.nullcontext())
+
+        def __call__(self) -> None:
+            ran.append("a kernel of all GPUs")
+
+    class Alone:
+        prepared, stream = types.SimpleNamespace(observers=()), STREAM
+
+        def __call__(self) -> None:
+            ran.append("a kernel of one GPU")
+
+    monkeypatch.setattr(module, "Together", Whole)
+    whole, alone = Whole(), Alone()
+    launches: list[Any] = [alone, whole] if first == "a kernel of one GPU" else [whole, alone]
+    repeats, mesh, x = Repeats(Table()), Mesh(None), Array(100)
+    series = module.MeshSeries(launches)
+    repeats.learn((mesh, None), [x], [], [[info(x)]], 0, series)
+    found, _ = repeats.find_on(mesh, None, (x,), None, None)
+    assert found is series
+    found()
+    assert ran[0] == first and len(ran) == 2
+    whole.stale = True
+    assert repeats.find_on(mesh, None, (x,), None, None)[0] is None
 
 
 def test_arrays_of_a_type_that_comes_for_the_first_time_are_found_too() -> None:

@@ -24,13 +24,14 @@ from tests.kernels.compilers import compiles
 from tests.kernels.covering import examples, pairwise
 from tests.kernels.recorded_calls import Recorded, recorded
 
-GATHERED, SCATTERED, GATHER, SCATTER, EXCHANGE = (
+GATHERED, SCATTERED, GATHER, SCATTER, REDUCE, EXCHANGE = (
     importlib.import_module(f"numpipe.ops.{name}")
     for name in (
         "all_gather_matmul",
         "matmul_reduce_scatter",
         "all_gather",
         "reduce_scatter",
+        "all_reduce",
         "all_to_all",
     )
 )
@@ -76,6 +77,21 @@ def shares(whole: np.ndarray[Any, Any], gpus: int, dtype: Any) -> Arrays:
     return [each.astype(dtype) for each in np.split(whole, gpus)]
 
 
+def sum_of_parts(a: Arrays, b: Arrays, parts: str, own: bool) -> np.ndarray[Any, Any]:
+    """Return the sum of the products. With parts of the "input", each part is rounded, and with
+    `own` also the rows that a GPU adds to those of the others."""
+    found = products(a, b)
+    whole = np.sum([each.astype(a[0].dtype) for each in found], 0, np.float64)
+    if parts == "float32":
+        return np.sum(found, 0)  # type: ignore[no-any-return]
+    if own:
+        return whole  # type: ignore[no-any-return]
+    rows = [np.split(each, len(a)) for each in found]
+    kept = [rows[gpu][gpu] for gpu in range(len(a))]
+    lost = [each.astype(a[0].dtype) - each for each in kept]
+    return whole - np.concatenate(lost)  # type: ignore[no-any-return]
+
+
 # ---- results
 @pytest.mark.variants(2, thorough=8)
 @pairwise(
@@ -109,18 +125,68 @@ def test_all_gather_matmul_is_the_product_of_all_rows(
     a_order=("C", "F"),
     b_order=("C", "F"),
     given=(False, True),
+    parts=("float32", "input"),
 )
 def test_matmul_reduce_scatter_is_each_gpus_rows_of_the_sum(
-    gpus: int, m: int, k: int, n: int, dtype: Any, a_order: str, b_order: str, given: bool
+    gpus: int,
+    m: int,
+    k: int,
+    n: int,
+    dtype: Any,
+    a_order: str,
+    b_order: str,
+    given: bool,
+    parts: str,
 ) -> None:
     a = integers(gpus, gpus * m, k, dtype=dtype, order=a_order)
     b = integers(gpus, k, n, dtype=dtype, order=b_order)
     out = [np.full((m, n), 99, dtype) for _ in range(gpus)] if given else None
     got = ops.matmul_reduce_scatter(
-        a, b, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTERED]
+        a, b, mesh=Mesh.simulated(gpus), out=out, parts=parts, config=SMALL[SCATTERED]
     )
     assert out is None or got is out
-    same(got, shares(sum(products(a, b)), gpus, dtype))  # type: ignore[arg-type]
+    same(got, shares(sum_of_parts(a, b, parts, False), gpus, dtype))
+
+
+@pytest.mark.variants(3, thorough=9)
+@pairwise(
+    gpus=(1, 2, 3, 5),
+    m=(100, 129, 7),
+    k=(72, 200),
+    n=(136, 61),
+    dtype=(F16, BF16),
+    b_order=("C", "F"),
+    given=(False, True),
+    parts=("float32", "input"),
+    small=(True, False),
+)
+def test_matmul_all_reduce_is_the_sum_on_each_gpu(
+    gpus: int,
+    m: int,
+    k: int,
+    n: int,
+    dtype: Any,
+    b_order: str,
+    given: bool,
+    parts: str,
+    small: bool,
+) -> None:
+    """`small`: by one kernel; otherwise rows that do not fill a tile go through two."""
+    rows = gpus * m if small or m * n % 8 else m
+    a = integers(gpus, rows, k, dtype=dtype)
+    b = integers(gpus, k, n, dtype=dtype, order=b_order)
+    out = [np.full((rows, n), 99, dtype) for _ in range(gpus)] if given else None
+    got = ops.matmul_all_reduce(
+        a,
+        b,
+        mesh=Mesh.simulated(gpus),
+        out=out,
+        parts=parts,
+        config=SMALL[SCATTERED] if small else None,
+    )
+    assert out is None or got is out
+    fused = rows % gpus == 0 and (small or rows // gpus >= 128 or rows * n % 8 > 0)
+    same(got, [sum_of_parts(a, b, parts, not fused).astype(dtype)] * gpus)
 
 
 @pytest.mark.variants(4)
@@ -179,6 +245,46 @@ def test_reduce_scatter_adds_float32_in_the_order_of_the_gpus(
     )
     assert out is None or got is out
     same(got, shares(total, gpus, dtype))
+
+
+@pytest.mark.variants(3, thorough=8)
+@pairwise(
+    gpus=(1, 2, 3, 4, 5),
+    shape=((8,), (5, 8), (12, 40, 8), (780, 24)),
+    dtype=(F16, BF16, F32),
+    small=(True, False),
+    given=(False, True),
+    launches=(1, 2),
+)
+def test_all_reduce_adds_float32_in_the_order_of_the_gpus(
+    gpus: int,
+    shape: tuple[int, ...],
+    dtype: Any,
+    small: bool,
+    given: bool,
+    launches: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(REDUCE, "LAUNCH", 0 if launches == 2 else 10**9)
+    rng = np.random.default_rng(gpus)
+    x = [rng.standard_normal(shape).astype(dtype) for _ in range(gpus)]
+    total = np.zeros(shape, np.float32)
+    for each in x:
+        total = total + each.astype(np.float32)
+    out = [np.full(shape, 99, dtype) for _ in range(gpus)] if given else None
+    got: list[Any] = []
+    made = recorded(
+        lambda: got.append(
+            ops.all_reduce(
+                x, mesh=Mesh.simulated(gpus), out=out, config=SMALL[SCATTER] if small else None
+            )
+        ),
+        monkeypatch,
+    )
+    assert out is None or got[0] is out
+    same(got[0], [total.astype(dtype)] * gpus)
+    shared = launches == 2 and gpus > 2 and x[0].nbytes % (16 * gpus) == 0
+    assert [call.kernel.name for call in made] == ["reduce_scatter", "all_gather"][: 1 + shared]
 
 
 @pytest.mark.variants(2)
@@ -269,7 +375,15 @@ def test_rows_without_room_are_lost_and_nothing_is_written_around_them(room: int
 @pytest.mark.variants(0, thorough=2)
 @pytest.mark.parametrize(
     "name",
-    ["all_gather_matmul", "matmul_reduce_scatter", "all_gather", "reduce_scatter", "all_to_all"],
+    [
+        "all_gather_matmul",
+        "matmul_reduce_scatter",
+        "matmul_all_reduce",
+        "all_gather",
+        "reduce_scatter",
+        "all_reduce",
+        "all_to_all",
+    ],
 )
 def test_eight_gpus(name: str) -> None:
     a, b, mesh = integers(8, 40, 24), integers(8, 24, 16), Mesh.simulated(8)
@@ -283,6 +397,16 @@ def test_eight_gpus(name: str) -> None:
             ops.matmul_reduce_scatter(a, b, mesh=mesh, config=SMALL[SCATTERED]),
             shares(sum(products(a, b)), 8, F16),
         )  # type: ignore[arg-type]
+    elif name == "matmul_all_reduce":
+        same(
+            ops.matmul_all_reduce(a, b, mesh=mesh, config=SMALL[SCATTERED]),
+            [sum(products(a, b)).astype(F16)] * 8,  # type: ignore[union-attr]
+        )
+    elif name == "all_reduce":
+        same(
+            ops.all_reduce(a, mesh=mesh),
+            [sum(each.astype(np.float32) for each in a).astype(F16)] * 8,  # type: ignore[union-attr]
+        )
     elif name == "all_gather":
         same(ops.all_gather(a, mesh=mesh), [np.concatenate(a)] * 8)
     elif name == "reduce_scatter":
@@ -298,17 +422,21 @@ def test_eight_gpus(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "op", [ops.all_gather_matmul, ops.matmul_reduce_scatter], ids=lambda op: op.__name__
+    "op",
+    [ops.all_gather_matmul, ops.matmul_reduce_scatter, ops.matmul_all_reduce],
+    ids=lambda op: op.__name__,
 )
 def test_products_of_fractions_are_as_close_as_a_product_of_one_gpu(op: Any) -> None:
     rng, gpus = np.random.default_rng(1), 2
     a = [rng.standard_normal((64, 320)).astype(F16) for _ in range(gpus)]
     b = [rng.standard_normal((320, 32)).astype(F16) for _ in range(gpus)]
-    gathers = op is ops.all_gather_matmul
     got = op(a, b, mesh=Mesh.simulated(gpus))
-    exact = (
-        products([np.concatenate(a)] * gpus, b) if gathers else np.split(sum(products(a, b)), gpus)
-    )  # type: ignore[arg-type]
+    if op is ops.all_gather_matmul:
+        exact = products([np.concatenate(a)] * gpus, b)
+    elif op is ops.matmul_all_reduce:
+        exact = [sum(products(a, b))] * gpus  # type: ignore[list-item]
+    else:
+        exact = np.split(sum(products(a, b)), gpus)  # type: ignore[arg-type]
     for each, want in zip(got, exact, strict=True):
         error = np.abs(each.astype(np.float64) - want)
         assert error.max() > 0 and np.all(
@@ -333,6 +461,15 @@ EMPTY: dict[str, Callable[[Mesh], tuple[Any, tuple[int, ...]]]] = {
         ops.matmul_reduce_scatter(integers(2, 8, 8), integers(2, 8, 0), mesh=mesh),
         (4, 0),
     ),
+    "no depth of a sum for all": lambda mesh: (
+        ops.matmul_all_reduce(integers(2, 8, 0), integers(2, 0, 8), mesh=mesh),
+        (8, 8),
+    ),
+    "no columns of a sum for all": lambda mesh: (
+        ops.matmul_all_reduce(integers(2, 8, 8), integers(2, 8, 0), mesh=mesh),
+        (8, 0),
+    ),
+    "nothing to add": lambda mesh: (ops.all_reduce(integers(2, 0, 8), mesh=mesh), (0, 8)),
     "nothing to gather": lambda mesh: (ops.all_gather(integers(2, 3, 0, 8), mesh=mesh), (6, 0, 8)),
     "nothing to scatter": lambda mesh: (ops.reduce_scatter(integers(2, 0, 8), mesh=mesh), (0, 8)),
     "no rows to exchange": lambda mesh: (
@@ -380,6 +517,19 @@ def calls(gpus: int) -> dict[str, Callable[[], Any]]:
             mesh=mesh,
             config=SMALL[SCATTERED],
         ),
+        "matmul_reduce_scatter, parts of the input": lambda: ops.matmul_reduce_scatter(
+            integers(gpus, 130 * gpus, 200),
+            integers(gpus, 200, 72),
+            mesh=mesh,
+            parts="input",
+            config=SMALL[SCATTERED],
+        ),
+        "matmul_all_reduce": lambda: ops.matmul_all_reduce(
+            integers(gpus, 130 * gpus, 200),
+            integers(gpus, 200, 72),
+            mesh=mesh,
+            config=SMALL[SCATTERED],
+        ),
         "all_gather": lambda: ops.all_gather(
             integers(gpus, 40, 72), mesh=mesh, config=SMALL[GATHER]
         ),
@@ -387,6 +537,9 @@ def calls(gpus: int) -> dict[str, Callable[[], Any]]:
             GATHER.Config(block=128, slots=4, near=2), True
         )(words, room, room, mesh=mesh),
         "reduce_scatter": lambda: ops.reduce_scatter(
+            integers(gpus, 257 * gpus, 64), mesh=mesh, config=SMALL[SCATTER]
+        ),
+        "all_reduce": lambda: ops.all_reduce(
             integers(gpus, 257 * gpus, 64), mesh=mesh, config=SMALL[SCATTER]
         ),
         "all_to_all": lambda: ops.all_to_all(
@@ -418,7 +571,9 @@ def verified(call: Recorded, **options: Any) -> numpipe.tools.verify.verificatio
 
 
 @pytest.mark.variants(1)
-@pytest.mark.parametrize("name", ["all_gather", "reduce_scatter", "all_to_all"])
+@pytest.mark.parametrize(
+    "name", ["all_gather", "reduce_scatter", "all_to_all", "all_reduce", "matmul_all_reduce"]
+)
 def test_ten_schedules_show_no_hazard_and_the_same_bits(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -519,7 +674,9 @@ SPARED = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("name", ["all_gather_matmul", "matmul_reduce_scatter"])
+@pytest.mark.parametrize(
+    "name", ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]
+)
 def test_each_other_synchronisation_that_is_left_out_is_reported(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -569,6 +726,20 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
             at(n, n, 2048, 1024, dtype=F32),
             at(n, 2048, 1024),
         ),
+        "matmul_reduce_scatter, parts of the input": lambda n: (
+            SCATTERED.kernel(turned=True),
+            at(n, n, 2048, 512),
+            at(n, 1024, 512),
+            at(n, n, 2048, 1024),
+            at(n, 2048, 1024),
+        ),
+        "matmul_all_reduce": lambda n: (
+            SCATTERED.kernel(SCATTERED.choose(2048, 1024, n, True), True, True),
+            at(n, n, 2048, 512),
+            at(n, 1024, 512),
+            at(n, n, 2048, 1024, dtype=F32),
+            at(n, n, 2048, 1024),
+        ),
         "all_gather": lambda n: (
             GATHER.kernel(),
             at(n, 1, 65536, dtype=whole),
@@ -588,6 +759,12 @@ def compiled() -> dict[str, Callable[[int], tuple[Any, ...]]]:
             SCATTER.kernel(64),
             *[at(n, n, 4096, 64, dtype=F32)] * 2,
             at(n, 4096, 64, dtype=F32),
+        ),
+        "all_reduce": lambda n: (
+            SCATTER.kernel(64, everywhere=True),
+            at(n, 1, 4096, 64),
+            at(n, n, 4096, 64),
+            at(n, 4096, 64),
         ),
         "all_to_all": lambda n: (
             EXCHANGE.kernel(),
@@ -774,6 +951,27 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "rows to share": (
         lambda: ops.matmul_reduce_scatter([x[:7] for x in A], B, mesh=TWO),
         "'a' has 7 rows, which 2 GPUs cannot share evenly; fix: pad it to 8",
+    ),
+    "parts of another type": (
+        lambda: ops.matmul_reduce_scatter(A, B, mesh=TWO, parts="bfloat16"),
+        "matmul_reduce_scatter: parts must be 'float32' or 'input', got 'bfloat16'",
+    ),
+    "parts that are none": (
+        lambda: ops.matmul_all_reduce(A, B, mesh=TWO, parts=None),
+        "matmul_all_reduce: parts must be 'float32' or 'input', got None",
+    ),
+    "rows of a sum that are neither shared nor aligned": (
+        lambda: ops.matmul_all_reduce([x[:7] for x in A], [x[:, :5] for x in B], mesh=TWO),
+        r"matmul_all_reduce: 'a' has 7 rows, which 2 GPUs .* the result \(7, 5\) .*; "
+        r"fix: pad 'a' to 8 rows",
+    ),
+    "a sum of 6 bytes": (
+        lambda: ops.all_reduce([np.zeros(3, F16)] * 2, mesh=TWO),
+        "all_reduce: each GPU's part of 'x' has 6 bytes, .*; fix: pad it",
+    ),
+    "a sum in place": (
+        lambda: ops.all_reduce(A, mesh=TWO, out=A),
+        "overlap",
     ),
     "sums to share": (
         lambda: ops.reduce_scatter([x[:7] for x in A], mesh=TWO),

@@ -161,6 +161,8 @@ def many_gpus() -> None:
     rows, depths = [halves(130, 72)] * 2, [halves(72, 136)] * 2
     ops.all_gather_matmul(rows, depths, mesh=mesh)
     ops.matmul_reduce_scatter(rows, depths, mesh=mesh)
+    ops.matmul_all_reduce([halves(260, 72)] * 2, depths, mesh=mesh)
+    ops.all_reduce(rows, mesh=mesh)
     ops.all_gather(rows, mesh=mesh)
     ops.reduce_scatter(rows, mesh=mesh)
     ops.all_to_all(rows, [rng.integers(0, 65, 2).astype(np.int32) for _ in range(2)], mesh=mesh)
