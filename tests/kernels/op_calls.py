@@ -11,6 +11,7 @@ from numpipe.ops.cumsum import long_rows
 from numpipe.ops.gated import gated_backward
 from numpipe.ops.norms import norm_backward
 from numpipe.ops.reduce_axis import row_reducer
+from numpipe.ops.rotary import rotated_rows
 
 
 def run_ops_over_rows() -> None:
@@ -34,5 +35,7 @@ def run_ops_over_rows() -> None:
     arrays = numbers(1, 40, 64), numbers(1, 8), numbers(1, 40, 64), numbers(1, 8)
     long_rows(2, 4, 8, 64)(*arrays, 700, target="sim")
     row_reducer("sum", None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
+    flat = numbers(2 * 20 * 26), numbers(20 * 13), numbers(20 * 13)
+    rotated_rows(13, False)(*flat, numbers(2 * 20 * 26), target="sim")
     ops.topk(numbers(1, 9000), 33, target="sim")
     ops.topk(numbers(1, 300), 70, target="sim")

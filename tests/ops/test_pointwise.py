@@ -154,20 +154,21 @@ def test_rows_that_tma_can_load_are_rotated_as_a_flat_array(
             "cuda", address, shape, dense_strides(shape, dtype.itemsize), dtype, 0, True, None
         )
 
-    def kernel_of(x: Any, angles: Any, interleaved: bool = False) -> str:
-        found = []
+    def kernel_of(x: Any, angles: Any, interleaved: bool = False, y: Any = None) -> str:
+        found, y = [], y or x._replace(ptr=x.ptr + (1 << 20))
         for name in ("rotated", "rotated_rows"):
             record = functools.partial(found.append, name)
             monkeypatch.setattr(
                 ROTARY, name, lambda *of, record=record: lambda *given, **place: record()
             )
-        ROTARY._launch(x, angles, angles, x, interleaved, False, {})
+        ROTARY._launch(x, angles, angles, y, interleaved, False, {})
         return "".join(found)
 
     x, angles = on_gpu(2, 8, 300, 186), on_gpu(300, 93)
     assert kernel_of(x, angles) == "rotated_rows"
     assert kernel_of(on_gpu(300, 186), angles) == "rotated_rows"
     assert kernel_of(x, angles, interleaved=True) == "rotated"
+    assert kernel_of(x, angles, y=x) == "rotated", "in place: blocks of TMA overlap"
     assert kernel_of(on_gpu(2, 8, 300, 186, address=4104), angles) == "rotated"
     assert kernel_of(x, on_gpu(2, 1, 300, 93)) == "rotated"
     assert kernel_of(on_gpu(2, 300, 8, 186), on_gpu(300, 1, 93)) == "rotated"

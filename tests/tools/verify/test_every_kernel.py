@@ -230,6 +230,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
             "quantize_tile",
             "reduce_axis",
             "rotate",
+            "rotate_rows",
             "select",
             "sort_chosen",
         },
