@@ -160,7 +160,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     plays.add_argument(
         "number",
         nargs="?",
-        type=int,
+        type=_puzzle_number,
         metavar="N",
         help="show this puzzle (default: check all, and show the first that is not solved)",
     )
@@ -285,6 +285,15 @@ def look_after_cache(options: argparse.Namespace) -> int:
         f"{cache.VARIABLE} names another folder)"
     )
     return 0
+
+
+def _puzzle_number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(
+            f"expected the number of a puzzle, got {text!r}; fix: for a folder, --folder {text}"
+        ) from None
 
 
 def play_puzzles(options: argparse.Namespace) -> int:

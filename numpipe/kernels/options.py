@@ -156,7 +156,7 @@ class Options:
         """Raise SpecError for options that are invalid for every call of a kernel with these array
         parameters."""
         self.split.check(kernel)
-        typing = "a function of the arguments that returns an ArrayType, lambda …: ArrayType(…)"
+        typing = "a function of the arguments that returns an ArrayType (lambda …: ArrayType(…))"
         require(
             f"kernel {kernel}",
             vars(self),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from ..arch.dimensions import Ints, Names
 from ..core.functions import Function
-from ..diagnostics.argument_checks import NONE, SHAPE, as_tuple, require
+from ..diagnostics.argument_checks import SHAPE, as_tuple, require
 from ..diagnostics.errors import SpecError
 from ..plan.params import CompilerParams
 from ..plan.specs import BlockSpec, Persistent
@@ -56,10 +56,9 @@ class Tiled:
 
         @functools.wraps(grid)
         def sequential(**arguments: Any) -> Ints:
-            dims = grid(**arguments)
-            sizes = self.check(dims)[self.grid.parallel :]
+            sizes = self.check(grid(**arguments))
             require(f"kernel {self.kernel}", {"grid": sizes}, grid=SHAPE)
-            return tuple(map(int, sizes))
+            return tuple(map(int, sizes[self.grid.parallel :]))
 
         return sequential
 
@@ -127,7 +126,7 @@ def tiled(
             f"kernel {kernel}: dimension_semantics {words}: the sequential dimensions must be "
             "last, because they are the loop that each CTA runs"
         )
-    require(f"kernel {kernel}", {"grid": sizes}, grid=SHAPE | NONE)
+    require(f"kernel {kernel}", {"grid": sizes or ()}, grid=SHAPE)
     return Tiled(kernel, ins, outs, parts, roles)
 
 

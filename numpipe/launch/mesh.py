@@ -231,5 +231,5 @@ def key_of(mesh: Mesh | None) -> Hashable:
 
 def check_mesh(mesh: Any, where: str) -> None:
     """Raise SpecError if `mesh` is not a `Mesh`."""
-    kinds = "a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch()"
+    kinds = "a numpipe.Mesh (Mesh.simulated(2), Mesh.local() or Mesh.torch())"
     require(where, locals(), mesh=a(Mesh, text=kinds))

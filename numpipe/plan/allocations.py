@@ -41,6 +41,7 @@ SIDES = Rule(
     ("a tuple of positive compile-time ints",),
     lambda sides: isinstance(sides, tuple) and sides != () and each(whole(1)).holds(sides),
 )
+SHAPE = Rule((f"{SIDES}, (n,) or (*slots, rows, columns)",), SIDES.holds)
 BARRIER = {"num_arrivals": whole(1, 1 << 16), "num_barriers": whole(1) | SIDES}
 MAX_BARRIERS = 32
 """Barriers of one `Barrier`, whose parities are the bits of an int32."""
@@ -77,7 +78,7 @@ class SMEM:
     def __post_init__(self) -> None:
         if isinstance(self.shape, list):
             object.__setattr__(self, "shape", tuple(self.shape))
-        require("SMEM", vars(self), shape=SIDES)
+        require("SMEM", vars(self), shape=SHAPE)
         dtype = element_type("SMEM", self.dtype)
         if dtype.name not in ELEMENTS or not dtype.isnative:
             raise SpecError(

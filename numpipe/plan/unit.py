@@ -219,7 +219,7 @@ class Unit(SharedMemory):
         self,
         arg: int,
         what: str,
-        fix: str = "store to it by its own name, or in a function that is called by name and gets "
+        fix: str = "write to it by its own name, or in a function that is called by name and gets "
         "it as an argument",
     ) -> None:
         """Raise SpecError unless the call passed the array as an output: stores to an input would

@@ -183,7 +183,7 @@ def semantics(*words: str) -> dict[str, Any]:
             {**ONE, "grid": (1, 1), **semantics("sequential", "parallel")},
             "the sequential dimensions must be last",
         ),
-        ({**ONE, "grid": (-1,)}, "grid must be a tuple of ints >= 0 or None, got (-1,)"),
+        ({**ONE, "grid": (-1,)}, "grid must be a tuple of ints >= 0, got (-1,)"),
         (
             {
                 **ONE,

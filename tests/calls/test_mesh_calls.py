@@ -197,7 +197,7 @@ CALLS: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "no Mesh": (
         lambda: shift(X, mesh=2),
-        "mesh must be a numpipe.Mesh: Mesh.simulated(2), Mesh.local() or Mesh.torch(), got 2",
+        "mesh must be a numpipe.Mesh (Mesh.simulated(2), Mesh.local() or Mesh.torch()), got 2",
     ),
     "one array": (
         lambda: shift(X[0], mesh=TWO),

@@ -176,7 +176,7 @@ def test_a_damaged_puzzle_and_a_folder_without_its_option_are_reported(
         assert text in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["puzzles", str(tmp_path)])
-    assert f"invalid int value: '{tmp_path}'" in capsys.readouterr().err
+    assert f"fix: for a folder, --folder {tmp_path}" in capsys.readouterr().err
 
 
 def test_an_installed_numpipe_says_where_the_puzzles_are(

@@ -177,7 +177,7 @@ refused(
     values, columns = numpipe.top_k(numpipe.zeros((64, 64), np.float32), 33)
     #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "top_k: k must be an int of 1…32, got 33",
+    "top_k of a tile (64, 64): k must be an int of 1…32, got 33",
     kind=SpecError,
     fix={"33": "32"},
 )
@@ -187,7 +187,7 @@ refused(
     values, columns = numpipe.top_k(numpipe.zeros((64, 8), np.float32), 9)
     #                 ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    "top_k: k must be an int of 1…8, got 9",
+    "top_k of a tile (64, 8): k must be an int of 1…8, got 9",
     kind=SpecError,
     fix={", 9)": ", 8)"},
 )

@@ -18,7 +18,8 @@ refused(
     numpipe.scratch(SMEM((), np.float16))
     #               ^^^^^^^^^^^^^^^^^^^^
 """,
-    "SMEM: shape must be a tuple of positive compile-time ints, got ()",
+    "SMEM: shape must be a tuple of positive compile-time ints, (n,) or (*slots, rows, "
+    "columns), got ()",
     kind=SpecError,
     fix={"()": "(64,)"},
 )

@@ -74,7 +74,7 @@ def planned(np_: Any, site: str, table: Any, size: Any) -> Scratch:
             f"prefetched(table): {without_value(arg, ())}; fix: load from such arrays with "
             f"{arg.name}[…]"
         )
-    size = constant("prefetched", "size", size, whole(1, MOST))
+    size = constant(f"prefetched({arg.name})", "size", size, whole(1, MOST))
     unit = ALIGNED // arg.dtype.itemsize
     kind = SMEM((round_up(size, unit),), arg.dtype), Barrier()
     scratch: Scratch = np_.unit.plan_scratch(site, kind, np_.unit.warp_specialized)

@@ -42,7 +42,8 @@ def top_forms(tile: Any, k: Any) -> tuple[Form, Form, Form, int]:
         raise SpecError(
             f"top_k expects a tile (M, N) of float32, float16, bfloat16 or int32, got {form}"
         )
-    k = int(constant("top_k", "k", k, whole(1, min(MOST, form.shape[1]))))
+    most = whole(1, min(MOST, form.shape[1]))
+    k = int(constant(f"top_k of a tile {form.shape}", "k", k, most))
     form = by_row(form)
     found = replace(form, shape=(form.shape[0], round_up(k, 8)))
     return form, found, replace(found, dtype=INT32), k

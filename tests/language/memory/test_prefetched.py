@@ -141,7 +141,7 @@ def test_a_bad_table_is_refused() -> None:
         (
             large,
             x,
-            r"prefetched: size must be an int of 1…16384, got 1048576",
+            r"prefetched\(x\): size must be an int of 1…16384, got 1048576",
         ),
         (
             block,
