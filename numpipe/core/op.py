@@ -364,7 +364,8 @@ def constant(operation: str, parameter: str, value: Any, rule: Rule | None = Non
     run-time value, and for one that breaks the rule."""
     found = known(value, operation, parameter)
     if rule is not None and not rule.holds(found):
-        require(operation, {parameter: found}, **{parameter: rule})  # raises
+        # raises: not called for valid values, because simulations check some at every step
+        require(operation, {parameter: found}, **{parameter: rule})
     return found
 
 

@@ -47,8 +47,9 @@ MOST_SHARED = 212992
 CLUSTER = 8
 """most CTAs that share a row"""
 FEW = 49152
-"""most bytes of a part of one of few rows: half of it is loaded while CTAs exchange numbers. Half
-of that if there are more CTAs than SMs: otherwise some SMs would have two CTAs and others one"""
+"""most bytes of a CTA's part of a row if there are few rows: half of the part is loaded while CTAs
+exchange numbers. If the CTAs are more than the SMs, parts have at most half of these bytes;
+otherwise some SMs would have two CTAs and others one"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 SHORT_ROW = 80

@@ -259,8 +259,8 @@ class Series:
 
 
 class MeshSeries:
-    """The launches of one call on a mesh, in order, at least one of them on all GPUs. They pass
-    arrays on in workspaces of the mesh."""
+    """The launches of one call on a mesh, in order; at least one of them is on all GPUs. Arrays are
+    passed from one launch to the next in workspaces of the mesh."""
 
     def __init__(self, launches: Sequence[Launch | Together]) -> None:
         self.launches = launches

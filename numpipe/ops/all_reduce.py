@@ -26,9 +26,9 @@ LAUNCH = 6_700_000
 
 
 def in_one_launch(nbytes: int, gpus: int) -> bool:
-    """Return whether arrays of `nbytes` are sent whole. It compares the bytes that a GPU sends,
-    ``(gpus - 1) * nbytes``, with those of two shares per peer and the time of a second launch. It
-    is True also if shares would not be multiples of 16 bytes.
+    """Return whether each GPU sends its whole array of `nbytes` to all others: if that takes less
+    time than sending two shares to each of them in two launches, or if the shares would not be
+    multiples of 16 bytes.
 
     >>> in_one_launch(2**30, 2), in_one_launch(2**20, 8), in_one_launch(2**23, 8)
     (True, True, False)

@@ -242,9 +242,12 @@ class Form:
 def with_functions(
     depth: int, exact: bool = True, alone: bool = False, causal: bool = False
 ) -> Config:
-    """Return the config for a depth if there is a score or a mask function, for which others do not
-    have enough registers; `alone` means a score without a mask or dropout. The lists of a mask need
-    the same blocks, exact or not."""
+    """Return the config for a depth if there are functions of scores or dropout, for which the
+    other configs do not have enough registers.
+
+    alone  there is a score function, but no mask and no dropout, and results may depend on the
+           batch. The lists of a mask need the same blocks, exact or not
+    """
     if alone and depth in range(65, 129) and not (exact and causal):
         return CONFIGS[FITTING[128, False][not exact]]
     name = f"2 warpgroups, {128 if depth <= 128 else 64} keys"

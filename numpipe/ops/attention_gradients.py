@@ -247,7 +247,7 @@ class Work(NamedTuple):
     there     whether there is anything to do
     b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
               share the keys
-    part      the `Part` that it has of the blocks that see some of the keys (`division`)
+    part      the CTA's `Part` of the blocks that see some of the keys (`division`)
     row       the first key in the array, and `end_row` the end of its sequence there
     least     the first query that sees the first key
     query     the first query of the sequence in the array, and `place` its place in `stats`,
@@ -369,15 +369,18 @@ def steps(form: Form) -> Function:
 
 
 def divides(form: Form, ordered: bool) -> bool:
-    """Return whether several CTAs may have parts of a tile: not if its steps are known on the GPU
-    alone, nor if `of_keys_wide` would not have enough registers."""
+    """Return whether the blocks of a tile may be divided among several CTAs.
+
+    They cannot if only the GPU knows their number (ranges and masks), or if `of_keys_wide` would
+    not have enough registers.
+    """
     return not (form.ranges or form.mask or (form.depth > 128 and (ordered or form.functions)))
 
 
 def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
-    """Return (whole, divided, parts): how many tiles of keys are whole, and how many, the last
-    ones, are divided among `parts` CTAs, each of which has some of the blocks of queries. With few
-    tiles in the last wave of CTAs, most SMs would be idle."""
+    """Return (whole, divided, parts): how many tiles of keys have one CTA each, and how many, the
+    last ones, are divided among `parts` CTAs, each of which has some of the blocks of queries. If
+    they were not divided, most SMs would be idle in a last wave of few tiles."""
     shared = k.shape[form.heads]
     tiles = cdiv(k.shape[form.positions], keys_of(form)) * shared * k.shape[0]
     at_once = DEFAULT.sms // (1 if form.depth <= 128 else 2)
@@ -397,8 +400,8 @@ def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
 
 
 def time_of(parts: int, steps: int, waves: float, causal: bool) -> float:
-    """Return how long CTAs that each compute some `steps` of a tile take, in steps, if whole tiles
-    were this many waves.
+    """Return the time of tiles that are each divided into `parts` of at most `steps` steps, in
+    steps. `waves` is their number if they are not divided, in waves of CTAs.
 
     >>> time_of(1, 64, 0.5, False), time_of(3, 22, 0.5, False)
     (67, 58.0)
@@ -422,7 +425,7 @@ def grid_of(form: Form, ordered: bool, divided: bool, ctas: int = 1) -> Any:
 
 
 def workspace_of(form: Form, ordered: bool, divided: bool) -> Any:
-    """Return the workspace for dK and dV of the parts of tiles."""
+    """Return the workspace in which parts of tiles pass on their dK and dV."""
     tile = keys_of(form), form.depth
     if not divided:
         return Workspace(tile, None)

@@ -110,10 +110,10 @@ def matmul_all_reduce(
     stream  as for any kernel
 
     Partial sums are added in float32 in a fixed order: results are deterministic, bit by bit, and
-    the same on all GPUs. M should be a multiple of the number of
-    GPUs; otherwise nothing is transferred during the product. All ranks must make the same call.
-    The gradients are those of the sum of the results on all GPUs. Raises SpecError if shapes do not
-    match, for other element types, if shards differ in shape, and for other `parts`.
+    the same on all GPUs. M should be a multiple of the number of GPUs; otherwise nothing is
+    transferred during the product. All ranks must make the same call. The gradients are those of
+    the sum of the results on all GPUs. Raises SpecError if shapes do not match, for other element
+    types, if shards differ in shape, and for other `parts`.
 
     >>> a = [np.full((4, 8), 1 + gpu, np.float16) for gpu in range(2)]
     >>> b = [np.ones((8, 16), np.float16) for _ in range(2)]

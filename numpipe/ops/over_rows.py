@@ -34,6 +34,7 @@ def launch_over_rows(
     **scalars: Any,
 ) -> None:
     """Launch a kernel over rows, or call a function that launches kernels.
+
     inputs, results  (kind, array) of each parameter of the kernel. The kinds: "matrix", (…, n): the
                      rows of a matrix; "columns", (n,): an element for each column; "rows", (…): an
                      element for each row

@@ -71,11 +71,11 @@ NARROW = 128
 HELD = 4096
 """columns up to which maxima of large matrices are found by warps that have rows of their own"""
 ROWS, LONG = 64, 1 << 19
-"""rows from which on a matrix may be reduced by `row_reducer`, unless they have at most so many
-bytes: the CTAs of few rows have too little in flight of longer ones"""
+"""`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
+the rows are few and longer, its CTAs have too few bytes in flight"""
 WIDE, SLIM = 256, 64
-"""most columns of a tile, and of several rows that are read as one only because they are narrow;
-columns of a tile if a launch has enough CTAs only then"""
+"""WIDE: most columns of a tile, and of several rows that are read as one only because they are
+narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
 SLOTS, TILE = 4, 8192

@@ -149,7 +149,7 @@ def _launch(
         # cos and sin of one matrix
         angles = (strided(of, of.shape[2:], of.strides[2:]) for of in (cos, sin))
         whole = [rows_of(of) for of in (x, *angles, y)]
-        # in place, blocks of TMA would overlap with what other CTAs store
+        # not in place: TMA loads blocks that other CTAs store to
         if (
             n <= LANES <= sizes[rows] <= MOST // n
             and not (interleaved or changes[outer] or changes[same] or x.ptr == y.ptr)

@@ -77,7 +77,7 @@ class ShardedOp(Op[P]):
         if any(math.prod(kind.shape) for kind in wanted.values()):
             absent = dict.fromkeys([*self.operands, *self.results])
             controls = shards.mesh.controls
-            # other threads use the workspaces that the launches of a call pass arrays on in
+            # calls of other threads use the same workspaces
             with contextlib.nullcontext() if controls is None else controls.launching:
                 by_name(self.launch, absent | infos | results | values | {"shards": shards})
         if out is None:
@@ -304,8 +304,9 @@ class Shards:
         )
 
     def apart(self, function: Callable, *arrays: list[ArrayInfo]) -> None:
-        """Call a function, which calls kernels of one GPU, with the arrays of each GPU and its
-        `Place`. The call can be repeated if that is one kernel, which allocates nothing."""
+        """Call a function that launches kernels of one GPU, for each GPU, with its arrays and its
+        `Place`. The call can be repeated if the function launches one kernel and allocates
+        nothing."""
         streams = self.stream if type(self.stream) in (list, tuple) else [self.stream]
         for gpu, infos in enumerate(zip(*arrays, strict=True)):
             place = {**self.place, "stream": streams[gpu % len(streams)]}

@@ -298,8 +298,8 @@ def compute_number(builder: Any, unit: Unit) -> Any:
     warpgroup = builder.lshr(builder.thread_index(), 7)
     if unit.memory_warpgroup == unit.compute_wgs:
         return warpgroup
-    behind = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
-    return builder.sub(warpgroup, builder.zext(behind, nb.i32))
+    after = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
+    return builder.sub(warpgroup, builder.zext(after, nb.i32))
 
 
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:
@@ -319,8 +319,8 @@ def own_part(builder: Any, unit: Unit, region: Region, offset: int = 0) -> Any:
 
 
 def tile_part(builder: Any, unit: Unit, number: Callable = compute_warpgroup) -> Any:
-    """Return the number of the part of a tile that this warpgroup computes: its own `number`, or 0
-    if it computes whole tiles."""
+    """Return which part of a tile this warpgroup computes: the part with its own number, which
+    `number` returns, or part 0 if it computes whole tiles."""
     return nb.const(0) if unit.turns > 1 else number(builder, unit)
 
 

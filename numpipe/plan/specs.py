@@ -70,7 +70,7 @@ LOADS = {
     "oob_fill": word("zeros", "nan"),
     "mode": MODE,
 }
-"""rules of the options of a `BlockSpec`: of all, and of those that are loaded"""
+"""Rules for the options of a `BlockSpec`: COUNTS for any, LOADS for one whose blocks are loaded."""
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
 Side = int | None | Element
 """The side of a block along one dimension of its array."""

@@ -56,7 +56,7 @@ class Gpus:
         self._reached = [Reached() for _ in arrays]
         """Accesses of peers to the memory of each GPU."""
         self._free: dict[tuple[str, int], int] = {}
-        """When the ports of each GPU are free."""
+        """The cycle from which on each port of a GPU is free."""
 
     def owners(self, array: np.ndarray) -> frozenset[int]:
         """Return the GPUs in whose memory an array lies: several, if a call was given one array for
@@ -65,11 +65,11 @@ class Gpus:
         return frozenset(gpu for first, last, gpu in self._memory if first < hi and lo < last)
 
     def cross(self, source: int, target: int, begin: int, cycles: int) -> int:
-        """Send a copy from one GPU to another, not before cycle `begin`; return when its last byte
-        has arrived, without the latency.
+        """Send a copy from one GPU to another, not before cycle `begin`. Return the cycle at which
+        its last byte has arrived, not counting the latency.
 
-        It occupies the source's outgoing port and the target's incoming port for `cycles`. All
-        SMs of a GPU and all its peers share these two ports, in the order of issue.
+        The copy occupies the source's outgoing port and the target's incoming port for `cycles`.
+        All SMs of a GPU and all its peers share these two ports, in the order of issue.
         """
         for port in ("out", source), ("in", target):
             begin = max(begin, self._free.get(port, 0))

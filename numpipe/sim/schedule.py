@@ -79,8 +79,7 @@ class Costs:
     """From one GPU to another: a signal, and the additional latency of a copy of a peer's
     memory."""
     link_bytes: int = 200
-    """Bytes per cycle that TMA copies from a GPU to all others together, and as many to it: 370
-    GB/s at 1.85 GHz."""
+    """Bytes per cycle of a GPU's outgoing port, and of its incoming port: 370 GB/s at 1.85 GHz."""
 
 
 class InOrder:

@@ -53,8 +53,8 @@ def _place(
 
 
 def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray, stores: bool = False) -> Dim3:
-    """Issue a copy. Return the cycles at which it begins, has passed the copy port and those of the
-    GPUs, and is done."""
+    """Issue a copy. Return the cycles at which it begins, has passed the SM's copy port and the
+    ports of the GPUs, and is done."""
     sm, costs = who.sm, who.sm.costs
     who.elapse(costs.tma_issue)
     started, left = sm.occupy("copy port", who.time, -(-nbytes // costs.tma_bytes))

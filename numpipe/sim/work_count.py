@@ -72,11 +72,10 @@ class Accumulator:
 
 
 class Counter:
-    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for the operations), on GPU 0 if
-    there are several."""
+    """A warpgroup of a CTA (see `numpipe.core.machine.Machine` for the operations)."""
 
     gpu = 0
-
+    """the warpgroup's GPU, if there are several"""
     moves = False
     every_tile = False
     """whether all tiles of loops run, because data may make them differ"""

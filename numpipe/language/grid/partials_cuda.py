@@ -117,8 +117,8 @@ def add_pieces(
 def _flag(builder: Any, work: GmemType, args: Any) -> Any:
     """Return the address of this warpgroup's flag of a slot."""
     ref, address = _slot(builder, work, args)
-    behind = builder.sub(builder.extract_value(ref.shape, 1), FLAGS)
-    word = builder.add(behind, tile_part(builder, work.unit, compute_number))
+    first = builder.sub(builder.extract_value(ref.shape, 1), FLAGS)
+    word = builder.add(first, tile_part(builder, work.unit, compute_number))
     return builder.add(address, builder.shl(builder.sext(word, nb.i64), 2))
 
 

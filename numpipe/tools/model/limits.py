@@ -70,8 +70,8 @@ ADVICE = {
         "warpgroups"
     ),
     "peer order": (
-        "several GPUs access one at the same time, and share its port: let GPU i start with peer "
-        'i + 1 (axis_index("gpu") + 1) and go on from there'
+        "several GPUs access the same peer at a time, and share its port: let GPU i start with "
+        'peer i + 1 (axis_index("gpu") + 1) and go on from there'
     ),
     "launch": "more work in one call",
 }

@@ -1,9 +1,9 @@
 """Estimate how long the transfers between GPUs take, from the order in which each GPU accesses its
 peers.
 
-All peers of a GPU share its outgoing port, and its incoming one. GPUs that load from one peer at
-the same time, or store to one, therefore take as many times as long, even if in the end each port
-has carried equally many bytes.
+All peers of a GPU share its outgoing port, and its incoming one. So n GPUs that load from one peer
+at the same time, or store to it, take n times as long, even if all ports have carried the same
+number of bytes in the end.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from ...sim.inferred import Work
 from ...sim.work_count import Tracer, run
 
 Queue = list[tuple[int, int, float]]
-"""What one warpgroup transfers, in order: from which GPU, to which GPU, and the bytes."""
+"""The transfers of one warpgroup, in order: (source GPU, target GPU, bytes)."""
 
 
 class _Transfers(Tracer):
-    """A warpgroup that runs all its tiles, and records what it moves between GPUs."""
+    """A warpgroup that runs all its tiles and records its transfers between GPUs."""
 
     def note(self, event: str, **details: Any) -> None:
         self.tile = details.get("number", self.tile)
@@ -47,10 +47,10 @@ def queues(unit: Unit, body: Callable[[Any], None], ctas: list[Dim3], grid: Dim3
 
 
 def port_bytes(waiting: list[Queue]) -> float:
-    """Return the time of transfers, as the bytes that one port passes meanwhile.
+    """Return how long transfers take, as the number of bytes that a busy port passes in that time.
 
-    The first transfers of all queues are under way at the same time, and a port divides its rate
-    equally among them.
+    The first transfer of each queue is under way, all at the same time. A port divides its rate
+    equally among the transfers that use it.
 
     >>> port_bytes([[(0, 1, 10.0)], [(0, 2, 10.0)]])
     20.0

@@ -55,8 +55,8 @@ class KernelWork:
     given: Names = ()
     """arrays whose contents control the kernel and are known"""
     port_bytes: float = 0
-    """time of the transfers between GPUs, as the bytes that a port passes meanwhile; estimated from
-    the first CTAs of each GPU"""
+    """time of the transfers between GPUs, as the number of bytes that a busy port passes in it;
+    estimated from the first CTAs of each GPU"""
     unaligned_rows: int = 0
     """loaded rows of 128 bytes that do not start at a multiple of 128; each takes several L2
     requests"""
