@@ -167,14 +167,13 @@ class Options:
             warp_specialized=FLAG,
             workspace=a(Workspace, text="a numpipe.Workspace") | FUNCTION | NONE,
         )
-        if self.signature is not None and len(self.signature.inputs + self.signature.outputs) > len(
-            parameters
-        ):
-            raise SpecError(
-                f"kernel {kernel}: signature {self.signature.text!r} describes "
-                f"{len(self.signature.inputs + self.signature.outputs)} arrays, the kernel has "
-                f"{len(parameters)} parameters"
-            )
+        if (signature := self.signature) is not None:
+            described = len(signature.inputs + signature.outputs)
+            if described > len(parameters):
+                raise SpecError(
+                    f"kernel {kernel}: signature {signature.text!r} describes {described} arrays, "
+                    f"the kernel has {len(parameters)} parameters"
+                )
         if not self.warp_specialized and self.split.memory_registers is not None:
             raise SpecError(
                 f"kernel {kernel}: memory_registers={self.split.memory_registers} is an option of "

@@ -2,9 +2,9 @@
 GPUs on each of them.
 
 The kernel of `matmul_reduce_scatter` adds the tiles of a GPU's own rows and stores each of them on
-all GPUs, while other tiles are multiplied. If a GPU's share of the rows does not fill a tile, as
-when tokens are generated one by one, reading b takes longest, and it would be read once for each
-GPU's rows. Then there are two kernels: a product on each GPU, and `all_reduce`.
+all GPUs, while other tiles are multiplied. That kernel reads b once for each GPU's rows. If a GPU's
+share of the rows does not fill a tile, for example when tokens are generated one by one, reading b
+takes most of the time, so two kernels are launched: a product on each GPU, and `all_reduce`.
 """
 
 from __future__ import annotations
@@ -105,8 +105,8 @@ def matmul_all_reduce(
     out     (M, N) on each GPU, to write to; allocated by default. Under `Mesh.torch`, sums of many
             rows are stored directly in an `out` from `Mesh.empty`, which is faster, and otherwise
             in a workspace from which they are copied
-    config  how the product is tiled: a Config of `matmul_reduce_scatter`; by default what its
-            `choose` returns, and for fewer than 128 rows per GPU what `matmul` chooses
+    config  how the product is tiled: a Config of `matmul_reduce_scatter`, by default the result of
+            its `choose`; for fewer than 128 rows per GPU, the default is the config of `matmul`
     stream  as for any kernel
 
     Partial sums are added in float32 in a fixed order: results are deterministic, bit by bit, and

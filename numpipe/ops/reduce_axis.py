@@ -3,8 +3,8 @@
 A CTA walks along the axis with a tile of a few rows and columns in registers and combines all tiles
 element by element, in float32, so that only one tile is reduced across lanes. If there would be too
 few CTAs, several share the axis, and a second launch combines their partial results, always in the
-same order. It takes 1.5 us on an H200, as long as reading 6 MB, so small matrices and wide ones are
-reduced in one launch. The size of x's last dimension is a compile-time constant.
+same order. That launch takes 1.5 us on an H200, as long as reading 6 MB, so small matrices and wide
+ones are reduced in one. The size of x's last dimension is a compile-time constant.
 
 =========  =====================  ========================
 `down`     x                      y
@@ -23,8 +23,8 @@ therefore read as one, which gives the kernel an x of (batch, n / fold, fold col
 Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
 up the rows that are read as one, and results are (batch, parts, columns).
 
-Rows of most matrices have a kernel of their own, `row_reducer`, which loads rows wherever they
-begin.
+The rows of most matrices are reduced by another kernel, `row_reducer`, which loads rows that begin
+at any address.
 """
 
 # tiles in kernels have no types
@@ -111,7 +111,7 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     exact   whether sums include what additions have rounded away
     ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
-    wgs     warpgroups that share what a CTA reduces
+    wgs     warpgroups of a CTA, which share its elements of the axis
     columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector
 
@@ -335,9 +335,9 @@ def schedule(
     again: bool = False,
     ring: bool = False,
 ) -> tuple[int, int, int, int, int]:
-    """Return (step, across, length, wgs, parts) of a reduction: of a tile, of what is loaded at
-    once, and the warpgroups and CTAs that share the axis. `again`: combine the parts of a
-    reduction.
+    """Return (step, across, length, wgs, parts) of a reduction: the elements of a tile along the
+    axis and across it, those that are loaded at once along the axis, and the warpgroups of a CTA
+    and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
     ((64, 16, 512, 1, 1), (512, 1, 8192, 1, 8))

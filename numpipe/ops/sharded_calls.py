@@ -19,7 +19,7 @@ import numpy as np
 from .. import launch
 from ..arch.dimensions import Ints, Names
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import require, told, whole
+from ..diagnostics.argument_checks import as_tuple, require, told, whole
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
@@ -307,7 +307,7 @@ class Shards:
         """Call a function that launches kernels of one GPU, for each GPU, with its arrays and its
         `Place`. The call can be repeated if the function launches one kernel and allocates
         nothing."""
-        streams = self.stream if type(self.stream) in (list, tuple) else [self.stream]
+        streams = as_tuple(self.stream)
         for gpu, infos in enumerate(zip(*arrays, strict=True)):
             place = {**self.place, "stream": streams[gpu % len(streams)]}
             if self.mesh.gpus is None or taken() is not None:

@@ -214,11 +214,10 @@ def memory_barriers(built: Built, sass: Sass) -> Iterator[str]:
     spared = int(built.unit.work_ring is not None)
     for instruction in sass.find(BEYOND):
         at = sass.instructions.index(instruction)
-        if any(
-            other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1 : at + 5]
-        ) and not sass.in_loop(instruction):
-            continue
-        if built.unit.takes_turns:
+        if built.unit.takes_turns or (
+            any(other.opcode == "UCGABAR_ARV" for other in sass.instructions[at + 1 : at + 5])
+            and not sass.in_loop(instruction)
+        ):
             continue
         if handed:
             if any(instruction in loop for loop in products):

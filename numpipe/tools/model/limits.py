@@ -373,17 +373,16 @@ class Model:
         return self.device.launch * min(1.0, active / self.device.sms)
 
     def limit(self, name: str, without: str = "") -> float:
-        """Return the seconds that one unit takes if it never waits for others; for "computing",
-        with the cost named by `without` removed."""
+        """Return the seconds that one unit takes if it never waits for others; for "computing" and
+        "link", with the cost named by `without` removed."""
         match name:
             case "tensor cores":
                 return _sum(self.work.total, "tensor") / self.device.sms / self.hertz
             case "memory bandwidth":
                 return self.hbm_bytes() / self.device.hbm
             case "link":
-                nbytes = self.work.port_bytes
-                if without == "peer order":
-                    nbytes = self.work.link_bytes()
+                ideal = without == "peer order"
+                nbytes = self.work.link_bytes() if ideal else self.work.port_bytes
                 return nbytes / self.device.link
             case "L2":
                 rows = self.work.unaligned_rows / self.device.unaligned_rows
