@@ -17,8 +17,8 @@ summed over the GPUs::
     y @ w                 matmul_reduce_scatter         matmul_all_reduce
     x + …                 each GPU's own tokens         all tokens
 
-Split tokens need less memory, and the norms are not computed on all GPUs. The other layout sends as
-many bytes, and needs no multiple of the number of GPUs: one token will do.
+Split tokens need less memory, and each GPU computes the norms of its own tokens only. The other
+layout sends as many bytes, and takes any number of tokens, also a single one.
 
 Prints errors against float64.
 """
@@ -85,7 +85,7 @@ def block(x: Any, weights: dict[str, Any], mesh: numpipe.Mesh, split: bool) -> A
 
 
 def whole_block(x: Any, weights: dict[str, Any]) -> Any:
-    """Return the same on one device."""
+    """Return the block's tokens, computed on one device."""
     x = x + attention(norm(x) @ weights["qkv"]) @ weights["proj"]
     return x + torch.nn.functional.silu(norm(x) @ weights["up"]) @ weights["down"]
 
@@ -137,8 +137,8 @@ def errors(mesh: numpipe.Mesh, split: bool, sizes: Sequence[int]) -> dict[str, f
     mesh.check()
 
     wide = {
-        name: each.to(device, torch.bfloat16).double().requires_grad_()
-        for name, each in {"x": x, **weights}.items()
+        name: tensor.to(device, torch.bfloat16).double().requires_grad_()
+        for name, tensor in {"x": x, **weights}.items()
     }
     wanted = whole_block(wide["x"], {name: wide[name] for name in WEIGHTS})
     wanted.backward(grad.to(device, torch.bfloat16).double())

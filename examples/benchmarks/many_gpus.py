@@ -11,8 +11,8 @@ ratio is a fraction of its speed. For collectives, it is NCCL's. Rates are in TF
 over the link.
 
 The errors of products and sums are relative, in the Frobenius norm, of 64 sampled rows against
-float64. They must be those of a single rounding, or with partial sums in bfloat16 at most NCCL's.
-Copies are compared bit by bit.
+float64. They may not exceed the error of a single rounding or, with partial sums in bfloat16,
+NCCL's, by more than 5 %. Copies are compared bit by bit.
 """
 
 from __future__ import annotations
