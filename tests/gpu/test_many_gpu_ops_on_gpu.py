@@ -150,7 +150,8 @@ def test_a_process_with_both_gpus_multiplies(dtype: Any, by_columns: bool) -> No
 @pytest.mark.parametrize("rows", [64, 300])
 @pytest.mark.parametrize("parts", ["float32", "input"])
 def test_a_process_with_both_gpus_adds_products(rows: int, parts: str) -> None:
-    """By two kernels, and by one; repeated calls launch them in the same order."""
+    """Rows that do not fill a tile take two kernels, more rows take one. Repeated calls launch the
+    kernels in the same order."""
     mesh = numpipe.Mesh.local([0, 1])
     a, b = in_torch.shards((rows, 264), (264, 520), dtype=torch.bfloat16)
     wanted = in_torch.EXPECTED["matmul_all_reduce"](
