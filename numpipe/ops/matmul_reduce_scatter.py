@@ -246,7 +246,7 @@ def launch(
     config: Any,
     gather: bool = False,
 ) -> None:
-    """Launch the kernel; with `gather`, `out` has the rows of all GPUs."""
+    """Launch the kernel. With `gather`, `out` has the rows of all GPUs."""
     (m, _), n = a[0].shape, b[0].shape[1]
     rows = m // shards.size
     left, right = shards.rows("a", a), shards.laid("b", b)

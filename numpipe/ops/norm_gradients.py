@@ -431,8 +431,8 @@ def in_ring(
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
 SHORT, NARROW = 1024, 192
-"""columns up to which a lane has float32 sums of all its columns, and up to which tiles have as
-many rows as in other kernels"""
+"""SHORT: columns up to which a lane has float32 sums of all its columns. NARROW: columns up to
+which tiles have as many rows as in other kernels"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128

@@ -58,8 +58,8 @@ class Config(Sizes):
 
 @functools.cache
 def kernel(columns: int, config: Config = Config(), everywhere: bool = False) -> Kernel:
-    """Return the kernel for arrays viewed as rows of `columns` elements. With `everywhere`, all
-    GPUs get the sum of the whole arrays, which x has as its only plane."""
+    """Return the kernel for arrays viewed as rows of `columns` elements. With `everywhere`, x has a
+    single plane, and all GPUs get its sum."""
     rows, whole, length, most = config.rows, 2 * config.rows, config.chunk, 2 * DEFAULT.sms
 
     @numpipe_kernel(

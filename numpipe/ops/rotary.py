@@ -66,10 +66,11 @@ def rotated(repeats: int, height: int, width: int) -> Kernel:
 
 
 LANES, PASSES, BOX = 128, 16, 256
-"""lanes of a CTA of `rotated_rows`; how often they have rows, a multiple of 8; elements that TMA
-copies at once"""
+"""LANES: lanes of a CTA of `rotated_rows`. PASSES: pairs of each lane, a multiple of 8. BOX:
+elements that TMA copies at once"""
 MOST = 1 << 26
-"""most pairs of a matrix, whose blocks are along the second dimension of the grid"""
+"""most pairs of a matrix: its blocks are along the second dimension of the grid, which has at most
+65,535 CTAs"""
 
 
 @functools.cache
@@ -163,7 +164,7 @@ def _launch(
         height = 32 if width == 16 else 16 if width <= 128 else 8
         repeats = next(k for k in (4 if width == 32 else 2, 2, 3, 5, 1) if not sizes[same] % k)
         kernel = rotated(1 if changes[same] else repeats, height, width)
-        # the inverse rotates the pairs in the other order
+        # the inverse is the rotation of (x2, x1)
         step = -1 if inverse else 1
         x1, x2 = halves(x, interleaved)[::step]
         kernel(x1, x2, cos, sin, *halves(y, interleaved)[::step], **place)
