@@ -12,7 +12,7 @@ import pytest
 
 from tests.abuse.arguments import ROOT
 
-IMPORTS = 340
+IMPORTS = 343
 """at least as many modules as the program imports from numpipe"""
 PROGRAM = """
 import json, os, sys
