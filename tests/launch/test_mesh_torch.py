@@ -69,7 +69,7 @@ def test_what_differs_between_ranks_is_named_on_each_of_them(told: Told) -> None
         )
         mine, its = ("shift", "other")[rank], ("other", "shift")[rank]
         assert (
-            f"kernel {mine}: rank {rank} calls it, and rank {1 - rank} is at kernel {its}"
+            f"kernel {mine}: rank {rank} calls it, but rank {1 - rank} is at kernel {its}"
             in text(told, "kernels", rank)
         )
 
@@ -84,7 +84,7 @@ def test_ranks_that_agree_go_on(told: Told) -> None:
 def test_a_rank_that_does_not_come_is_named(told: Told) -> None:
     absent = text(told, "absent", 0, "LaunchError")
     assert (
-        "kernel shift: calls it on rank 0, and rank 1 did not come to the same call in 1 s"
+        "kernel shift: calls it on rank 0, but rank 1 did not make the same call within 1 s"
         in absent
     )
     assert told["absent", 1] == {"rank": 1, "result": None}
@@ -108,7 +108,7 @@ def test_a_process_that_gives_no_sign_is_named(told: Told) -> None:
 
 def test_a_mesh_is_made_by_the_members_of_its_group(told: Told) -> None:
     assert told["no_member", 0]["result"] == 1
-    assert "this process is no member of the group" in text(told, "no_member", 1)
+    assert "this process is not a member of the group" in text(told, "no_member", 1)
 
 
 def test_memory_is_allocated_by_all_ranks_alike_and_a_part_of_it_is_reached(told: Told) -> None:
