@@ -25,7 +25,6 @@ Elements are moved as bits, in units of 8, 16 or 32 (64 as two units), whatever 
 from __future__ import annotations
 
 import functools
-import itertools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -176,7 +175,7 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
         without=() if both else ("b", "p", "pitch_b"),
         compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_lanes(a, o, b, p, *, pitch, pitch_b):  # type: ignore[no-untyped-def]
+    def copy_lanes(a, b, o, p, *, pitch, pitch_b):  # type: ignore[no-untyped-def]
         """Copy the rows of a, which has five dimensions, to the rows of o, which has one every
         `pitch` elements."""
         ctas, wgs = axis_size("cta"), axis_size("wg")
@@ -447,9 +446,8 @@ def _gather(size: int, copies: list[tuple[ArrayInfo, ArrayInfo, int]], place: Pl
     if rows * columns * size <= 1024 * WARPGROUPS * DEFAULT.sms:
         block = 8, width
     dims = max(sum(count > 1 for count in info.shape[:4]) for info in sources)
-    arrays = itertools.chain(*zip(sources, results, strict=True))
     scalars = dict(zip(("pitch", "pitch_b"), pitches, strict=False))
-    lanes(size, *block, dims, len(copies) > 1)(*arrays, **scalars, **place)
+    lanes(size, *block, dims, len(copies) > 1)(*sources, *results, **scalars, **place)
 
 
 def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:

@@ -322,6 +322,15 @@ def test_no_order_of_warpgroups_and_stores_changes_a_copy(seed: int) -> None:
 
 
 # ---- the machine code
+def test_one_launch_copies_two_arrays_that_cannot_be_written() -> None:
+    """JAX's arrays are such arrays."""
+    sources = np.arange(2 * 8 * 17, dtype=np.float16).reshape(2, 1, 1, 1, 8, 17)
+    sources.flags.writeable = False
+    results = np.full((2, 8, 17), np.nan, np.float16)
+    OP.lanes(2, 8, 64, 1, True)(*sources, *results, pitch=17, pitch_b=17, target="sim")
+    np.testing.assert_array_equal(results, sources.reshape(2, 8, 17))
+
+
 @pytest.mark.variants(0, thorough=4)
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 @pytest.mark.parametrize("size", [2, 4, 1])
@@ -347,7 +356,8 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
             pytest.skip("elements of 8 bits are no numbers of a kernel")
         block, both = (8, 512 // size) if name == "few rows" else (32, 128 // size), name != "lanes"
         kernel = OP.lanes(size, *block, 1 + (name == "two dimensions"), both)
-        arrays = [ArrayType((1, 1, 8, 8, 64), dtype), ArrayType((64, 64), dtype)] * (1 + both)
+        source, result = ArrayType((1, 1, 8, 8, 64), dtype), ArrayType((64, 64), dtype)
+        arrays = [source] * (1 + both) + [result] * (1 + both)
         named = {"pitch": 64} | ({"pitch_b": 64} if both else {})
     elif name == "narrow matrix":
         if size == 1:

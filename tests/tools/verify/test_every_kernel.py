@@ -148,8 +148,8 @@ def copies() -> None:
         ops.copy(array, target="sim")
     copy = importlib.import_module("numpipe.ops.copy")
     copy.narrow(3, 128)(halves(150 * 3), out=halves(3, 150), target="sim")
-    arrays = halves(1, 1, 1, 8, 17), halves(8, 17)  # the operands of a product, by one launch
-    copy.lanes(2, 8, 64, 1, True)(*arrays, *arrays, pitch=17, pitch_b=17, target="sim")
+    x, out = halves(1, 1, 1, 8, 17), halves(8, 17)  # the operands of a product, by one launch
+    copy.lanes(2, 8, 64, 1, True)(x, x, out, out, pitch=17, pitch_b=17, target="sim")
 
 
 def over_rows() -> None:
