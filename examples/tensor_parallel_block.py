@@ -66,7 +66,7 @@ def norm(x: Any) -> Any:
 
 
 def block(x: Any, weights: dict[str, Any], mesh: numpipe.Mesh, split: bool) -> Any:
-    """Return the block's tokens: those of this GPU if they are `split`, otherwise all tokens."""
+    """Return the block's tokens: this GPU's share if they are `split`, otherwise all."""
 
     def enter(x: Any, weight: Any) -> Any:
         rows = each(norm, x)

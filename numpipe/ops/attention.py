@@ -67,9 +67,9 @@ __all__ = ["attention", "attention_blocks"]
 
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
-# most columns of scores that functions are applied to at once: the values that they load and
-# compute occupy registers for one strip of columns at a time
 STRIP = 32
+"""most columns of scores that functions are applied to at once: the values that they load and
+compute occupy registers for one strip of columns at a time"""
 
 
 WRONG_SCORE = (
