@@ -196,9 +196,10 @@ class _Managed(ctypes.Structure):
     ]
 
 
-_capsule = ctypes.pythonapi.PyCapsule_New
-_capsule.restype = ctypes.py_object
-_capsule.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p]
+# not the attribute of pythonapi, whose argument types jax.ffi sets for the whole process
+_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)(
+    ("PyCapsule_New", ctypes.pythonapi)
+)
 BFLOAT, FLOAT8_E4M3FN = 4, 10
 
 
