@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
@@ -87,19 +88,22 @@ def launch_reduced(
     1."""
     options = {"ignored": ignore_index, "mean": mean, **place}
 
-    def run(labels: ArrayInfo, losses: ArrayInfo | None = None, **_: Any) -> None:
-        inputs = given(ROWS, losses=losses, labels=labels)
-        rows: dict[str, Any] = {name: _row(x) for name, (_, x) in inputs.items()}
-        parts = min(MOST_PARTS, cdiv(labels.shape[0], PART))
+    inputs = given(ROWS, losses=losses)
+    if mean or not inputs:
+        inputs |= given(ROWS, labels=as_int32(labels))
+
+    def run(**views: Any) -> None:
+        rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
+        parts = min(MOST_PARTS, cdiv(math.prod(labels.shape), PART))
         if parts > 1:
             total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
-            absent = lacking(rows, "losses", "weights")
+            absent = lacking(rows, "losses", "labels", "weights")
             reduced(*absent)(**rows, total=total, count=count, **options)
             rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
         absent = lacking(rows, "losses", "labels", "weights")
         reduced(*absent, "count")(**rows, total=reshaped(result, 1), **options)
 
-    launch_over_rows(run, given(ROWS, losses=losses, labels=as_int32(labels)), {}, place)
+    launch_over_rows(run, inputs, {}, place)
 
 
 def _row(x: ArrayInfo) -> ArrayInfo:
