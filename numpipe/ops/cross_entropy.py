@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
 
-from ..core.arith import cdiv
 from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
@@ -15,7 +13,7 @@ from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
 from .copy import window
 from .copy_ways import Part
-from .cross_entropy_kernels import VECTOR, backward, forward, reduced
+from .cross_entropy_kernels import backward, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
@@ -24,8 +22,6 @@ from .tiled import reshaped
 __all__ = ["cross_entropy"]
 
 LABELS = ("int32", "int64")
-PART, MOST_PARTS = 2 * VECTOR, 256
-"""losses that a CTA adds up at least, and the most CTAs that do"""
 OPTIONS = {
     "label_smoothing": FRACTION,
     "ignore_index": INT32,
@@ -86,22 +82,12 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
-    options = {"ignored": ignore_index, "mean": mean, **place}
-
-    inputs = given(ROWS, losses=losses)
-    if mean or not inputs:
-        inputs |= given(ROWS, labels=as_int32(labels))
+    inputs = given(ROWS, losses=losses, labels=as_int32(labels))
 
     def run(**views: Any) -> None:
-        rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
-        parts = min(MOST_PARTS, cdiv(math.prod(labels.shape), PART))
-        if parts > 1:
-            total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
-            absent = lacking(rows, "losses", "labels", "weights")
-            reduced(*absent)(**rows, total=total, count=count, **options)
-            rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
-        absent = lacking(rows, "losses", "labels", "weights")
-        reduced(*absent, "count")(**rows, total=reshaped(result, 1), **options)
+        rows = {name: _row(views[name]) for name in inputs}
+        add = reduced(*lacking(rows, "losses"))
+        add(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 
     launch_over_rows(run, inputs, {}, place)
 
