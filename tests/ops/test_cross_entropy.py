@@ -108,6 +108,12 @@ def test_loss_and_gradients_match_float64(
     assert near(back, grad * each[..., None], bound)
 
 
+def test_labels_may_be_at_the_ends_of_the_parts_of_a_row() -> None:
+    x, labels = numbers(6, 3000), np.array([0, 511, 512, 1535, 2560, 2999])
+    _, dx = ops.cross_entropy(x, labels, with_gradient=True, reduction="sum")
+    assert near(dx, expected(x, labels, reduction="sum")[1], 1e-6)
+
+
 def test_losses_of_many_rows_are_added_by_several_ctas() -> None:
     losses = abs(numbers(1, 9_001))
     labels = labels_of(numbers(1, 9_001, 9), np.int32)
