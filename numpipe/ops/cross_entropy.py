@@ -85,7 +85,7 @@ def launch_reduced(
     inputs = given(ROWS, losses=losses, labels=as_int32(labels))
 
     def run(**views: Any) -> None:
-        rows = {name: _row(views[name]) for name in inputs}
+        rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
         add = reduced(*lacking(rows, "losses"))
         add(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 

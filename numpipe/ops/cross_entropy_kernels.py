@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 import numpy as np
 
@@ -135,13 +134,13 @@ def reduced(*absent: str) -> Kernel:
     of labels (1, n) that are not ignored.
     """
 
-    def parts(labels: Any) -> int:
+    def parts(labels):
         return max(1, min(MOST_PARTS, cdiv(labels.shape[1], VECTOR)))
 
     @kernel(grid=parts, warp_specialized=False, without=absent, workspace=workspace(2 * MOST_PARTS))
     def cross_entropy_reduced(losses, labels, total, work, *, ignored, mean: Static):
         n, part, others = labels.shape[1], program_id(0), num_programs(0) - 1
-        added = counts = full((1, VECTOR), 0.0, np.float32)
+        sums = counts = full((1, VECTOR), 0.0, np.float32)
         launch = launch_number(work)
         for k in range(part, cdiv(n, VECTOR), others + 1):
             i, j = ds(0, 1), ds(k * VECTOR, VECTOR)
@@ -149,8 +148,8 @@ def reduced(*absent: str) -> Kernel:
                 counted = (labels[i, j] != ignored) & (iota((1, VECTOR), 1) + j.start < n)
                 counts = counts + np.where(counted, 1.0, 0.0)
             if losses is not None:
-                added = added + losses[i, j]
-        added, count = added.sum(), counts.sum()
+                sums = sums + losses[i, j]
+        added, count = sums.sum(), counts.sum()
         if part < others:
             publish(work, 0, added, launch)
             publish(work, 1, count, launch)
