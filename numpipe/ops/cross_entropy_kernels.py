@@ -122,7 +122,7 @@ def backward() -> RowKernel:
     return cross_entropy_gradient
 
 
-VECTOR, MOST_PARTS = 4096, 128
+VECTOR, MOST_PARTS = 2048, 256
 """elements that a warpgroup adds at once, and the most CTAs that add up losses"""
 
 
@@ -149,14 +149,18 @@ def reduced(*absent: str) -> Kernel:
                 counts = counts + np.where(counted, 1.0, 0.0)
             if losses is not None:
                 sums = sums + losses[i, j]
-        added, count = sums.sum(), counts.sum()
+        added, count = sums.sum(), counts.sum() if mean else 1.0
         if part < others:
             publish(work, 0, added, launch)
-            publish(work, 1, count, launch)
+            if mean:
+                publish(work, 1, count, launch)
         else:
-            added = 1.0 if losses is None else added + totals(work, 0, others, launch).sum()
-            count = count + totals(work, 1, others, launch).sum() if mean else 1.0
-            end_launch(work, launch)
+            if others > 0:
+                added = added + totals(work, 0, others, launch).sum()
+                if mean:
+                    count = count + totals(work, 1, others, launch).sum()
+                end_launch(work, launch)
+            added = 1.0 if losses is None else added
             total[ds(0, 1)] = full(1, added, np.float32) / full(1, count, np.float32)
 
     return cross_entropy_reduced  # type: ignore[no-any-return]
