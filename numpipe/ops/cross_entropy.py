@@ -6,7 +6,6 @@ from typing import Any
 
 import numpy as np
 
-from ..core.arith import cdiv
 from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, word
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
@@ -14,7 +13,7 @@ from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
 from .copy import window
 from .copy_ways import Part
-from .cross_entropy_kernels import VECTOR, backward, forward, reduced
+from .cross_entropy_kernels import backward, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
@@ -23,8 +22,6 @@ from .tiled import reshaped
 __all__ = ["cross_entropy"]
 
 LABELS = ("int32", "int64")
-PART, MOST_PARTS = 2 * VECTOR, 256
-"""losses that a CTA adds up at least, and the most CTAs that do"""
 OPTIONS = {
     "label_smoothing": FRACTION,
     "ignore_index": INT32,
@@ -85,21 +82,14 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
-    options = {"ignored": ignore_index, "mean": mean, **place}
+    inputs = given(ROWS, losses=losses, labels=as_int32(labels))
 
-    def run(labels: ArrayInfo, losses: ArrayInfo | None = None, **_: Any) -> None:
-        inputs = given(ROWS, losses=losses, labels=labels)
-        rows: dict[str, Any] = {name: _row(x) for name, (_, x) in inputs.items()}
-        parts = min(MOST_PARTS, cdiv(labels.shape[0], PART))
-        if parts > 1:
-            total, count = (allocated(labels, (parts,), place, np.float32) for _ in range(2))
-            absent = lacking(rows, "losses", "weights")
-            reduced(*absent)(**rows, total=total, count=count, **options)
-            rows = {"weights": _row(count)} | ({} if losses is None else {"losses": _row(total)})
-        absent = lacking(rows, "losses", "labels", "weights")
-        reduced(*absent, "count")(**rows, total=reshaped(result, 1), **options)
+    def run(**views: Any) -> None:
+        rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
+        add = reduced(*lacking(rows, "losses"))
+        add(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 
-    launch_over_rows(run, given(ROWS, losses=losses, labels=as_int32(labels)), {}, place)
+    launch_over_rows(run, inputs, {}, place)
 
 
 def _row(x: ArrayInfo) -> ArrayInfo:

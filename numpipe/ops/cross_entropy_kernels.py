@@ -11,12 +11,17 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import function
+from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
+from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
+from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
-from ..plan.context import program_id
+from ..language.tiles.warp_parts import STEP
+from ..plan.context import num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 
@@ -27,13 +32,24 @@ def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
     `number` is the label of a row that has tiles of its own."""
     off = smoothing / n * grad
     own = p * grad - off
-    if row.height > 1 or (number >= j.start) & (number < j.start + j.size):
-        rest = (1.0 - smoothing) * grad
-        if row.height > 1:
-            # rounded like `own`, so that rows of one column have gradient 0
-            rest = (1.0 - smoothing + smoothing / n) * grad - off
-        own = own - np.where(row.column(j) == label, rest, 0.0)
-    return np.where(label != ignored, own, 0.0)
+    # rounded like `own`, so that rows of one column have gradient 0
+    target = (1.0 - smoothing + smoothing / n) * grad - off
+
+    def minus_target(own, j):
+        here = (number >= j.start) & (number < j.start + j.size)
+        if row.height > 1 or here | (number == ignored):
+            own = own - np.where(row.column(j) == label, target, 0.0)
+            own = np.where(label != ignored, own, 0.0)
+        return own
+
+    if row.height > 1 or row.steps > 0:
+        return minus_target(own, j)
+    # most parts of a row do not have its label
+    made = minus_target(own[:, 0:STEP], ds(j.start, STEP))
+    for c in static_range(STEP, row.width, STEP):
+        part = minus_target(own[:, c : c + STEP], ds(j.start + c, STEP))
+        made = np.concatenate((made, part), axis=1)
+    return made
 
 
 @functools.cache
@@ -52,26 +68,24 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
 
     @rows(held=smooth or "dx" not in lacking, without=lacking, once="dx" in lacking, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
+        spread = smoothing if smooth else 0.0
         for k in row.blocks(x):
             logits, block = row.load(k, x)
             n = x.shape[1]
             label = row.get(k, labels).astype(np.int32)
             counted = label != ignored
             number = labels[k] if row.height == 1 else 0
-            if row.height == 1:
-                # an element, so that a label outside the row is reported
-                own = x[k, 0 if number == ignored else number]
-                picked = full((1, 1), own, np.float32)
-            else:
-                # the value is not used, so only the check of its index remains
-                x[k * row.height, np.where(counted, label, 0).reshape(-1)]
-                picked = row.sum(lambda j: np.where(row.column(j) == label, logits(j), 0.0))
+            i = index(iota((row.height, 1), 0) + k * row.height, "zero")
+            picked = x[i, np.where(counted, label, 0)].astype(np.float32)
+            if row.height > 1:
+                # ptxas would load a row when the previous one is computed
+                schedule_fence()
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
             p, total = row.softmax(logits, shift)
-            value = total - (1.0 - smoothing) * (picked - shift)
+            value = total - (1.0 - spread) * (picked - shift)
             if smooth:
-                value = value - smoothing / n * row.sum(lambda j: logits(j) - shift)
+                value = value - spread / n * row.sum(lambda j: logits(j) - shift)
             row.put(k, loss, np.where(counted, value, 0.0))
             if lse is not None:
                 row.put(k, lse, total + shift)
@@ -81,7 +95,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                 row.store(
                     block,
                     dx,
-                    lambda j: gradient(row, j, p(j), label, number, ignored, scale, smoothing, n),
+                    lambda j: gradient(row, j, p(j), label, number, ignored, scale, spread, n),
                 )
 
     return cross_entropy_rows
@@ -108,40 +122,45 @@ def backward() -> RowKernel:
     return cross_entropy_gradient
 
 
-VECTOR = 4096
-"""elements that a warpgroup adds at once"""
+VECTOR, MOST_PARTS = 2048, 256
+"""elements that a warpgroup adds at once, and the most CTAs that add up losses"""
 
 
 @functools.cache
 def reduced(*absent: str) -> Kernel:
-    """Return the kernel ``(losses, labels, weights, total, count)`` without the `absent` ones.
+    """Return the kernel ``(losses, labels, total)`` without the `absent` ones.
 
-    Each CTA adds up its part of losses (1, n), or 1 in all without losses, and of their weights: 1
-    for labels (1, n) that are not ignored, or the given `weights` (1, n). It stores total[i] and
-    count[i]; without `count`, total[i] is divided by it if `mean`.
+    It stores the sum of losses (1, n), or 1 without losses. If `mean`, it divides it by the number
+    of labels (1, n) that are not ignored.
     """
 
-    @kernel(grid=lambda total: total.shape[0], warp_specialized=False, without=absent)
-    def cross_entropy_reduced(losses, labels, weights, total, count, *, ignored, mean):
-        per_row = labels if weights is None else weights
-        steps, n = cdiv(per_row.shape[1], total.shape[0] * VECTOR), per_row.shape[1]
-        totals = counts = full((1, VECTOR), 0.0, np.float32)
-        part = program_id(0)
-        for k in range(steps):
-            i, j = ds(0, 1), ds((part * steps + k) * VECTOR, VECTOR)
-            if weights is None:
+    def parts(labels):
+        return max(1, min(MOST_PARTS, cdiv(labels.shape[1], VECTOR)))
+
+    @kernel(grid=parts, warp_specialized=False, without=absent, workspace=workspace(2 * MOST_PARTS))
+    def cross_entropy_reduced(losses, labels, total, work, *, ignored, mean: Static):
+        n, part, others = labels.shape[1], program_id(0), num_programs(0) - 1
+        sums = counts = full((1, VECTOR), 0.0, np.float32)
+        launch = launch_number(work)
+        for k in range(part, cdiv(n, VECTOR), others + 1):
+            i, j = ds(0, 1), ds(k * VECTOR, VECTOR)
+            if mean:
                 counted = (labels[i, j] != ignored) & (iota((1, VECTOR), 1) + j.start < n)
                 counts = counts + np.where(counted, 1.0, 0.0)
-            else:
-                counts = counts + weights[i, j]
             if losses is not None:
-                totals = totals + losses[i, j]
-        added = 1.0 if losses is None else totals.sum()
-        weight = counts.sum() if mean else 1.0
-        if count is None:
-            total[ds(part, 1)] = full(1, added, np.float32) / full(1, weight, np.float32)
+                sums = sums + losses[i, j]
+        added, count = sums.sum(), counts.sum() if mean else 1.0
+        if part < others:
+            publish(work, 0, added, launch)
+            if mean:
+                publish(work, 1, count, launch)
         else:
-            total[ds(part, 1)] = full(1, added, np.float32)
-            count[ds(part, 1)] = full(1, weight, np.float32)
+            if others > 0:
+                added = added + totals(work, 0, others, launch).sum()
+                if mean:
+                    count = count + totals(work, 1, others, launch).sum()
+                end_launch(work, launch)
+            added = 1.0 if losses is None else added
+            total[ds(0, 1)] = full(1, added, np.float32) / full(1, count, np.float32)
 
     return cross_entropy_reduced  # type: ignore[no-any-return]

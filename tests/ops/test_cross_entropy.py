@@ -3,7 +3,6 @@ JAX."""
 
 from __future__ import annotations
 
-from importlib import import_module
 from typing import Any
 
 import ml_dtypes
@@ -109,19 +108,24 @@ def test_loss_and_gradients_match_float64(
     assert near(back, grad * each[..., None], bound)
 
 
-def test_losses_of_many_rows_are_added_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    losses, labels = numbers(1, 20_001), labels_of(numbers(1, 20_001, 9), np.int32)
-    total, count = np.zeros(3, np.float32), np.zeros(3, np.float32)
-    add = reduced("weights")
-    add(losses=losses, labels=labels, total=total, count=count, ignored=-100, mean=True)
-    assert near(total.sum(), losses.sum(dtype=np.float64), 1e-6) and total.all()
-    assert count.sum() == 20_000
+def test_labels_may_be_at_the_ends_of_the_parts_of_a_row() -> None:
+    x, labels = numbers(6, 3000), np.array([0, 511, 512, 1535, 2560, 2999])
+    _, dx = ops.cross_entropy(x, labels, with_gradient=True, reduction="sum")
+    assert near(dx, expected(x, labels, reduction="sum")[1], 1e-6)
 
-    monkeypatch.setattr(import_module("numpipe.ops.cross_entropy"), "PART", 8)
-    x = numbers(20, 3)
-    found, dx = ops.cross_entropy(x, labels_of(x), with_gradient=True)
-    right, grad = expected(x, labels_of(x))
-    assert near(found, right, 1e-6) and near(dx, grad, 1e-6)
+
+def test_losses_of_many_rows_are_added_by_several_ctas() -> None:
+    losses = abs(numbers(1, 4_501))
+    labels = labels_of(numbers(1, 4_501, 9), np.int32)
+    for mean, count in ((False, 1), (True, 4_500)):
+        total, options = np.zeros(1, np.float32), {"ignored": -100, "mean": mean}
+        add = reduced()
+        arrays = {"losses": losses, "labels": labels, "total": total}
+        assert numpipe.verify(add, **arrays, **options, schedules=3).ok
+        add(**arrays, **options)
+        assert near(total, losses.sum(dtype=np.float64) / count, 1e-6)
+        reduced("losses")(labels=labels, total=total, **options)
+        assert near(total, 1 / count, 1e-6)
 
 
 def test_arrays_of_any_layout() -> None:

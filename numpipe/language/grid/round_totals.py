@@ -10,10 +10,11 @@ those of this round finds them there::
         publish(work, k + 1, …)
         values = totals(work, k, known, launch)
 
-The CTAs must run at the same time (``cooperative=True``). A total is a word of 64 bits in global
-memory, which is stored and loaded at once: a float32, and the number of the launch, by which it
-differs from what earlier launches left there. So no fence is needed, and nothing is cleared. The
-first word of the workspace has the number of the last launch, which `end_launch` replaces.
+The CTAs must run at the same time (``cooperative=True``), unless only the last one reads totals: it
+starts after all others. A total is a word of 64 bits in global memory, which is stored and loaded
+at once: a float32, and the number of the launch, by which it differs from what earlier launches
+left there. So no fence is needed, and nothing is cleared. The first word of the workspace has the
+number of the last launch, which `end_launch` replaces.
 """
 
 from __future__ import annotations
