@@ -16,21 +16,22 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import RowKernel, choose, loadable, rows
-from ..kernels.row_schedules import SHORT_ROW
-from ..language.memory.copies import copy_gmem_to_smem
+from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
+from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import lanes_for
+from ..language.tiles.row_layouts import LANES, lanes_for
 from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
@@ -153,10 +154,16 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(*present: str) -> RowKernel:
+def of_short_rows(lanes: int, tiles: int, slots: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
-    many blocks of rows, and stores a row of sums."""
+    many blocks of rows, `tiles` at a time, and stores a row of sums.
+
+    Rows begin anywhere: TMA loads them as parts of flat arrays, `slots` of them ahead. A lane
+    stores dx in place of the elements of x that it has read, and the warpgroup copies it from there
+    in memory order.
+    """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
+    layout, vector = f"rows {lanes}", f"row {lanes}"
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -176,33 +183,63 @@ def of_short_rows(*present: str) -> RowKernel:
         row: Static,
     ):
         n, j, step = x.shape[1], row.columns(), num_programs(0)
-        at = ds(program_id(0), 1)
+        part, first, count = row.height * row.n, program_id(0), cdiv(x.shape[0], tiles * row.height)
+        size = tiles * part
+        room = cdiv(size, BOX) * BOX
+        xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
 
-        def loaded(k):
-            i = ds(k * row.height, row.height)
-            return x[i, j], grad[i, j], numbers(statistics, i)
+        def fetch(k, slot):
+            """Load rows of block k."""
+            if k < count:
+                to, here = ds(slot * room, room), ds(k * size, room)
+                copy_gmem_to_smem(x.flat.at[here], xs.at[to], landed.at[slot])
+                copy_gmem_to_smem(grad.flat.at[here], grads.at[to], landed.at[slot])
 
-        following = loaded(program_id(0))
-        of_weight = of_bias = row.zeros()
-        for k in row.blocks(x):
-            i = ds(k * row.height, row.height)
-            tile, own, (inverse, mean) = following
-            own = own.astype(np.float32)
-            tile = tile.astype(np.float32) * inverse - mean * inverse
-            # the loads of the next block overlap the arithmetic of this one
-            following = loaded(k + step)
-            of_weight = of_weight + own * tile
-            of_bias = of_bias + own
-            # not kept, so that an SM has registers for more CTAs
-            own = weighted(own, weight, j)
-            slope = own * tile
-            sums = row.sums(lambda j: slope, lambda j: own)
-            made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
-            if dresidual is not None:
-                dresidual[i, j] = made
-                made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
-            dx[i, j] = made
-        store_sums(dweight, dbias, at, j, of_weight, of_bias)
+        def tile_of(ring, at):
+            return load_tile(ring.at[ds(at, part)], layout, columns=row.n)
+
+        # zeros in the lanes that have the rows
+        grads.at[ds(0, part)][...] = row.zeros()
+        meet()
+        of_weight = of_bias = tile_of(grads, 0).astype(np.float32)
+        commit_smem()
+        for slot in range(slots):
+            fetch(first + slot * step, slot)
+        if weight is None:
+            gain = 1.0
+        else:
+            gain = layout_cast(weight[j], vector)
+        following = numbers(statistics, ds(first * tiles * row.height, row.height))
+        slot = 0
+        for k in range(first, count, step):
+            barrier_wait(landed.at[slot])
+            for t in range(tiles):
+                block = k * tiles + t
+                i, at = ds(block * row.height, row.height), slot * room + t * part
+                inverse, mean = following
+                # loads of statistics overlap the arithmetic of the previous tile
+                after = block + 1 if t + 1 < tiles else (k + step) * tiles
+                following = numbers(statistics, ds(after * row.height, row.height))
+                own = tile_of(grads, at).astype(np.float32)
+                tile = tile_of(xs, at).astype(np.float32)
+                tile = tile * inverse - mean * inverse
+                of_weight = of_weight + own * tile
+                of_bias = of_bias + own
+                own = own if weight is None else own * gain.astype(np.float32)
+                slope = own * tile
+                sums = row.sums(lambda j: slope, lambda j: own)
+                made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
+                if dresidual is not None:
+                    dresidual[i, j] = made
+                    made = np.where(row.random(block, j, seed) < dropout, 0.0, made * scale)
+                xs.at[ds(at, part)][...] = made
+            meet()
+            dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
+            commit_smem()
+            fetch(k + slots * step, slot)
+            slot = slot + 1 if slot + 1 < slots else 0
+        store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
 
@@ -214,6 +251,7 @@ PART, WARPGROUPS = 5120, 4
 LONGEST = 26624
 """most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
 and registers for the sums of their columns"""
+LAG, PER = 1, 10
 AHEAD = 4
 """rows whose sums warps may exchange at the same time, a power of two"""
 MARKS = 32
@@ -227,14 +265,17 @@ BOX = 256
 """columns of which one TMA copy loads a multiple"""
 
 
-def shares(n: int, itemsize: int) -> tuple[int, int]:
+def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
     """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
 
-    >>> shares(4096, 2), shares(50257, 2)
-    ((1, 2), (4, 4))
+    >>> shares(4096, 2, 9999), shares(50257, 2, 9999), shares(50257, 2, 300)
+    ((1, 2), (4, 4), (8, 4))
     """
     ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
-    return ctas, min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
+    parts = ctas * min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
+    while parts * 2 * STEP <= n and parts * count < PER * WARPGROUPS * SMS and parts < WARPGROUPS * CLUSTER:
+        parts *= 2
+    return max(ctas, parts // WARPGROUPS), min(WARPGROUPS, parts // ctas)
 
 
 @functools.cache
@@ -378,7 +419,7 @@ def in_ring(
         if wg == 0:
             for k in range(slots):
                 fetch(k)
-        for k in range(count + 1):
+        for k in range(count + LAG):
             if k < count:
                 barrier_wait(landed.at[k % slots])
                 of_weight, of_bias, slopes, total = added(
@@ -392,20 +433,20 @@ def in_ring(
                     slopes, total = slopes + rest_slopes, total + rest_total
                 both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
-            if k > 0:
+            if k >= LAG:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                if k > 1 and k - 2 + slots < count and k % wgs == wg:
-                    barrier_wait(stored.at[(k - 2) % AHEAD])
-                    fetch(k - 2 + slots)
-                along, mean_own = sums_of(k - 1)
-                scale, mean_of = numbers_of(k - 1)
+                if k > LAG and k - LAG - 1 + slots < count and k % wgs == wg:
+                    barrier_wait(stored.at[(k - LAG - 1) % AHEAD])
+                    fetch(k - LAG - 1 + slots)
+                along, mean_own = sums_of(k - LAG)
+                scale, mean_of = numbers_of(k - LAG)
                 slope = along * scale * scale
                 offset = slope * mean_of - mean_own * scale
-                i = ds(at + (k - 1) * step, 1)
+                i = ds(at + (k - LAG) * step, 1)
 
                 def made(place, j, gain):
-                    tile = held(grads, k - 1, place, j.size) * gain.astype(np.float32)
-                    tile = tile * scale + (offset - held(xs, k - 1, place, j.size) * slope)
+                    tile = held(grads, k - LAG, place, j.size) * gain.astype(np.float32)
+                    tile = tile * scale + (offset - held(xs, k - LAG, place, j.size) * slope)
                     if grad_total is not None:
                         tile = tile + grad_total[i, j].astype(np.float32)
                     return tile
@@ -413,8 +454,8 @@ def in_ring(
                 dx[i, j] = made(wg * width, j, gain)
                 if rests > 0 and wg < rests:
                     dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
-                if k - 1 + slots < count:
-                    barrier_arrive(stored.at[(k - 1) % AHEAD])
+                if k - LAG + slots < count:
+                    barrier_arrive(stored.at[(k - LAG) % AHEAD])
 
         def put(j, of_weight, of_bias):
             dweight[ds(at, 1), j] = of_weight
@@ -430,7 +471,7 @@ def in_ring(
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
-SHORT, NARROW = 1024, 192
+SHORT, WIDTH, SLOT, SLOTS, LIMIT = 1024, 12, 10240, 4, 2048
 """SHORT: columns up to which a lane has float32 sums of all its columns. NARROW: columns up to
 which tiles have as many rows as in other kernels"""
 SMS = 132
@@ -469,18 +510,21 @@ def launch_gradient(
     few = FEW if n > SHORT else 4 * FEW
     many = dweight is not None and count > few
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
-    ctas, wgs = shares(n, size)
+    ctas, wgs = shares(n, size, count)
 
-    if many and n <= SHORT:
-        # tiles of 81 to 127 columns spill, those of 128 columns do not
-        row = choose(128 if SHORT_ROW < n < 128 else n)
-        height = 4 if n > SHORT // 2 else 8 if n > NARROW else row.height
-        # 20 columns a lane, of 16 bits, leave registers for a fourth CTA
-        more = size == 2 and n > NARROW and height * n <= 20 * 128 and dresidual is None
-        whole = row.whole * (row.n == n)
-        row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3 + more, loops=True)
-        run: Kernel | RowKernel = of_short_rows(*names).scheduled(row)
-        programs = min(cdiv(count, height), SMS * row.ctas)
+    lanes = next((lanes for lanes in LANES[::-1] if n <= WIDTH * lanes), 32)
+    height = 256 // lanes >> (n > 2 * WIDTH * lanes)
+    most = min(4, 512 // (48 + cdiv(height * n, 128) * (2 + len(totals))))
+    if many and anywhere and n <= LIMIT and most > 1:
+        row = Rows(n, height, n, ctas=most, whole=n, operands=2, flat=True, loops=True)
+        least = cdiv(8, height)
+        tiles = 1 << max(least, SLOT // (height * n * size)).bit_length() - 1
+        while tiles > least and cdiv(count, tiles * height) < SMS * most:
+            tiles //= 2
+        slot = 2 * size * round_up(tiles * height * n, BOX)
+        slots = min(SLOTS, (SHARED // most - OTHER - 4 * min(4 * n, 4096)) // slot)
+        run: Kernel | RowKernel = of_short_rows(lanes, tiles, slots, *names).scheduled(row)
+        programs = min(cdiv(count, tiles * height), SMS * most)
     elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
