@@ -471,7 +471,7 @@ def in_ring(
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
-SHORT, WIDTH, SLOT, SLOTS, LIMIT = 1024, 12, 10240, 4, 2048
+SHORT, WIDTH, SLOT, SLOTS, LIMIT, MOST, ADD, NARROW = 1024, 12, 10240, 4, 2048, 4, 1, 8
 """SHORT: columns up to which a lane has float32 sums of all its columns. NARROW: columns up to
 which tiles have as many rows as in other kernels"""
 SMS = 132
@@ -479,6 +479,36 @@ SMS = 132
 FEW = 128
 """most rows, or a quarter of those of short rows, for which one program sums a column: partial sums
 need another launch"""
+
+
+@functools.cache
+def adder(height: int, *present: str) -> Kernel:
+    """Return the kernel that adds up rows of sums, `height` of them at a time."""
+
+    def grid(dweight):
+        return cdiv(dweight.shape[1], NARROW), 2 if "dbias" in present else 1
+
+    @kernel(
+        grid=grid,
+        warp_specialized=False,
+        static_dims=(-1,),
+        without=lacking(present, "biases", "dbias"),
+    )
+    def add_up(weights, biases, dweight, dbias):
+        j = ds(program_id(0) * NARROW, NARROW)
+
+        def add(parts, total):
+            tile = full((height, NARROW), 0.0, np.float32)
+            for k in range(0, parts.shape[0], height):
+                tile = tile + parts[ds(k, height), j]
+            total[0, j] = tile.sum(axis=0)
+
+        if program_id(1) == 0:
+            add(weights, dweight)
+        elif dbias is not None:
+            add(biases, dbias)
+
+    return add_up
 
 
 def scaling(dropout: float, seed: int) -> dict[str, Any]:
@@ -514,7 +544,7 @@ def launch_gradient(
 
     lanes = next((lanes for lanes in LANES[::-1] if n <= WIDTH * lanes), 32)
     height = 256 // lanes >> (n > 2 * WIDTH * lanes)
-    most = min(4, 512 // (48 + cdiv(height * n, 128) * (2 + len(totals))))
+    most = min(MOST, 512 // (48 + cdiv(height * n, 128) * (2 + len(totals))))
     if many and anywhere and n <= LIMIT and most > 1:
         row = Rows(n, height, n, ctas=most, whole=n, operands=2, flat=True, loops=True)
         least = cdiv(8, height)
@@ -525,7 +555,7 @@ def launch_gradient(
         slots = min(SLOTS, (SHARED // most - OTHER - 4 * min(4 * n, 4096)) // slot)
         run: Kernel | RowKernel = of_short_rows(lanes, tiles, slots, *names).scheduled(row)
         programs = min(cdiv(count, tiles * height), SMS * most)
-    elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
+    elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}
@@ -537,6 +567,10 @@ def launch_gradient(
     if programs > 1:
         sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
     launch_over_rows(run, inputs, results | sums, place, **options)
-    if programs > 1:
+    if programs > 1 and ADD:
+        parts = {name: sums[total] for name, total in zip(("weights", "biases"), totals)}
+        height = min(256, max(32, 1 << (programs - 1).bit_length()))
+        launch_over_rows(adder(height, *parts, *totals), parts, totals, place)
+    elif programs > 1:
         for name, (_, total) in totals.items():
             launch_reduction("sum", sums[name][1], 0, total, place, again=True)
