@@ -9,14 +9,12 @@ The statistics of a row are 1 / sqrt(variance + eps) and, for layer_norm, its me
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
@@ -154,13 +152,13 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(lanes: int, tiles: int, slots: int, *present: str) -> RowKernel:
-    """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
-    many blocks of rows, `tiles` at a time, and stores a row of sums.
+def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
+    """Return the kernel of all gradients for contiguous rows that `lanes` of a warp have. A program
+    computes many blocks of rows, and stores a row of sums.
 
-    Rows begin anywhere: TMA loads them as parts of flat arrays, `slots` of them ahead. A lane
-    stores dx in place of the elements of x that it has read, and the warpgroup copies it from there
-    in memory order.
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead.
+    Lanes store dx in shared memory, where they have read x; from there it is copied in memory
+    order.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
     layout, vector = f"rows {lanes}", f"row {lanes}"
@@ -183,62 +181,52 @@ def of_short_rows(lanes: int, tiles: int, slots: int, *present: str) -> RowKerne
         row: Static,
     ):
         n, j, step = x.shape[1], row.columns(), num_programs(0)
-        part, first, count = row.height * row.n, program_id(0), cdiv(x.shape[0], tiles * row.height)
-        size = tiles * part
+        first, size = program_id(0), row.height * row.n
         room = cdiv(size, BOX) * BOX
         xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
 
         def fetch(k, slot):
-            """Load rows of block k."""
-            if k < count:
-                to, here = ds(slot * room, room), ds(k * size, room)
-                copy_gmem_to_smem(x.flat.at[here], xs.at[to], landed.at[slot])
-                copy_gmem_to_smem(grad.flat.at[here], grads.at[to], landed.at[slot])
+            if k * row.height < x.shape[0]:
+                to, rows = ds(slot * room, room), ds(k * size, room)
+                copy_gmem_to_smem(x.flat.at[rows], xs.at[to], landed.at[slot])
+                copy_gmem_to_smem(grad.flat.at[rows], grads.at[to], landed.at[slot])
 
-        def tile_of(ring, at):
-            return load_tile(ring.at[ds(at, part)], layout, columns=row.n)
+        def held(ring, slot):
+            tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
+            return tile.astype(np.float32)
 
-        # zeros in the lanes that have the rows
-        grads.at[ds(0, part)][...] = row.zeros()
+        # zeros in the lanes that will have the rows
+        xs.at[ds(0, size)][...] = row.zeros()
         meet()
-        of_weight = of_bias = tile_of(grads, 0).astype(np.float32)
+        of_weight = of_bias = held(xs, 0)
         commit_smem()
         for slot in range(slots):
             fetch(first + slot * step, slot)
-        if weight is None:
-            gain = 1.0
-        else:
-            gain = layout_cast(weight[j], vector)
-        following = numbers(statistics, ds(first * tiles * row.height, row.height))
+        gain = 1.0 if weight is None else layout_cast(weight[j], vector)
+        following = numbers(statistics, ds(first * row.height, row.height))
         slot = 0
-        for k in range(first, count, step):
+        for k in row.blocks(x):
+            i, (inverse, mean) = ds(k * row.height, row.height), following
+            # loads of the next statistics overlap the arithmetic of this block
+            following = numbers(statistics, ds((k + step) * row.height, row.height))
             barrier_wait(landed.at[slot])
-            for t in range(tiles):
-                block = k * tiles + t
-                i, at = ds(block * row.height, row.height), slot * room + t * part
-                inverse, mean = following
-                # loads of statistics overlap the arithmetic of the previous tile
-                after = block + 1 if t + 1 < tiles else (k + step) * tiles
-                following = numbers(statistics, ds(after * row.height, row.height))
-                own = tile_of(grads, at).astype(np.float32)
-                tile = tile_of(xs, at).astype(np.float32)
-                tile = tile * inverse - mean * inverse
-                of_weight = of_weight + own * tile
-                of_bias = of_bias + own
-                own = own if weight is None else own * gain.astype(np.float32)
-                slope = own * tile
-                sums = row.sums(lambda j: slope, lambda j: own)
-                made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
-                if dresidual is not None:
-                    dresidual[i, j] = made
-                    made = np.where(row.random(block, j, seed) < dropout, 0.0, made * scale)
-                xs.at[ds(at, part)][...] = made
+            own, tile = held(grads, slot), held(xs, slot) * inverse - mean * inverse
+            of_weight = of_weight + own * tile
+            of_bias = of_bias + own
+            own = own if weight is None else own * gain.astype(np.float32)
+            slope = own * tile
+            sums = row.sums(lambda j: slope, lambda j: own)
+            made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
+            if dresidual is not None:
+                dresidual[i, j] = made
+                made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
+            xs.at[ds(slot * room, size)][...] = made
             meet()
             dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
             commit_smem()
             fetch(k + slots * step, slot)
-            slot = slot + 1 if slot + 1 < slots else 0
+            slot = (slot + 1) % slots
         store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
@@ -251,7 +239,7 @@ PART, WARPGROUPS = 5120, 4
 LONGEST = 26624
 """most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
 and registers for the sums of their columns"""
-LAG, PER = 1, 10
+PER, LEAST = 8, 1024
 AHEAD = 4
 """rows whose sums warps may exchange at the same time, a power of two"""
 MARKS = 32
@@ -273,7 +261,8 @@ def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
     """
     ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
     parts = ctas * min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
-    while parts * 2 * STEP <= n and parts * count < PER * WARPGROUPS * SMS and parts < WARPGROUPS * CLUSTER:
+    most = min(n // LEAST, WARPGROUPS * CLUSTER, PER * WARPGROUPS * SMS // count)
+    while parts * 2 <= most:
         parts *= 2
     return max(ctas, parts // WARPGROUPS), min(WARPGROUPS, parts // ctas)
 
@@ -419,7 +408,7 @@ def in_ring(
         if wg == 0:
             for k in range(slots):
                 fetch(k)
-        for k in range(count + LAG):
+        for k in range(count + 1):
             if k < count:
                 barrier_wait(landed.at[k % slots])
                 of_weight, of_bias, slopes, total = added(
@@ -433,20 +422,20 @@ def in_ring(
                     slopes, total = slopes + rest_slopes, total + rest_total
                 both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
-            if k >= LAG:
+            if k > 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                if k > LAG and k - LAG - 1 + slots < count and k % wgs == wg:
-                    barrier_wait(stored.at[(k - LAG - 1) % AHEAD])
-                    fetch(k - LAG - 1 + slots)
-                along, mean_own = sums_of(k - LAG)
-                scale, mean_of = numbers_of(k - LAG)
+                if k > 1 and k - 2 + slots < count and k % wgs == wg:
+                    barrier_wait(stored.at[(k - 2) % AHEAD])
+                    fetch(k - 2 + slots)
+                along, mean_own = sums_of(k - 1)
+                scale, mean_of = numbers_of(k - 1)
                 slope = along * scale * scale
                 offset = slope * mean_of - mean_own * scale
-                i = ds(at + (k - LAG) * step, 1)
+                i = ds(at + (k - 1) * step, 1)
 
                 def made(place, j, gain):
-                    tile = held(grads, k - LAG, place, j.size) * gain.astype(np.float32)
-                    tile = tile * scale + (offset - held(xs, k - LAG, place, j.size) * slope)
+                    tile = held(grads, k - 1, place, j.size) * gain.astype(np.float32)
+                    tile = tile * scale + (offset - held(xs, k - 1, place, j.size) * slope)
                     if grad_total is not None:
                         tile = tile + grad_total[i, j].astype(np.float32)
                     return tile
@@ -454,8 +443,8 @@ def in_ring(
                 dx[i, j] = made(wg * width, j, gain)
                 if rests > 0 and wg < rests:
                     dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
-                if k - LAG + slots < count:
-                    barrier_arrive(stored.at[(k - LAG) % AHEAD])
+                if k - 1 + slots < count:
+                    barrier_arrive(stored.at[(k - 1) % AHEAD])
 
         def put(j, of_weight, of_bias):
             dweight[ds(at, 1), j] = of_weight
@@ -471,7 +460,7 @@ def in_ring(
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
-SHORT, WIDTH, SLOT, SLOTS, LIMIT, MOST, ADD, NARROW = 1024, 12, 10240, 4, 2048, 4, 1, 8
+SHORT, WIDTH, SLOTS = 1024, 20, 4
 """SHORT: columns up to which a lane has float32 sums of all its columns. NARROW: columns up to
 which tiles have as many rows as in other kernels"""
 SMS = 132
@@ -479,36 +468,6 @@ SMS = 132
 FEW = 128
 """most rows, or a quarter of those of short rows, for which one program sums a column: partial sums
 need another launch"""
-
-
-@functools.cache
-def adder(height: int, *present: str) -> Kernel:
-    """Return the kernel that adds up rows of sums, `height` of them at a time."""
-
-    def grid(dweight):
-        return cdiv(dweight.shape[1], NARROW), 2 if "dbias" in present else 1
-
-    @kernel(
-        grid=grid,
-        warp_specialized=False,
-        static_dims=(-1,),
-        without=lacking(present, "biases", "dbias"),
-    )
-    def add_up(weights, biases, dweight, dbias):
-        j = ds(program_id(0) * NARROW, NARROW)
-
-        def add(parts, total):
-            tile = full((height, NARROW), 0.0, np.float32)
-            for k in range(0, parts.shape[0], height):
-                tile = tile + parts[ds(k, height), j]
-            total[0, j] = tile.sum(axis=0)
-
-        if program_id(1) == 0:
-            add(weights, dweight)
-        elif dbias is not None:
-            add(biases, dbias)
-
-    return add_up
 
 
 def scaling(dropout: float, seed: int) -> dict[str, Any]:
@@ -543,18 +502,14 @@ def launch_gradient(
     ctas, wgs = shares(n, size, count)
 
     lanes = next((lanes for lanes in LANES[::-1] if n <= WIDTH * lanes), 32)
-    height = 256 // lanes >> (n > 2 * WIDTH * lanes)
-    most = min(MOST, 512 // (48 + cdiv(height * n, 128) * (2 + len(totals))))
-    if many and anywhere and n <= LIMIT and most > 1:
-        row = Rows(n, height, n, ctas=most, whole=n, operands=2, flat=True, loops=True)
-        least = cdiv(8, height)
-        tiles = 1 << max(least, SLOT // (height * n * size)).bit_length() - 1
-        while tiles > least and cdiv(count, tiles * height) < SMS * most:
-            tiles //= 2
-        slot = 2 * size * round_up(tiles * height * n, BOX)
-        slots = min(SLOTS, (SHARED // most - OTHER - 4 * min(4 * n, 4096)) // slot)
-        run: Kernel | RowKernel = of_short_rows(lanes, tiles, slots, *names).scheduled(row)
-        programs = min(cdiv(count, tiles * height), SMS * most)
+    height = 256 // lanes >> (n > 32 * WIDTH)
+    own = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals))))
+
+    if many and anywhere and own > 1 and height * n * size % 16 == 0:
+        row = Rows(n, height, n, ctas=own, whole=n, operands=2, flat=True, loops=True)
+        slots = min(SLOTS, (SHARED // own - OTHER - 16 * n) // (2 * size * (height * n + BOX)))
+        run: Kernel | RowKernel = of_short_rows(lanes, slots, *names).scheduled(row)
+        programs = min(cdiv(count, height), SMS * own)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
@@ -567,10 +522,6 @@ def launch_gradient(
     if programs > 1:
         sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
     launch_over_rows(run, inputs, results | sums, place, **options)
-    if programs > 1 and ADD:
-        parts = {name: sums[total] for name, total in zip(("weights", "biases"), totals)}
-        height = min(256, max(32, 1 << (programs - 1).bit_length()))
-        launch_over_rows(adder(height, *parts, *totals), parts, totals, place)
-    elif programs > 1:
+    if programs > 1:
         for name, (_, total) in totals.items():
             launch_reduction("sum", sums[name][1], 0, total, place, again=True)
