@@ -240,6 +240,8 @@ LONGEST = 26624
 """most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
 and registers for the sums of their columns"""
 PER, LEAST = 8, 1024
+"""rows of a program, up to which more warpgroups share a row, and their least columns of it: each
+program stores a row of sums, which are many bytes if rows are few and long"""
 AHEAD = 4
 """rows whose sums warps may exchange at the same time, a power of two"""
 MARKS = 32
@@ -254,14 +256,15 @@ BOX = 256
 
 
 def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
-    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
+    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns, of
+    `count` rows.
 
-    >>> shares(4096, 2, 9999), shares(50257, 2, 9999), shares(50257, 2, 300)
-    ((1, 2), (4, 4), (8, 4))
+    >>> shares(4096, 2, 9999), shares(50257, 2, 9999), shares(13186, 2, 300)
+    ((1, 2), (4, 4), (2, 4))
     """
     ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
     parts = ctas * min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
-    most = min(n // LEAST, WARPGROUPS * CLUSTER, PER * WARPGROUPS * SMS // count)
+    most = min(n // LEAST, WARPGROUPS * CLUSTER, PER * WARPGROUPS * SMS // max(count, 1))
     while parts * 2 <= most:
         parts *= 2
     return max(ctas, parts // WARPGROUPS), min(WARPGROUPS, parts // ctas)
@@ -460,9 +463,11 @@ def in_ring(
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
-SHORT, WIDTH, SLOTS = 1024, 20, 4
-"""SHORT: columns up to which a lane has float32 sums of all its columns. NARROW: columns up to
-which tiles have as many rows as in other kernels"""
+SHORT = 1024
+"""columns up to which FEW are rows of short rows"""
+WIDTH, SLOTS = 20, 4
+"""of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
+blocks of rows in shared memory"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -501,15 +506,17 @@ def launch_gradient(
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size, count)
 
+    # lanes have two rows each, or one of more than 32 * WIDTH columns
     lanes = next((lanes for lanes in LANES[::-1] if n <= WIDTH * lanes), 32)
     height = 256 // lanes >> (n > 32 * WIDTH)
-    own = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals))))
+    # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and 80
+    fit = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals)))) or 1
+    slots = min(SLOTS, (SHARED // fit - OTHER - 16 * n) // (2 * size * (height * n + BOX)))
 
-    if many and anywhere and own > 1 and height * n * size % 16 == 0:
-        row = Rows(n, height, n, ctas=own, whole=n, operands=2, flat=True, loops=True)
-        slots = min(SLOTS, (SHARED // own - OTHER - 16 * n) // (2 * size * (height * n + BOX)))
+    if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
+        row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
         run: Kernel | RowKernel = of_short_rows(lanes, slots, *names).scheduled(row)
-        programs = min(cdiv(count, height), SMS * own)
+        programs = min(cdiv(count, height), SMS * fit)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
