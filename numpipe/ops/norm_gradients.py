@@ -506,8 +506,10 @@ def launch_gradient(
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size, count)
 
-    # lanes have two rows each, or one of more than 32 * WIDTH columns
-    lanes = next((lanes for lanes in LANES[::-1] if n <= WIDTH * lanes), 32)
+    # lanes have two rows each, or one of more than 32 * WIDTH columns; 8 rows of a warp would share
+    # their banks if rows are a multiple of 128 bytes
+    least = 4 if n * size % 128 else 8
+    lanes = next((lanes for lanes in LANES[::-1] if least <= lanes >= n / WIDTH), 32)
     height = 256 // lanes >> (n > 32 * WIDTH)
     # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and 80
     fit = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals)))) or 1
