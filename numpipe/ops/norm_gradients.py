@@ -9,7 +9,6 @@ The statistics of a row are 1 / sqrt(variance + eps) and, for layer_norm, its me
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import math
 from typing import Any
@@ -21,16 +20,16 @@ from ..core.functions import function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
-from ..kernels.row_kernels import RowKernel, choose, loadable, rows
-from ..kernels.row_schedules import SHORT_ROW
-from ..language.memory.copies import copy_gmem_to_smem
+from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
+from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import lanes_for
+from ..language.tiles.row_layouts import LANES, lanes_for
 from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
@@ -153,10 +152,16 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(*present: str) -> RowKernel:
-    """Return the kernel of all gradients for rows that lanes of a warp have. A program computes
-    many blocks of rows, and stores a row of sums."""
+def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
+    """Return the kernel of all gradients for contiguous rows that `lanes` of a warp have. A program
+    computes many blocks of rows, and stores a row of sums.
+
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead.
+    Lanes store dx in shared memory, where they have read x; from there it is copied in memory
+    order.
+    """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
+    layout, vector = f"rows {lanes}", f"row {lanes}"
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -176,33 +181,53 @@ def of_short_rows(*present: str) -> RowKernel:
         row: Static,
     ):
         n, j, step = x.shape[1], row.columns(), num_programs(0)
-        at = ds(program_id(0), 1)
+        first, size = program_id(0), row.height * row.n
+        room = cdiv(size, BOX) * BOX
+        xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
+        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
 
-        def loaded(k):
-            i = ds(k * row.height, row.height)
-            return x[i, j], grad[i, j], numbers(statistics, i)
+        def fetch(k, slot):
+            if k * row.height < x.shape[0]:
+                to, rows = ds(slot * room, room), ds(k * size, room)
+                copy_gmem_to_smem(x.flat.at[rows], xs.at[to], landed.at[slot])
+                copy_gmem_to_smem(grad.flat.at[rows], grads.at[to], landed.at[slot])
 
-        following = loaded(program_id(0))
-        of_weight = of_bias = row.zeros()
+        def held(ring, slot):
+            tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
+            return tile.astype(np.float32)
+
+        # zeros in the lanes that will have the rows
+        xs.at[ds(0, size)][...] = row.zeros()
+        meet()
+        of_weight = of_bias = held(xs, 0)
+        commit_smem()
+        for slot in range(slots):
+            fetch(first + slot * step, slot)
+        gain = 1.0 if weight is None else layout_cast(weight[j], vector)
+        following = numbers(statistics, ds(first * row.height, row.height))
+        slot = 0
         for k in row.blocks(x):
-            i = ds(k * row.height, row.height)
-            tile, own, (inverse, mean) = following
-            own = own.astype(np.float32)
-            tile = tile.astype(np.float32) * inverse - mean * inverse
-            # the loads of the next block overlap the arithmetic of this one
-            following = loaded(k + step)
+            i, (inverse, mean) = ds(k * row.height, row.height), following
+            # loads of the next statistics overlap the arithmetic of this block
+            following = numbers(statistics, ds((k + step) * row.height, row.height))
+            barrier_wait(landed.at[slot])
+            own, tile = held(grads, slot), held(xs, slot) * inverse - mean * inverse
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
-            # not kept, so that an SM has registers for more CTAs
-            own = weighted(own, weight, j)
+            own = own if weight is None else own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
             made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
-            dx[i, j] = made
-        store_sums(dweight, dbias, at, j, of_weight, of_bias)
+            xs.at[ds(slot * room, size)][...] = made
+            meet()
+            dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
+            commit_smem()
+            fetch(k + slots * step, slot)
+            slot = (slot + 1) % slots
+        store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
 
@@ -214,6 +239,9 @@ PART, WARPGROUPS = 5120, 4
 LONGEST = 26624
 """most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
 and registers for the sums of their columns"""
+PER, LEAST = 8, 1024
+"""rows of a program, up to which more warpgroups share a row, and their least columns of it: each
+program stores a row of sums, which are many bytes if rows are few and long"""
 AHEAD = 4
 """rows whose sums warps may exchange at the same time, a power of two"""
 MARKS = 32
@@ -227,14 +255,19 @@ BOX = 256
 """columns of which one TMA copy loads a multiple"""
 
 
-def shares(n: int, itemsize: int) -> tuple[int, int]:
-    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns.
+def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
+    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns, of
+    `count` rows.
 
-    >>> shares(4096, 2), shares(50257, 2)
-    ((1, 2), (4, 4))
+    >>> shares(4096, 2, 9999), shares(50257, 2, 9999), shares(13186, 2, 300)
+    ((1, 2), (4, 4), (2, 4))
     """
     ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
-    return ctas, min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
+    parts = ctas * min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
+    most = min(n // LEAST, WARPGROUPS * CLUSTER, PER * WARPGROUPS * SMS // max(count, 1))
+    while parts * 2 <= most:
+        parts *= 2
+    return max(ctas, parts // WARPGROUPS), min(WARPGROUPS, parts // ctas)
 
 
 @functools.cache
@@ -430,9 +463,11 @@ def in_ring(
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
-SHORT, NARROW = 1024, 192
-"""SHORT: columns up to which a lane has float32 sums of all its columns. NARROW: columns up to
-which tiles have as many rows as in other kernels"""
+SHORT = 1024
+"""columns up to which FEW are rows of short rows"""
+WIDTH, SLOTS = 20, 4
+"""of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
+blocks of rows in shared memory"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -469,19 +504,22 @@ def launch_gradient(
     few = FEW if n > SHORT else 4 * FEW
     many = dweight is not None and count > few
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
-    ctas, wgs = shares(n, size)
+    ctas, wgs = shares(n, size, count)
 
-    if many and n <= SHORT:
-        # tiles of 81 to 127 columns spill, those of 128 columns do not
-        row = choose(128 if SHORT_ROW < n < 128 else n)
-        height = 4 if n > SHORT // 2 else 8 if n > NARROW else row.height
-        # 20 columns a lane, of 16 bits, leave registers for a fourth CTA
-        more = size == 2 and n > NARROW and height * n <= 20 * 128 and dresidual is None
-        whole = row.whole * (row.n == n)
-        row = dataclasses.replace(row, n=n, height=height, whole=whole, ctas=3 + more, loops=True)
-        run: Kernel | RowKernel = of_short_rows(*names).scheduled(row)
-        programs = min(cdiv(count, height), SMS * row.ctas)
-    elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
+    # lanes have two rows each, or one of more than 32 * WIDTH columns; 8 rows of a warp would share
+    # their banks if rows are a multiple of 128 bytes
+    least = 4 if n * size % 128 else 8
+    lanes = next((lanes for lanes in LANES[::-1] if least <= lanes >= n / WIDTH), 32)
+    height = 256 // lanes >> (n > 32 * WIDTH)
+    # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and 80
+    fit = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals)))) or 1
+    slots = min(SLOTS, (SHARED // fit - OTHER - 16 * n) // (2 * size * (height * n + BOX)))
+
+    if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
+        row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
+        run: Kernel | RowKernel = of_short_rows(lanes, slots, *names).scheduled(row)
+        programs = min(cdiv(count, height), SMS * fit)
+    elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(cdiv(count, 2) * 2, most), {}

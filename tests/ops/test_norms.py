@@ -84,7 +84,9 @@ def test_the_gradient_kernels_agree_with_numpy(
     # one program computes all rows
     monkeypatch.setattr(norm_gradients, "SMS", 0)
     monkeypatch.setattr(norm_gradients, "FEW", few)
-    x, grad, weight = numbers(11, columns), numbers(11, columns)[::-1], numbers(columns)
+    # TMA loads short rows of device arrays, wherever they begin
+    monkeypatch.setattr(norm_gradients, "loadable", lambda *of: (columns != 3001, columns < 1040))
+    x, grad, weight = numbers(11, columns), numbers(11, columns)[::-1].copy(), numbers(columns)
     found = backward(name, x, grad, weight)
     for got, wanted in zip(found, gradient(name, x, grad, weight), strict=False):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
@@ -97,35 +99,63 @@ def test_the_gradient_of_a_bias_needs_no_weight(rows: int) -> None:
     np.testing.assert_allclose(dbias, grad.sum(0), rtol=1e-5, atol=2e-5)
 
 
+def launched(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, dtype: Any) -> Any:
+    """Return (the kernel of all gradients of contiguous rows on a GPU, its arrays)."""
+    found: list[Any] = []
+    monkeypatch.setattr(norm_gradients, "launch_over_rows", lambda *of, **more: found.append(of))
+    monkeypatch.setattr(norm_gradients, "loadable", lambda *of: (False, True))
+    x, grad = numbers(rows, columns, dtype=dtype), numbers(rows, columns, dtype=dtype)[::-1].copy()
+    _, inverse = normed("layer_norm", x)
+    statistics = np.stack((inverse[:, 0], np.asarray(x, np.float64).mean(1)), 1)
+    given = x, grad, statistics.astype(np.float32), numbers(columns)
+    outs = np.zeros_like(x), np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    infos, (dx, *sums) = ([describe(each, "x") for each in of] for of in (given, outs))
+    place = {"target": "sim", "stream": None}
+    norm_gradients.launch_gradient(*infos, None, dx, None, *sums, 0.0, 0, place)
+    kernel, inputs, results, _ = found[0]
+    return kernel, {name: info.array for name, (_, info) in {**inputs, **results}.items()}
+
+
+SCALARS: dict[str, Any] = {"dropout": 0.0, "scale": 1.0, "seed": 0}
+
+
 @compiles
-@pytest.mark.variants(1, thorough=4)
+@pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize(
     ("columns", "dtype", "tile"),
     [
-        (320, np.float16, (8, 4)),
-        (640, np.float16, (4, 4)),
-        (641, np.float16, (4, 3)),
-        (200, np.float32, (8, 3)),
+        (640, np.float16, (8, 2)),
+        (70, np.float16, (64, 2)),
+        (157, np.float16, (32, 2)),
+        (430, np.float32, (8, 2)),
+        (1408, np.float16, (4, 2)),
     ],
 )
 def test_the_gradient_of_short_rows_has_no_spills(
     columns: int, dtype: Any, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`tile`: its rows, and the CTAs that an SM has registers for."""
-    found: list[Any] = []
-    monkeypatch.setattr(norm_gradients, "launch_over_rows", lambda *of, **more: found.append(of))
-    monkeypatch.setattr(norm_gradients, "launch_reduction", lambda *of, **more: None)
-    x, sums = numbers(600, columns, dtype=dtype), numbers(columns)
-    given = (describe(each, "x") for each in (x, x, numbers(600, 2), sums))
-    dx, dweight = describe(x, "dx"), describe(sums, "dweight")
-    place = {"target": "sim", "stream": None}
-    norm_gradients.launch_gradient(*given, None, dx, None, dweight, dweight, 0.0, 0, place)
-    ((kernel, inputs, results, _),) = found
+    kernel, arrays = launched(monkeypatch, 600, columns, dtype)
     row = kernel.definition.statics["row"]
     assert (row.height, row.ctas) == tile
-    arrays = {name: info.array for name, (_, info) in {**inputs, **results}.items()}
-    report = kernel.inspect("resources", **arrays, dropout=0.0, scale=1.0, seed=0)
-    assert report.spill_bytes == 0
+    assert kernel.inspect("resources", **arrays, **SCALARS).spill_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("columns", "dtype"), [(18, np.float16), (33, np.float32), (641, np.float32)]
+)
+def test_short_rows_are_loaded_by_tma(
+    columns: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(norm_gradients, "SMS", 1)
+    kernel, arrays = launched(monkeypatch, 1700, columns, dtype)
+    kernel.simulate(**arrays, **SCALARS)
+    wanted = gradient("layer_norm", arrays["x"], arrays["grad"], arrays["weight"])
+    found = arrays["dx"], arrays["dweight"].sum(0), arrays["dbias"].sum(0)
+    for got, right in zip(found, wanted, strict=True):
+        assert np.linalg.norm(got - right) < 1e-3 * np.linalg.norm(right)
+    made = numpipe.verify(kernel, **arrays, **SCALARS, schedules=2)
+    assert made.ok, str(made)
 
 
 @pytest.mark.parametrize("columns", [8, 1040])
@@ -193,7 +223,8 @@ def test_dropout_has_the_same_bits_in_every_schedule(
     # one program of the gradient kernel loops over all blocks of rows
     monkeypatch.setattr(norm_gradients, "SMS", 0)
     monkeypatch.setattr(norm_gradients, "FEW", 1)
-    x, residual, grad = (numbers(rows, columns)[::step] for step in (1, -1, 1))
+    monkeypatch.setattr(norm_gradients, "loadable", lambda *of: (False, columns < 1000))
+    x, residual, grad = (numbers(rows, columns)[::step].copy() for step in (1, -1, 1))
     weight = numbers(columns)
     options: dict[str, Any] = {"dropout": 0.25, "seed": -7, "eps": EPS}
     kept = np.where(draw(-7, rows, columns) < 0.25, 0.0, 1 / 0.75)
