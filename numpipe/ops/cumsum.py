@@ -279,7 +279,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             at = x.shape[1] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
                 # all of one row, because rows are longer than parts
-                every = ds(0, 1), ds(0, length)
+                every = ds(0, ROWS), ds(0, length)
                 here = np.where(number == at, start, 0.0).sum()
                 rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
             return before(programs, after(offset), others, total)
