@@ -132,7 +132,7 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 )
 def test_a_tile_stays_in_registers(kernel: Any, dtype: Any) -> None:
     length = 1024 // np.dtype(dtype).itemsize
-    x, rest = ArrayType((1, 48, length), dtype), ArrayType((1, 9), dtype)
+    x, rest = ArrayType((1, 48, length), dtype), ArrayType((1, length - 1), dtype)
     arguments = x, rest, x, rest, *((9000,) if "long" in str(kernel) else ())
     assert kernel.inspect("gate", *arguments) == ()
     assert kernel.inspect("resources", *arguments).spill_bytes == 0
