@@ -326,12 +326,11 @@ def cluster_of(rows: int, columns: int) -> int:
 def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
     few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
-    wgs = 2 if few or x.shape[1] > HELD // 2 else 1
+    wgs = 2 if few else 1
     count = ROWS * wgs * cluster
     length = x.shape[1] // count // line * line
-    nbytes = length * x.dtype.itemsize
-    # as many as registers allow without spills
-    ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
+    # as many as registers allow without spills: a lane has a sixteenth of a part
+    ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64))
     views = *cut(x, count, length), *cut(y, count, length)
     rows_of_parts(wgs, ctas, cluster, few and line == 4)(*views, **place)
 
