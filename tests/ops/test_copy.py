@@ -362,14 +362,14 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
     elif name == "narrow matrix":
         if size == 1:
             pytest.skip("elements of 8 bits are no numbers of a kernel")
-        kernel, named = OP.narrow(33, 128), {}
-        arrays = [ArrayType(shape, dtype) for shape in ((33 * 1001,), (33, 1001))]
+        kernel, named = OP.narrow(384 // size - 1, 128), {}
+        arrays = [ArrayType(shape, dtype) for shape in ((33 * 1001,), (384 // size - 1, 1001))]
     else:
         kernel = {
             "rows": OP.by_tma(64, 256),
             "narrow rows": OP.by_tma(*OP.blocks_of(48)),
             "transposed": OP.by_tma(64, 256, True, size > 1),
-            "turned": OP.turned(32, 64),
+            "turned": OP.turned(32, 64, size),
             "blocks": OP.copy_blocks,
         }[name]
         if size == 1 and name in ("transposed", "turned"):

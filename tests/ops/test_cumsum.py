@@ -126,8 +126,8 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
     "kernel, dtype",
     [
         (OP.rows_of_parts(2, 3, 1, False), ml_dtypes.bfloat16),
-        (OP.long_rows(3, 4, 16, 512), ml_dtypes.bfloat16),
-        (OP.long_rows(3, 4, 16, 256), np.float32),
+        (OP.long_rows(2, 4, 24, 512), ml_dtypes.bfloat16),
+        (OP.long_rows(2, 4, 24, 256), np.float32),
     ],
 )
 def test_a_tile_stays_in_registers(kernel: Any, dtype: Any) -> None:
