@@ -123,7 +123,7 @@ def test_a_long_line_is_cut_into_rows_and_a_short_line(monkeypatch: pytest.Monke
         ways.cache_clear()
 
 
-@pytest.mark.parametrize("shape, dtype", [((150, 3), np.float16), ((131, 33), np.int32)])
+@pytest.mark.parametrize("shape, dtype", [((150, 3), np.float16), ((300, 95), np.int32)])
 def test_narrow_matrices_are_transposed_from_whole_rows(
     shape: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
