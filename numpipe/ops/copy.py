@@ -315,18 +315,17 @@ def narrow(columns: int, height: int) -> Kernel:
         def body(indices, tile):  # type: ignore[no-untyped-def]
             first, odd = (indices[0] * ctas + cta) * height, o.shape[1]
             for row in range(lane_index(), height, 128):
-                for start in static_range(0, most, 16):
-                    values: Any = ()  # all are loaded before the first is stored
-                    for k in static_range(start, min(start + 16, most)):
-                        column = k * wgs + wg
-                        before = column * odd & (line - 1)
-                        at = (row + line - before) * columns + min(column, columns - 1)
-                        values += (tile[at],)
-                    for k in static_range(start, min(start + 16, most)):
-                        column = k * wgs + wg
-                        to = first + row - (column * odd & (line - 1))
-                        if column < columns and to >= 0 and to < o.shape[1]:
-                            o[column, to] = values[k - start]
+                values: Any = ()  # all are loaded before the first is stored
+                for k in static_range(most):
+                    column = k * wgs + wg
+                    before = column * odd & (line - 1)
+                    at = (row + line - before) * columns + min(column, columns - 1)
+                    values += (tile[at],)
+                for k in static_range(most):
+                    column = k * wgs + wg
+                    to = first + row - (column * odd & (line - 1))
+                    if column < columns and to >= 0 and to < o.shape[1]:
+                        o[column, to] = values[k]
 
         emit_pipeline_warp_specialized(
             body,
