@@ -347,11 +347,15 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
     # the tiles whose rounds take the least time, with one more for the first loads and last stores
-    height = min(
-        (16, 24),
-        key=lambda height: (cdiv(count, DEFAULT.sms * 2 * height * length) + 1) * (height + 2),
+    wgs, height = min(
+        ((2, 16), (2, 24), (1, 16)),
+        key=lambda tile: (
+            (cdiv(count, DEFAULT.sms * tile[0] * tile[1] * length) + 1)
+            * (tile[0] + 1)
+            * (tile[1] + 2)
+        ),
     )
-    long_rows(2, 4, height, length)(*views, columns, **place)
+    long_rows(wgs, 4, height, length)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
