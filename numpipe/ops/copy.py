@@ -33,6 +33,7 @@ import numpy as np
 
 from .. import launch
 from ..arch.dimensions import round_up
+from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv, divide, divisor
 from ..core.static_range import static_range
@@ -49,7 +50,7 @@ from ..launch.windows import memory
 from ..plan.allocations import SMEM
 from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
-from ..plan.specs import BlockSpec, persistent
+from ..plan.specs import BlockSpec, Element, persistent
 from .copy_ways import SMALL, Part, ways
 from .declaration import op
 from .op_outputs import Place, same
@@ -75,6 +76,16 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
     """
     wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
     return 16384 // wide, wide
+
+
+def fitting(length: int, sides: Sequence[int]) -> int:
+    """Return the first side of blocks that cover `length` elements with at most 1/16 more, or with
+    the fewest.
+
+    >>> fitting(2000, (256, 128, 64)), fitting(83, (64, 32))
+    (256, 32)
+    """
+    return min(sides, key=lambda side: max(round_up(length, side), 17 / 16 * length))
 
 
 @functools.cache
@@ -246,10 +257,12 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
 
 
 @functools.cache
-def turned(height: int, width: int) -> Kernel:
-    """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
+def turned(height: int, width: int, size: int) -> Kernel:
+    """Return the kernel that transposes blocks of `height` x `width` elements of `size` bytes in
+    shared memory."""
     # what a lane loads at once has room in its registers
-    piece, ctas = (min(height, 2048 // width), 8) if width <= 64 else (min(height, 16), 4)
+    piece, ctas = (4096 // (width * size), 8) if width <= 64 else (16, 4)
+    piece = min(height, piece)
     part = min(width, 64)
 
     @numpipe_kernel(
@@ -283,8 +296,10 @@ def turned(height: int, width: int) -> Kernel:
 @functools.cache
 def narrow(columns: int, height: int) -> Kernel:
     """Return the kernel that transposes contiguous rows of so many columns, `height` at a time.
-    Each lane has some of the rows, and each warpgroup some of the columns."""
-    own, rest = divmod(columns, NARROW_WARPGROUPS)
+    Each lane has some of the rows, and each warpgroup some of the columns. Rows of o begin
+    anywhere, but warps store whole lines: of a column, a block stores the elements from up to a
+    line before its first row on."""
+    most = cdiv(columns, NARROW_WARPGROUPS)
 
     @numpipe_kernel(
         grid=persistent(),
@@ -295,24 +310,33 @@ def narrow(columns: int, height: int) -> Kernel:
     def copy_narrow(a, o):  # type: ignore[no-untyped-def]
         """Copy a, which has all rows one after the other, to the columns of o."""
         cta, ctas, wg, wgs = axis_index("cta"), axis_size("cta"), axis_index("wg"), axis_size("wg")
+        line = LINE // np.dtype(a.dtype).itemsize
 
         def body(indices, tile):  # type: ignore[no-untyped-def]
+            first, odd = (indices[0] * ctas + cta) * height, o.shape[1]
             for row in range(lane_index(), height, 128):
-                to = (indices[0] * ctas + cta) * height + row
-                if to < o.shape[1]:
-                    values: Any = ()  # all are loaded before the first is stored
-                    for k in static_range(own):
-                        values += (tile[row * columns + k * wgs + wg],)
-                    for k in static_range(own):
-                        o[k * wgs + wg, to] = values[k]
-                    if wg < rest:
-                        o[own * wgs + wg, to] = tile[row * columns + own * wgs + wg]
+                values: Any = ()  # all are loaded before the first is stored
+                for k in static_range(most):
+                    column = k * wgs + wg
+                    before = column * odd & (line - 1)
+                    at = (row + line - before) * columns + min(column, columns - 1)
+                    values += (tile[at],)
+                for k in static_range(most):
+                    column = k * wgs + wg
+                    to = first + row - (column * odd & (line - 1))
+                    if column < columns and to >= 0 and to < o.shape[1]:
+                        o[column, to] = values[k]
 
         emit_pipeline_warp_specialized(
             body,
-            grid=(cdiv(cdiv(o.shape[1], height) - cta, ctas),),
-            in_specs=(BlockSpec((height * columns,), lambda k: (k * ctas + cta,)),),
-            max_concurrent_steps=4,
+            grid=(cdiv(cdiv(o.shape[1] + line, height) - cta, ctas),),
+            in_specs=(
+                BlockSpec(
+                    (Element((height + line) * columns),),
+                    lambda k: (((k * ctas + cta) * height - line) * columns,),
+                ),
+            ),
+            max_concurrent_steps=3,
             wg_axis="wg",
         )(a)
 
@@ -404,20 +428,17 @@ def copy_all(
             elif way == "turned" or (way == "transposed" and small):
                 # rows of 2-byte elements at odd addresses are loaded one element at a time
                 rows, columns = read.shape[2:]
-                # Blocks are as wide as possible, unless many columns would be outside the matrix.
+                # Blocks are as large as possible, unless many elements would be outside the matrix.
                 # Width 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
-                widths = (256, 128, 64) if size == 2 else (128, 64)
-                width = min(
-                    widths, key=lambda width: max(round_up(columns, width), 17 / 16 * columns)
-                )
-                block = (64 // size, 64) if small else (64, width)
+                width = fitting(columns, (256, 128, 64)) if size == 2 else 64
+                block = (64 // size, 64) if small else (fitting(rows, (64, 32)), width)
                 if small and min(rows, columns) <= 8:  # few of a larger block would be used
                     block = (8, 256 // size)
                     block = block if rows <= 8 else block[::-1]
-                turned(*block)(*arrays, **place)
+                turned(*block, size)(*arrays, **place)
             elif way == "narrow":
                 columns = written.shape[0]
-                narrow(columns, 128 * max(1, 128 // (columns * size)))(*arrays, **place)
+                narrow(columns, 128 * max(1, 384 // (columns * size)))(*arrays, **place)
             elif way == "transposed":
                 stored = (
                     written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None

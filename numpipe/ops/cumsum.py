@@ -32,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -279,7 +280,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             at = x.shape[1] - (k * programs + own) * parts
             if rest.shape[1] > 0 and at < parts:
                 # all of one row, because rows are longer than parts
-                every = ds(0, 1), ds(0, length)
+                every = ds(0, ROWS), ds(0, length)
                 here = np.where(number == at, start, 0.0).sum()
                 rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
             return before(programs, after(offset), others, total)
@@ -326,12 +327,12 @@ def cluster_of(rows: int, columns: int) -> int:
 def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
     few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
-    wgs = 2 if few or x.shape[1] > HELD // 2 else 1
+    # two for rows of which 32 lanes have each part (measured on an H200)
+    wgs = 2 if few or (x.shape[1] > HELD // 2 and x.shape[1] % 1024 == 0) else 1
     count = ROWS * wgs * cluster
     length = x.shape[1] // count // line * line
-    nbytes = length * x.dtype.itemsize
-    # as many as registers allow without spills
-    ctas = 1 if few else (8 if nbytes <= 1024 else 6 if nbytes <= 2048 else 4) // wgs
+    # as many as registers allow without spills: a lane has a sixteenth of a part
+    ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64)) // wgs
     views = *cut(x, count, length), *cut(y, count, length)
     rows_of_parts(wgs, ctas, cluster, few and line == 4)(*views, **place)
 
@@ -345,9 +346,16 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
         for info in arrays.values()
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
-    # the tiles whose rounds take the least time; a round of 3 takes about 4 / 3 of one of 2
-    wgs = min((3, 2, 1), key=lambda wgs: cdiv(count, FEW * wgs * 16 * length) * (wgs + 1))
-    long_rows(wgs, 4, 16, length)(*views, columns, **place)
+    # the tiles whose rounds take the least time, with one more for the first loads and last stores
+    wgs, height = min(
+        ((2, 16), (2, 24), (1, 16)),
+        key=lambda tile: (
+            (cdiv(count, DEFAULT.sms * tile[0] * tile[1] * length) + 1)
+            * (tile[0] + 1)
+            * (tile[1] + 2)
+        ),
+    )
+    long_rows(wgs, 4, height, length)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:

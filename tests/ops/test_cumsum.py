@@ -122,10 +122,17 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.parametrize("kernel", [OP.rows_of_parts(2, 3, 1, False), OP.long_rows(3, 4, 16, 512)])
-def test_a_tile_stays_in_registers(kernel: Any) -> None:
-    x, rest = (ArrayType((1, size), ml_dtypes.bfloat16) for size in (48 * 512, 9))
-    x = ArrayType((1, 48, 512), x.dtype)
+@pytest.mark.parametrize(
+    "kernel, dtype",
+    [
+        (OP.rows_of_parts(2, 3, 1, False), ml_dtypes.bfloat16),
+        (OP.long_rows(2, 4, 24, 512), ml_dtypes.bfloat16),
+        (OP.long_rows(2, 4, 24, 256), np.float32),
+    ],
+)
+def test_a_tile_stays_in_registers(kernel: Any, dtype: Any) -> None:
+    length = 1024 // np.dtype(dtype).itemsize
+    x, rest = ArrayType((1, 48, length), dtype), ArrayType((1, length - 1), dtype)
     arguments = x, rest, x, rest, *((9000,) if "long" in str(kernel) else ())
     assert kernel.inspect("gate", *arguments) == ()
     assert kernel.inspect("resources", *arguments).spill_bytes == 0
