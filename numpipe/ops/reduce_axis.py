@@ -46,9 +46,7 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, loadable
 from ..kernels.row_kernels import rows as numpipe_rows
-from ..kernels.row_registers import CLUSTER
 from ..language.memory.copies import copy_gmem_to_smem, meet
-from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
@@ -80,7 +78,7 @@ WIDE, SLIM = 256, 64
 narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
-SLOTS, TILE, MOST = 4, 8192, 8
+SLOTS, TILE = 4, 8192
 """tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
 PART = 1024
 """indices that a CTA stores, if the axis has one element"""
@@ -100,7 +98,6 @@ def reducer(
     exact: bool,
     ring: bool,
     wgs: int,
-    ctas: int,
     columns: int,
     finish: Function | None,
     *present: str,
@@ -115,7 +112,6 @@ def reducer(
     exact   whether sums include what additions have rounded away
     ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
     wgs     warpgroups of a CTA, which share its elements of the axis
-    ctas    CTAs of a cluster, which share them too
     columns columns of the original array if a tile has those of `fold` rows, else 0
     finish  function of the reduced vector
 
@@ -126,32 +122,28 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
-    shares = wgs * ctas
-    plane = (shares + 1) * across  # results of each warpgroup, and of all
+    plane = (wgs + 1) * across  # results of each warpgroup, and of all
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    held = max((4 if ring else 5 if exact or (index and down) else 10 if index else 6) // wgs, 1)
+    ctas = max((4 if ring else 5 if exact or (index and down) else 10 if index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts * ctas),
-        cluster=(1, ctas),
-        cluster_names=("columns", CLUSTER),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
         num_compute_wgs=wgs,
         without=lacking(present, "rest", "weights", "places", "found"),
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
-        compiler_params=CompilerParams(ctas_per_sm=held, unsafe_no_auto_barriers=ring or wgs > 1),
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=ring or wgs > 1),
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
         batch, own = program_id(0) // blocks, ds(program_id(0) % blocks * across, across)
         wg = axis_index("wg") if wgs > 1 else 0
-        rank = axis_index(CLUSTER)
-        part, stride = program_id(1) // ctas, parts * shares * length
-        first = (program_id(1) * wgs + wg) * length
+        part, stride = program_id(1), parts * wgs * length
+        first = (part * wgs + wg) * length
         # maxima may see elements twice: the last tile ends where the axis does
         most = n if sums or short else n - length
 
@@ -167,16 +159,10 @@ def reducer(
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
-        if shares > 1:
-            arrivals = shares * (1 + index) if ctas > 1 else wgs
+        if wgs > 1:
             results, stored = scratch(
-                (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=arrivals))
+                (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
             )
-
-            def send(tile, place):
-                async_store_smem(
-                    tile, results.at[ds(place, across)], stored, cluster_idx=0, cluster_dim=CLUSTER
-                )
 
             def write(result, at, place):
                 results[ds(place, across)] = result
@@ -241,7 +227,7 @@ def reducer(
         result, at = reduced(total, at)
 
         def store(result, at, to):
-            for k in static_range(1, shares):
+            for k in static_range(1, wgs):
                 others = at
                 if index:
                     others = bitcast(results[ds(plane + k * across, across)], np.int32)
@@ -255,9 +241,9 @@ def reducer(
                     at = at * fold + column // (x.shape[2] // fold)
             if columns:
                 # the same columns of the rows that are read as one
-                write(result, at, shares * across)
+                write(result, at, wgs * across)
                 meet()
-                first, count = shares * across, fold * columns
+                first, count = wgs * across, fold * columns
                 tile = load_tile(results.at[ds(first, count)], columns=columns)
                 places: Any = 0
                 if index:
@@ -271,16 +257,11 @@ def reducer(
             else:
                 y[batch, part, to] = final(result, at, scale)
 
-        if ctas > 1:
-            send(result, (rank * wgs + wg) * across)
-            if index:
-                send(bitcast(at, np.float32), plane + (rank * wgs + wg) * across)
-        elif wgs > 1:
+        if wgs > 1:
             write(result, at, wg * across)
             barrier_arrive(stored)
-        if wg == 0 and rank == 0:
-            if shares > 1:
-                barrier_wait(stored)
+            barrier_wait(stored)
+        if wg == 0:
             store(result, at, own)
 
     return reduce_axis  # type: ignore[no-any-return]
@@ -353,15 +334,15 @@ def schedule(
     kind: str = "sum",
     again: bool = False,
     ring: bool = False,
-) -> tuple[int, int, int, int, int, int]:
-    """Return (step, across, length, wgs, ctas, parts) of a reduction: the elements of a tile along the
+) -> tuple[int, int, int, int, int]:
+    """Return (step, across, length, wgs, parts) of a reduction: the elements of a tile along the
     axis and across it, those that are loaded at once along the axis, and the warpgroups of a CTA
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
     >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
-    ((64, 16, 512, 1, 1, 1), (512, 1, 8192, 1, 1, 8))
+    ((64, 16, 512, 1, 1), (512, 1, 8192, 1, 8))
     >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
-    ((32, 64, 96, 2, 1, 1), (16, 32, 80, 4, 1, 28))
+    ((32, 64, 96, 2, 1), (16, 32, 80, 4, 28))
     """
     n, others = shape[1:] if down else shape[:0:-1]
     n, wgs, nbytes = max(n, 1), 1, math.prod(shape) * itemsize
@@ -397,15 +378,13 @@ def schedule(
     count = tiles(across)
     if ring:
         ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS
-        shares = max(min(ctas // count, n // (8 * length)), 1)
-        wgs, ctas = 2 if count <= 2 * SMS else 1, min(shares, MOST)
-        parts = shares // ctas
+        parts = min(ctas // count, n // (8 * length))
+        wgs = 2 if count <= 2 * SMS else 1
     else:
-        ctas = 1
         parts = min(ENOUGH // count, n // (length * wgs))
         if again or (small and parts < 3):
             parts = 1  # a second launch would take longer
-    return step, across, length, wgs, ctas, max(parts, 1)
+    return step, across, length, wgs, max(parts, 1)
 
 
 def launch_reduction(
@@ -463,7 +442,7 @@ def launch_on_view(
     fold = _folded(view, kind) if large else 1
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = large and x.shape[2] > NARROW and loadable(x)[0]
-    *tile, wgs, ctas, parts = schedule(x.shape, down, size, kind, again, ring)
+    *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring)
     narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
     last = parts * outer == 1
@@ -479,7 +458,7 @@ def launch_on_view(
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     sums = kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    how = fold, short, exact, ring, wgs, ctas, narrow, finish if last else None
+    how = fold, short, exact, ring, wgs, narrow, finish if last else None
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
     results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
     scalars = {"parts": parts, "scale": scale if last else 1.0}
