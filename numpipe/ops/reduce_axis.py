@@ -68,8 +68,6 @@ ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
 """columns up to which columns are not loaded by TMA, and below which rows share no weights"""
-HELD = 4096
-"""columns up to which maxima of large matrices are found by warps that have rows of their own"""
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
@@ -369,7 +367,7 @@ def schedule(
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows = tiles(1)
         across = 8 if n <= 512 or rows >= ENOUGH or (kind == "dot" and others > 4) else 1
-        across = 16 if rows >= ENOUGH * (16 if n > HELD else 8) else across
+        across = 16 if rows >= 8 * ENOUGH else across
         step = 512 if across == 1 else 64
         # as many steps at once as leave few for the end of the axis
         fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
@@ -432,9 +430,7 @@ def launch_on_view(
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS or columns * size <= LONG
     many = batch == 1 and enough and columns > 0 and not (down or again)
-    # in `reducer`, warps have rows of their own, with fewer steps for indices, and share weights
-    own = rows * near >= 4 * LARGE and (kind == "dot" or (kind == "argmax" and columns <= HELD))
-    if many and not (own and columns >= NARROW and columns * size % 4 == 0):
+    if many:
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
