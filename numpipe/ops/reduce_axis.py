@@ -347,7 +347,7 @@ def schedule(
     tiles = lambda across: shape[0] * cdiv(others, across)
     small = down and not ring and (again or nbytes < LARGE)
     if small:
-        across, step = 32, 16
+        across, step = (16, 32) if again else (32, 16)
         if n <= 8:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
         wgs = min(cdiv(n, 5 * step), 4)
