@@ -67,12 +67,12 @@ from .tiled import dense, reshaped, with_fitting
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
 NARROW = 128
-"""columns up to which columns are not loaded by TMA, and below which rows share no weights"""
-HELD = 4096
-"""columns up to which maxima of large matrices are found by warps that have rows of their own"""
+"""columns up to which columns are not loaded by TMA"""
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
+HELD = 512, 4096
+"""columns of large matrices for whose indices of maxima warps have rows of their own"""
 WIDE, SLIM = 256, 64
 """WIDE: most columns of a tile, and of several rows that are read as one only because they are
 narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs"""
@@ -349,10 +349,11 @@ def schedule(
     tiles = lambda across: shape[0] * cdiv(others, across)
     small = down and not ring and (again or nbytes < LARGE)
     if small:
-        across, step = 32, 16
+        # narrow tiles, so that few columns have many CTAs
+        across, step, deep = (8, 64, 1) if again else (16, 32, 5) if others <= 64 else (32, 16, 5)
         if n <= 8:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
-        wgs = min(cdiv(n, 5 * step), 4)
+        wgs = min(cdiv(n, deep * step), 4)
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
@@ -369,7 +370,7 @@ def schedule(
         # a warp has its own rows, unless they are few, or long; several rows share weights
         rows = tiles(1)
         across = 8 if n <= 512 or rows >= ENOUGH or (kind == "dot" and others > 4) else 1
-        across = 16 if rows >= ENOUGH * (16 if n > HELD else 8) else across
+        across = 16 if rows >= 8 * ENOUGH else across
         step = 512 if across == 1 else 64
         # as many steps at once as leave few for the end of the axis
         fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
@@ -379,7 +380,9 @@ def schedule(
     if ring:
         ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS
         parts = min(ctas // count, n // (8 * length))
-        wgs = 2 if count <= 2 * SMS else 1
+        # indices take more instructions, which four warpgroups overlap with loads
+        several = kind == "argmax" and 1 < parts <= min(SMS // count, n // (12 * length))
+        wgs = 4 if several else 2 if count <= 2 * SMS else 1
     else:
         parts = min(ENOUGH // count, n // (length * wgs))
         if again or (small and parts < 3):
@@ -432,9 +435,9 @@ def launch_on_view(
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS or columns * size <= LONG
     many = batch == 1 and enough and columns > 0 and not (down or again)
-    # in `reducer`, warps have rows of their own, with fewer steps for indices, and share weights
-    own = rows * near >= 4 * LARGE and (kind == "dot" or (kind == "argmax" and columns <= HELD))
-    if many and not (own and columns >= NARROW and columns * size % 4 == 0):
+    # in `reducer`, warps have rows of their own, with fewer steps for indices
+    own = kind == "argmax" and rows * near >= 4 * LARGE and HELD[0] <= columns <= HELD[1]
+    if many and not (own and columns * size % 4 == 0):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return

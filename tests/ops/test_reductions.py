@@ -95,12 +95,25 @@ def test_rows_of_large_matrices(name: str, shape: Any, monkeypatch: pytest.Monke
         check(name, x, 1, 1e-2)
 
 
+def test_products_and_short_rows_have_the_kernel_of_rows(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reduce_axis, "reducer", None)
+    for columns in (130, 512, 4096):
+        x = imagined(((1 << 26) // columns, columns), np.float16)
+        with noting() as notes:
+            ops.matvec(x, imagined((columns,), np.float16))
+            if columns == 130:
+                ops.argmax(x, 1)
+        assert len(notes.calls) == 1 + (columns == 130)
+
+
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
     with noting() as notes:
-        ops.argmax(imagined((16384, 512), np.float16), 1)  # pieces of 64 columns, of 32 lanes
+        ops.argmax(imagined((40, 300000), np.float16), 1)  # pieces of 512 columns
         ops.argmax(imagined((300000, 12), np.float16), 0)  # and parts, with their indices
-    for down, call in zip((False, True, True), notes.calls, strict=True):
+    for down, call in zip((False, True, True, True), notes.calls, strict=True):
         arrays = {name: value for name, value in call.named.items() if name not in PLACE}
         report = call.kernel.inspect("resources", *call.args, **arrays)
         assert not report.layout_casts and not report.spill_bytes
