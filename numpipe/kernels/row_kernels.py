@@ -21,7 +21,7 @@ from ..launch.array_info import (
 )
 from ..launch.arrays import describe
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType
+from ..plan.specs import ArrayType, persistent
 from .decorator import kernel
 from .row_registers import CLUSTER
 from .row_schedules import ODD, Needs, Rows, choose
@@ -33,7 +33,9 @@ __all__ = ["Rows", "rows"]
 
 
 MANY = 1 << 20
-"""elements from which on short rows are loaded several at a time"""
+"""elements from which on short rows are loaded in blocks"""
+SHORT = 512
+"""bytes of longer rows, which are only loaded so if some begin at no multiple of 4 bytes"""
 
 
 @dataclass(eq=False, repr=False)
@@ -76,7 +78,7 @@ class RowKernel:
         options = {
             "cluster": row.cluster,
             "cluster_names": CLUSTER,
-            "grid": blocks,
+            "grid": persistent() if row.loops else blocks,
             "num_compute_wgs": row.wgs,
             "compiler_params": CompilerParams(
                 approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True
@@ -93,14 +95,11 @@ class RowKernel:
         dtype = _info(x).dtype
         count, n = (int(size) for size in x.shape)
         rows = choose(n, self.needs, dtype)
-        # lanes would load and store odd rows of 16-bit elements one by one
-        many = n * count >= MANY
-        halves = rows.height > 1 and dtype.itemsize == 2 and many and not self.needs.once
-        if rows.steps or (n % 2 and (n > ODD or halves)):
+        size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
+        # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
+        if rows.steps or (n % 2 and n > ODD) or (many and (size < SHORT or size % 4)):
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
-            same = (self.needs.operands == 1 and not halves) or all(
-                info.dtype == dtype for info in infos
-            )
+            same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
             rows = choose(n, self.needs, dtype, aligned, flat, count)
         return self.scheduled(rows)

@@ -13,17 +13,20 @@ import numpy as np
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
-from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.phases import next_phase
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
+from ..language.tiles.layout_names import ROWS
 from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
+from ..language.tiles.row_layouts import shared_lanes
 from ..language.tiles.tile import bitcast
 from ..language.tiles.warp_parts import GROUP, PARTS, STEP, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
@@ -42,7 +45,9 @@ HIGHEST = 0x7F7FFFFF
 
 def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
-    height, n, flat = rows.height, rows.n, rows.flat
+    height, n = rows.height, rows.n
+    lanes = f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
+    from_shared = rows.flat and rows.loops
     across = cdiv(n, GROUP)
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -72,13 +77,14 @@ def common(rows: Any) -> dict[str, Function]:
 
     @function
     def column(j):
-        return iota((1, j.size), 1) + j.start
+        own = iota((1, j.size), 1)
+        return (layout_cast(own, lanes) if from_shared else own) + j.start
 
     @function
     def random(k, j, seed):
-        # a lane draws once for both columns of a pair, whose first column is even; rows of flat
+        # a lane draws once for both columns of a pair, whose first column is even; parts of flat
         # arrays may begin with an odd one
-        place = iota((1, j.size), 1) + (j.start & 1 if flat else 0)
+        place = column(j) - (j.start & ~1)
         pair = (place >> 1) + (j.start >> 1)
         down = iota((height, 1), 0) + np.int32(k * height)
         key = (place * 0 + seed).astype(np.uint32)
@@ -192,23 +198,48 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def flat_rows():
-        """Rows of each matrix in shared memory, and the barrier on which copies of them arrive."""
-        return scratch((SMEM((operands * room,), dtype), Barrier(num_arrivals=operands)))
+        """Two blocks of rows of each matrix in shared memory, and the barriers on which copies of
+        them arrive."""
+        return scratch(
+            (
+                SMEM((2 * operands * room,), dtype),
+                Barrier(num_arrivals=operands, num_barriers=2),
+            )
+        )
+
+    @function
+    def place(which, after):
+        """Where a block of a matrix is in shared memory, and its barrier: the block that this
+        program waits for next, or with `after` 1 the other one."""
+        rows, landed = flat_rows()
+        half = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
+        return rows.at[ds((half * operands + which) * room, room)], landed.at[half]
+
+    @function
+    def copy(x, k, which, after):
+        to, landed = place(which, after)
+        copy_gmem_to_smem(x.flat.at[ds(k * span, room)], to, landed)
 
     @function
     def fetch(x, k, which):
         if flat:
-            rows, landed = flat_rows()
-            to = rows.at[ds(which * room, room)]
-            copy_gmem_to_smem(x.flat.at[ds(k * span, room)], to, landed)
+            following = k + num_programs(0)
+            if k < num_programs(0):
+                copy(x, k, which, 0)
+            if which == 0:
+                # all warps have read the block before this one, and its results
+                commit_smem()
+            if following < cdiv(x.shape[0], height):
+                copy(x, following, which, 1)
 
     @function
     def value(k, x, which):
         if flat:
-            rows, landed = flat_rows()
+            # the second matrix has arrived with the first
+            rows, landed = place(which, which)
             if which == 0:
                 barrier_wait(landed)
-            tile = load_tile(rows.at[ds(which * room, span)], columns=n)
+            tile = load_tile(rows.at[ds(0, span)], columns=n)
         else:
             tile = x[ds(k * height, height), columns()]
 
@@ -222,12 +253,15 @@ def functions(rows: Any) -> dict[str, Function]:
         if flat:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
-            rows, _ = flat_rows()
-            rows = rows.at[ds(0, span)]
+            if x.dtype == dtype:
+                rows, _ = place(0, 1)
+                rows = rows.at[ds(0, span)]
+            else:
+                rows = scratch(SMEM((span,), x.dtype))
             meet()
             rows[...] = tile
             meet()
-            x.flat[ds(k * span, span)] = load_tile(rows, "row 128")
+            x.flat[ds(k * span, span)] = load_tile(rows, "runs")
         else:
             x[ds(k * height, height), columns()] = tile
 

@@ -3,8 +3,9 @@
 ============  ==========================  ==================================================
 rows are      a row belongs to            and is read
 ============  ==========================  ==================================================
-short         lanes of one warp           once, into registers; odd ones of 16-bit elements
-                                          by one copy of many rows through shared memory
+short         lanes of one warp           once, into registers; many contiguous rows through
+                                          shared memory, where the next rows are loaded
+                                          during a computation
 long          warpgroups of a CTA         once, into registers
 longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
               CTAs                        row finds it. What does not fit is read again from L2
@@ -52,6 +53,9 @@ exchange numbers. If the CTAs are more than the SMs, parts have at most half of 
 otherwise some SMs would have two CTAs and others one"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
+TILE = 6144
+"""most elements of a block of contiguous rows: larger and smaller ones are not faster, and neither
+are more CTAs of an SM (measured on an H200)"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -186,14 +190,13 @@ def choose(
     brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
-    flat = flat and unit == 1
+    flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype)
     if n <= min(2048 // values, 1536):
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
-    flat = flat and not aligned
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     most = ODD if flat and n % 2 and not once else 2 * part
     if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
@@ -235,11 +238,11 @@ def _short(
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat:
-        room = 6144 // (n * held)
+        room = TILE // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         # two vectors along the columns take as many registers as another matrix
         ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
-        return rows(height, n, 1, n, ctas, flat=True)
+        return rows(height, n, 1, n, ctas, flat=True, loops=True)
     height = 8
     while height * n < 2048 and height < 32:
         height *= 2

@@ -564,9 +564,9 @@ run(
     out(1, 1024),
 )
 run(
-    "odd rows, which one copy loads",
-    swapped.scheduled(choose(57, Needs(2), np.dtype(F16), flat=True)),
-    *(ints(40, 57), ints(41, 57)[:40], out(40, 57), out(40, 57)),
+    "contiguous rows, which are loaded in blocks",
+    swapped.scheduled(choose(57, Needs(2), np.dtype(F16), False, True)),
+    *(ints(140, 57), ints(141, 57)[:140], out(140, 57), out(140, 57)),
 )
 run(
     "sums of columns",

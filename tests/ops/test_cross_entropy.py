@@ -114,6 +114,22 @@ def test_labels_may_be_at_the_ends_of_the_parts_of_a_row() -> None:
     assert near(dx, expected(x, labels, reduction="sum")[1], 1e-6)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_many_short_rows_are_loaded_as_a_flat_array(
+    dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_kernels, "MANY", 0)
+    monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
+    assert choose(19, forward((), True).needs, np.dtype(dtype), False, True).flat
+    x = numbers(900, 19, dtype=dtype)
+    labels, results = labels_of(x), (np.zeros(900, np.float32), x.copy())
+    options: dict[str, Any] = {"label_smoothing": 0.1, "reduction": "none"}
+    ops.cross_entropy(results[1], labels, with_gradient=True, out=results, **options)
+    loss, grad = expected(x, labels, 0.1, "none")
+    assert near(results[0], loss, 1e-6)
+    assert near(results[1], grad, 4e-3 if dtype == np.float16 else 1e-6)
+
+
 def test_losses_of_many_rows_are_added_by_several_ctas() -> None:
     losses = abs(numbers(1, 4_501))
     labels = labels_of(numbers(1, 4_501, 9), np.int32)

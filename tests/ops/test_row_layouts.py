@@ -10,6 +10,7 @@ import pytest
 
 import numpipe
 from numpipe import ops
+from numpipe.kernels import row_kernels
 from numpipe.language.tiles import conversions
 from numpipe.ops.norms import norm_backward, norm_rows
 from numpipe.ops.softmax import softmax_backward
@@ -40,7 +41,7 @@ def norm_gradient(x: np.ndarray, weight: np.ndarray) -> Any:
 
 
 def labels(x: np.ndarray) -> np.ndarray:
-    return np.arange(len(x), dtype=np.int32)
+    return np.arange(len(x), dtype=np.int32) % np.int32(x.shape[1])
 
 
 CALLS: dict[str, Callable[[np.ndarray], Any]] = {
@@ -68,13 +69,27 @@ def test_no_value_is_moved_between_layouts(
         assert moves == [], columns
 
 
+@pytest.mark.variants(3)
+@pytest.mark.parametrize("name", CALLS)
+def test_no_value_of_a_flat_array_is_moved(
+    name: str, moves: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
+    monkeypatch.setattr(row_kernels, "MANY", 0)
+    monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
+    for columns in (17, 57):
+        CALLS[name](np.random.default_rng(0).standard_normal((300, columns)).astype(np.float16))
+        assert moves == [], columns
+
+
 def test_a_mask_of_part_of_the_columns_is_moved(moves: list[str]) -> None:
     @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
     def masked(x, y, *, row: numpipe.Static):  # type: ignore[no-untyped-def]
         for k in row.blocks(x):
             value, block = row.load(k, x)
             # 8 lanes share a row of 80 columns, 16 lanes one of 32
-            inside = row.column(numpipe.ds(48, 32)) < 72
+            rows = numpipe.iota((row.height, 1), 0)
+            inside = (row.column(numpipe.ds(48, 32)) < 72) & (rows >= 0)
             tile = value(row.columns())
             row.store(
                 block,

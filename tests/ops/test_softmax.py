@@ -17,7 +17,7 @@ import numpipe
 from numpipe import SpecError, ops
 from numpipe.kernels import row_kernels
 from numpipe.kernels.row_schedules import Needs, choose
-from numpipe.ops.softmax import backward, softmax_backward
+from numpipe.ops.softmax import backward, forward, softmax_backward
 from tests.kernels.rows_of_kernels import in_steps
 
 NAMES = ["softmax", "log_softmax"]
@@ -173,20 +173,36 @@ def test_in_jax_it_is_differentiated_and_mapped(name: str) -> None:
         np.testing.assert_allclose(second(ours), wanted, rtol=1e-3, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("columns", [5, 57, 511])
-def test_odd_rows_of_halves_are_loaded_with_one_copy(
+@pytest.mark.parametrize("columns", [17, 38, 301])
+def test_many_short_rows_are_loaded_as_a_flat_array(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_kernels, "MANY", 0)
     # rows of arrays on the host are padded, and not loaded so
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
-    x = numbers(67, columns, dtype=np.float16)
-    assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(
-        choose(columns, Needs(2), x.dtype, flat=True)
-    )
+    # each of two CTAs has several blocks, and the last block ends after the matrix
+    x = numbers(3 + 18000 // columns, columns, dtype=np.float16)
+    x[1] = -np.inf
+    x[1, 2] = 3.0
+    row = choose(columns, Needs(2), x.dtype, False, True)
+    assert row.flat and row.height < len(x)
+    assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
     np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
+    np.testing.assert_array_equal(ops.argmax(x, 1), x.argmax(1))
+    x[1] = 1.0
     y, total = ops.rms_norm(x, x[0], x)
     right = 2.0 * x.astype(np.float64)
     scale = np.sqrt((right**2).mean(1, keepdims=True) + 1e-6)
     np.testing.assert_allclose(total, right, rtol=1e-3)
     np.testing.assert_allclose(y, right / scale * x[0], rtol=2e-3, atol=1e-4)
+    values, scales = ops.quantize(x, "int8", "row")
+    np.testing.assert_allclose(values * scales[:, None], x, atol=float(scales.max()) * 0.51)
+
+
+def test_no_schedule_of_warps_shows_a_hazard_in_blocks_that_are_loaded_ahead() -> None:
+    x = numbers(70, 300, dtype=np.float16)
+    for kernel, arrays in ((forward(log=False), {"x": x}), (backward(log=False), {"g": x, "y": x})):
+        row = choose(300, Needs(len(arrays), held=1), x.dtype, False, True)
+        results = {"y" if "x" in arrays else "dx": np.zeros_like(x)}
+        found = numpipe.verify(kernel.scheduled(row), **arrays, **results, schedules=3)
+        assert found.ok, str(found)

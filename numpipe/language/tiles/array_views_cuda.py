@@ -117,9 +117,8 @@ class Block:
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
-    def even(self, shape: Sequence[int]) -> Any:
-        """Return whether all rows of a block start at multiples of the size of a pair of
-        elements."""
+    def even(self, shape: Sequence[int], run: int = 2) -> Any:
+        """Return whether all rows of a block start at multiples of the size of `run` elements."""
         builder, none, one = self.builder, nb.const(0, nb.i64), nb.const(1, nb.i64)
         at = self.moved(none if self.lines else self.base, self.start[-1], one)
         if len(shape) == 2 and not self.lines:
@@ -127,19 +126,19 @@ class Block:
                 at = self.moved(at, self.start[0], self.stride[0])
             else:
                 at = builder.or_(at, self.moved(none, nb.const(1), self.stride[0]))
-        odd = builder.and_(at, 2 * self.dtype.itemsize - 1)
+        odd = builder.and_(at, run * self.dtype.itemsize - 1)
         return builder.icmp_unsigned("==", odd, none)
 
-    def whole_pairs(self, shape: Sequence[int]) -> Any:
-        """Return whether every pair of columns is inside the array or outside it, and can be moved
-        at once."""
+    def whole_pairs(self, shape: Sequence[int], run: int = 2) -> Any:
+        """Return whether every pair, or `run`, of columns is inside the array or outside it, and
+        can be moved at once."""
         builder = self.builder
         if self.room is not None and self.room >= shape[-1] and self.least == 0:
-            return self.even(shape)
-        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), 1)
+            return self.even(shape, run)
+        odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), run - 1)
         whole = builder.icmp_unsigned("==", odd, 0)
         whole = builder.or_(whole, self.aligned(shape[-1:], 1))
-        return builder.and_(self.even(shape), whole)
+        return builder.and_(self.even(shape, run), whole)
 
     def has(self, form: Form, own: Any, distance: int, beyond: bool = False) -> Any:
         """Return whether the array has a lane's pair of columns of a tile.

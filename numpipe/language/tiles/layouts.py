@@ -160,14 +160,14 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     word, lanes = name.word, name.lanes
     if word == ROWS and 1 in shape and len(shape) == 2:
         word = layout_of(shape)
-    elif (lanes not in row_layouts.LANES and (word, lanes) != (ROW, row_layouts.WHOLE)) or (
+    elif (lanes not in row_layouts.EVERY and (word, lanes) != (ROW, row_layouts.WHOLE)) or (
         word == ROWS
     ) != (len(shape) == 2):
         raise SpecError(
             f"{what}: the layout by rows of a {'vector' if len(shape) == 1 else 'tile (M, N)'} "
             "must be "
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
-            + f", where L lanes (4, 8, 16 or 32) share a row, got {layout!r}"
+            + f", where L lanes (1, 2, 4, 8, 16 or 32) share a row, got {layout!r}"
         )
     return Form(shape, form.dtype, layout.replace(name.word, word))
 
@@ -300,9 +300,9 @@ def ways(shape: Ints) -> Names:
     operation that needs one of them takes it.
 
     >>> ways((1024,))
-    ('column', 'row 128', 'row 32')
-    >>> ways((1, 64)), ways((8, 1))
-    (('row', 'row 128', 'row 16'), ('column 32', 'column 16', 'column 8', 'column 4'))
+    ('column', 'row 128', 'row 32', 'column 2', 'column 1')
+    >>> ways((1, 64))
+    ('row', 'row 128', 'row 16', 'row 32', 'row 8', 'row 4', 'row 2')
     """
     size = max(shape)
     if size == 1:
@@ -310,14 +310,15 @@ def ways(shape: Ints) -> Names:
     fragments, lanes = list[str](), list[str]()
     if shape[-1] == size:
         fragments += [ROW] * fits((BLOCK, size))
-        lanes += [f"{ROW} {row_layouts.WHOLE}", f"{ROW} {lanes_for(size)}"]
+        every = dict.fromkeys((row_layouts.WHOLE, lanes_for(size), *row_layouts.EVERY))
+        lanes += [f"{ROW} {of}" for of in every if of >= 32 or size <= 32 * of]
     if shape[0] == size:
         fragments += [COLUMN] * fits((size, GROUP))
         # of tiles whose rows are no accumulator's: more than 256 columns have at most 64 rows
         lanes += [
             f"{COLUMN} {of}"
-            for of in row_layouts.LANES
-            if (size % BLOCK or size == BLOCK) and size * 2 * of <= MOST
+            for of in row_layouts.EVERY
+            if size * of <= 32 * BLOCK or (size % BLOCK and size * 2 * of <= MOST)
         ]
     return tuple(fragments + lanes)
 
@@ -483,8 +484,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[Ints, str]:
     lanes = {name_of(of).lanes for of in whole} or {
         form.name.lanes for form in forms if form.layout != EITHER and not form.single
     }
-    if lanes & set(row_layouts.LANES) and (whole or len(lanes) == 1):
-        return shape, f"{ROWS} {max(lanes & set(row_layouts.LANES))}"
+    if lanes & set(row_layouts.EVERY) and (whole or len(lanes) == 1):
+        return shape, f"{ROWS} {max(lanes & set(row_layouts.EVERY))}"
     return shape, natural(shape)
 
 

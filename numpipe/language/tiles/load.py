@@ -65,7 +65,7 @@ from .indices import check_gathered, plain, settled
 from .layout_names import COALESCED, COLUMN, ROW, ROWS, name_of
 from .layouts import ACCUMULATOR, Form, by_rows, coalesced_form, combined, has_coalesced, layout_of
 from .refs import Ds, GmemRef, SmemLike, SmemTile, method_of, whole_slices
-from .row_layouts import shared_lanes
+from .row_layouts import WHOLE, shared_lanes
 from .scattered_shared import load as load_anywhere
 from .shared_tiles import layout_of_rows
 from .tile import Tile, check_dtype, check_form, form_of
@@ -200,7 +200,8 @@ def load_form(view: Any, layout: Any, columns: Any = None) -> Form:
         if layout == AUTO:
             layout = f"{ROWS} {shared_lanes(*shape, dtype.itemsize)}"
     if layout == RUNS:
-        layout = f"{ROWS} 32 {16 // dtype.itemsize}"
+        shared_by = f"{ROW} {WHOLE}" if len(shape) == 1 else f"{ROWS} 32"
+        layout = f"{shared_by} {16 // dtype.itemsize}"
     if isinstance(layout, str) and name_of(layout).by_row and shape:
         check_dtype(dtype, "load_tile")
         return by_rows(Form(shape, dtype), layout, "load_tile")
@@ -231,7 +232,7 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
             as many lanes as possible, or 32, share a row (`by_row`), the layout of tiles that are
             not accumulators; for a vector "row 32", along the columns of such a tile, or "column
             32", along its rows. "runs": 32 lanes share a row, and each has 16 adjacent bytes at a
-            time, for scans along rows
+            time, for scans along rows; for a vector, all lanes share it, for stores of 16 bytes
     columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
              of any length that follow each other without gaps, as in a contiguous array. The
              layout "auto" then spreads the lanes for the fewest bank conflicts

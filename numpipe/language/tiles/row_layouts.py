@@ -16,10 +16,10 @@ layout         shape         elements of a lane                                 
                                                                                    column
 =============  ============  ====================================================  =================
 
-L is 32 (a row per warp), 16, 8 or 4. R is the largest power of two, at most 128 / L, that divides
-M / 2, M rounded up to a multiple of 8: each lane has at least two rows, so registers of 16-bit
-elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A reduction
-along a row takes log2 L shuffles within one warp. A single element is in all lanes.
+L is 32 (a row per warp), 16, 8, 4, 2 or 1. R is the largest power of two, at most 128 / L, that
+divides M / 2, M rounded up to a multiple of 8: each lane has at least two rows, so registers of
+16-bit elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A
+reduction along a row takes log2 L shuffles within one warp. A single element is in all lanes.
 
 In ``rows L v``, a lane has v adjacent columns of every v L (`warp_parts.in_runs`).
 
@@ -38,6 +38,9 @@ from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Register
 from .layout_names import ROW, ROWS, name_of
 
 LANES = 32, 16, 8, 4
+"""lanes that share a row by default"""
+EVERY = *LANES, 2, 1
+"""lanes that may share a row"""
 WHOLE = 128
 """lanes that share a row that is spread over the warpgroup"""
 
@@ -77,15 +80,19 @@ def rows_apart(rows: int, lanes: int) -> int:
 
 def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     """Return how many lanes share a row of a tile that they load from shared memory, where rows
-    follow each other without gaps: enough for all lanes to have rows, and for the rows of a warp to
-    be in different banks.
+    follow each other without gaps: enough for all lanes to have rows, for at most 32 columns of a
+    lane, and for at most two rows of a warp in a bank.
 
-    >>> [shared_lanes(64, n, 2) for n in (24, 33, 57, 64)], shared_lanes(20, 24, 2)
-    ([4, 8, 4, 16], 8)
+    >>> [shared_lanes(256, n, 2) for n in (17, 24, 33, 64)], shared_lanes(20, 24, 2)
+    ([1, 2, 2, 16], 8)
     """
-    banks = power_of_two(round(columns * itemsize / 8) * 2, 32)  # between those of adjacent rows
-    share = 256 // (1 << (covered_rows(rows) - 1).bit_length())
-    return max(min(LANES), min(share, 32), min(banks // 2, 16))
+    least = (
+        4 if itemsize == 4 else 1,  # a lane's sum of a whole row has a larger error (H200)
+        256 >> (covered_rows(rows) - 1).bit_length(),
+        columns / 32,
+        power_of_two(columns * itemsize, 128) / 8,
+    )
+    return next((lanes for lanes in reversed(EVERY) if lanes >= max(least)), EVERY[0])
 
 
 def record(shape: Ints, layout: str) -> RegisterLayout:
@@ -98,7 +105,7 @@ def record(shape: Ints, layout: str) -> RegisterLayout:
     lanes, run, along = name.lanes, name.run, name.word == ROW
     single = along or shape[0] == 1
     rows = 1 if single else rows_apart(shape[0], lanes)
-    spread = lanes == WHOLE and shape[-1] % 512 == 0
+    spread = lanes == WHOLE and run == 2 and shape[-1] % 512 == 0
     columns = (Bits(WARP, 2), Bits(WARPS, 128)) if spread else (Bits(lanes - 1, run),)
     steps = (Registers(1, 512), Registers(1, 64, 2)) if spread else (Registers(1, run * lanes),)
     whole = RegisterLayout(

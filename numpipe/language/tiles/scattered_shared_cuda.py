@@ -123,6 +123,8 @@ def load(
             for number in range(0, tile.elements, run)
             for part in _parts(builder, load_at(builder, address(number), run * dtype.itemsize))
         ]
+        if dtype.itemsize == 1 and run > 2:  # a word is two registers of two elements each
+            return [half for word in found for half in (word, builder.lshr(word, 16))]
         return found if dtype.itemsize < 4 else from_words(builder, tile, found)
     words = []
     if pairs and dtype.itemsize == 4 and tile.form.name.lanes:

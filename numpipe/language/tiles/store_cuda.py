@@ -267,7 +267,7 @@ class _Lanes:
 
     def _line(self, at_once: bool) -> None:
         """Store a vector, or a tile of one row or column, from one of the lanes that hold each
-        element. With `at_once`, lanes that share a row store pairs of elements."""
+        element. With `at_once`, lanes that share a row store their adjacent elements together."""
         builder, tile, to = self.builder, self.tile, self.to
         start, shape, strides = to.start, to.size, to.stride
         form = tile.form
@@ -314,9 +314,9 @@ class _Lanes:
         if not (at_once and dim and lanes and first == 0):
             each(1)
             return
-        with builder.if_else(to.whole_pairs(tile.shape)) as (pairs, elements):
-            with pairs:
-                each(2)
+        with builder.if_else(to.whole_pairs(tile.shape, self.run)) as (runs, elements):
+            with runs:
+                each(self.run)
             with elements:
                 each(1)
 
