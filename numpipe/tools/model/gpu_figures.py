@@ -37,8 +37,8 @@ class DeviceModel:
     relay: float
     """seconds from the load of a slot until a store to another GPU has read it"""
     meeting: float
-    """seconds at the ends of a kernel on several GPUs in which the link is idle: each waits for the
-    launches of the others, and for their last signals"""
+    """seconds at the beginning and the end of a kernel on several GPUs in which the link is idle:
+    GPUs wait for each other's launches, and for their last signals"""
     l2_bytes: int
     l2_rate: int
     """bytes per cycle for all SMs together"""
@@ -106,7 +106,7 @@ H200 = DeviceModel(
     # quick run)
     link=370e9,
     # 8 CTAs with 192 KB of slots sent 200 GB/s on four GPUs, while others multiplied
-    relay=7.9e-6,
+    relay=7.3e-6,
     # all_gather of 64 to 1024 MiB between two GPUs, 103 to 1472 us, less its bytes at this rate
     meeting=14e-6,
     l2_bytes=60 << 20,

@@ -8,7 +8,8 @@ and from the same with each cost removed.
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
     start     = first tile + last store                  overlaps only with another CTA on its SM
     SM        = its CTAs, one after another              the busiest SM makes the wave tail
-    kernel    = launch + max(SM, start + max(L2, HBM, link + dependent tiles))
+    kernel    = launch + max(SM, start + max(L2, HBM, link + idle))
+    idle      = all GPUs begin + first or last tile      of a kernel on several GPUs
 
 A *loss* is how much the prediction falls if a cost is removed: a ring with unlimited slots, SMs
 with equal work, a start only for the first CTA of an SM, and so on. The limiter is the largest loss
@@ -370,21 +371,22 @@ class Model:
         launch = 0.0 if without == "launch" else self.launch()
         # nothing is transferred before the first load arrives and after the last store begins
         ends, sm = self.start(self.average) / self.hertz, self.sm(without)
-        link = self.limit("link", without) + self.dependent() * sm
+        link = self.limit("link", without) + self.idle(sm)
         return launch + max(sm, ends + max(l2, self.limit("memory bandwidth"), link))
 
-    def dependent(self) -> float:
-        """Return the fraction of a CTA's tiles during which the link is idle: the tile that needs
-        what arrives last and, if what is sent is computed, the first one."""
-        tiles = self.average["tiles",] if self.work.link_bytes() else 0
+    def idle(self, sm: float) -> float:
+        """Return the seconds during which the link has nothing to transfer: until all GPUs have
+        begun, during the tile that needs what arrives last and, if what is sent is computed, during
+        the first tile."""
+        if not self.work.link_bytes():
+            return 0.0
         computed = _sum(self.work.total, "send") > self.work.total["relayed",]
-        return (1 + computed) / max(tiles, 2) if tiles else 0.0
+        tiles = self.average["tiles",]
+        return self.device.meeting + (sm * (1 + computed) / max(tiles, 2) if tiles else 0.0)
 
     def launch(self) -> float:
         """Return the seconds between two kernels. SMs without work begin the next one meanwhile
-        (programmatic dependent launch), except on several GPUs."""
-        if self.work.link_bytes():
-            return self.device.launch + self.device.meeting
+        (programmatic dependent launch)."""
         active = min(self.work.ctas, self.work.total["tiles",] or self.work.ctas)
         return self.device.launch * min(1.0, active / self.device.sms)
 

@@ -153,7 +153,7 @@ def test_neighboring_ctas_that_take_turns_are_counted(gpus: int) -> None:
 @pytest.mark.thorough
 def test_a_product_hides_what_it_gathers() -> None:
     m, n, k = 2048, 4096, 4096
-    kernel = GATHERED.kernel(GATHERED.choose(m, n, k, 2, False))
+    kernel = GATHERED.kernel(GATHERED.choose(n, k))
     shapes = (1, m, k), (k, n), (2, m, k), (2, m, n)
     found = numpipe.explain(
         kernel,
