@@ -605,6 +605,7 @@ def test_ten_schedules_show_no_hazard_and_the_same_bits(
     ],
 )
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.timeout(900)
 def test_more_gpus_show_no_hazard(name: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for call in recorded(calls(gpus)[name], monkeypatch):
         result = verified(call, schedules=3, ctas=1 + (gpus < 8))
