@@ -173,12 +173,19 @@ def gathered(m: int, n: int, k: int, gpus: int, **named: Any) -> Any:
     return numpipe.explain(ops.all_gather_matmul, a, b, mesh=mesh, compiled=False, **named)
 
 
-@pytest.mark.variants(1)
 @pytest.mark.parametrize(
-    "m, n, k", [(8192, 4096, 512), pytest.param(4096, 4096, 8192, marks=pytest.mark.thorough)]
+    "m, n, k, senders, parts",
+    [
+        (8192, 4096, 512, 8, 5),
+        pytest.param(8192, 8192, 8192, 16, 8, marks=pytest.mark.thorough),
+        pytest.param(4096, 4096, 8192, 16, 8, marks=pytest.mark.thorough),
+    ],
 )
-def test_what_eight_senders_of_132_ctas_send_is_counted(m: int, n: int, k: int) -> None:
-    assert gathered(m, n, k, 2).kernels[-1].sent == {"gathered": m // 2 * k * 2}
+def test_what_some_of_132_ctas_send_is_counted(
+    m: int, n: int, k: int, senders: int, parts: int
+) -> None:
+    config = GATHERED.Config(senders=senders, parts=parts)
+    assert gathered(m, n, k, 2, config=config).kernels[-1].sent == {"gathered": m // 2 * k * 2}
 
 
 def test_few_senders_do_not_fill_the_link() -> None:
