@@ -71,7 +71,7 @@ class Config:
     tm: int = 128
     tn: int = 192
     tk: int = 64
-    slots: int | None = 4
+    slots: int | None = None
     panels: int = 1
     group: int = 16
     lead: int = 1
