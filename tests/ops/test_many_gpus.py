@@ -705,14 +705,13 @@ SPARED = {
 
 
 @pytest.mark.soak
-@pytest.mark.parametrize("gpus", [2, 3])
 @pytest.mark.parametrize(
-    "name", [name for name in NAMES if name not in ("all_gather_matmul, b turned", "all_reduce")]
+    "name", ["all_gather_matmul", "matmul_reduce_scatter", "matmul_all_reduce"]
 )
 def test_each_other_synchronisation_that_is_left_out_is_reported(
-    name: str, gpus: int, monkeypatch: pytest.MonkeyPatch
+    name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for call in recorded(calls(gpus)[name], monkeypatch):
+    for call in recorded(calls(2)[name], monkeypatch):
         found = call.passed_to(mutate, schedules=4)
         spared = [mutant for mutant in found.survivors if mutant.place.operation in SPARED]
         assert set(found.survivors) == set(spared), str(found)
