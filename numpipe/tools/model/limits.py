@@ -380,13 +380,11 @@ class Model:
         the first tile."""
         if not self.work.link_bytes():
             return 0.0
-        relayed = self.work.total["relayed",]
         # senders begin with the first tile of each loop when they have sent all slots
-        late = max(self.average["dealt",], 1) if relayed else 1
-        if _sum(self.work.total, "send") > relayed:
-            late += 1
+        late = max(self.average["dealt",], 1)
+        late += _sum(self.work.total, "send") > self.work.total["relayed",]
         tiles = self.average["tiles",]
-        return self.device.meeting + (sm * late / max(tiles, late) if tiles else 0.0)
+        return self.device.meeting + (tiles and sm * min(1.0, late / tiles))
 
     def launch(self) -> float:
         """Return the seconds between two kernels. SMs without work begin the next one meanwhile
