@@ -12,10 +12,10 @@ parallelism). One kernel runs on each GPU::
 
 CTAs take tiles from a counter, so senders compute fewer. A sending step loads the same two blocks
 as a step of the product, so both share their slots (`get_allocations`), and all of shared memory
-can be in flight to other GPUs. While other CTAs multiply, a sender reaches some 30 GB/s, and 16 of
-them a 370 GB/s link. Arrivals are signaled per *piece*, a part of the columns of a band of rows:
-each band has a semaphore that counts the pieces that have arrived. Senders share the pieces of a
-band, so bands arrive one after another, and the last ones hold up few tiles.
+can be in flight to other GPUs. While other CTAs multiply, 8 senders reach some 200 GB/s. Arrivals
+are signaled per *piece*, a part of the columns of a band of rows: each band has a semaphore that
+counts the pieces that have arrived. If several senders share a band, bands arrive one after
+another, and the last ones hold up fewer tiles.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class Config(Sizes):
     tk: int = 64
     slots: int = 4
     group: int = 16
-    senders: int = 16
+    senders: int = 8
     parts: int = 4
 
 
@@ -175,40 +175,39 @@ def kernel(config: Config = Config(), turned: bool = False) -> Kernel:
                 acc = wgmma(acc, a_tile.at[ds(wg * rows, rows), :], b_tile.T if turned else b_tile)
             c[source, ds(y * tm + wg * rows, rows), ds(x * tn, tn)] = acc.astype(c.dtype)
 
-        own, group = m_tiles * n_tiles, config.group
-        for (t,) in tiles(gpus * own, dynamic=True):
-            # CTA i begins with tile i: senders are late, so they begin with the last tiles
-            number = (t + gpus * own - senders) % (gpus * own)
-            distance, number = number // own, number % own
-            strip = number // (group * n_tiles)
-            tall, number = min(group, m_tiles - strip * group), number % (group * n_tiles)
-            y, x = strip * group + number % tall, number // tall
-            source = (me + gpus - distance) % gpus
-            if distance == 0:
-                product(a, 0, me, y, x)
-            else:
-                there = y // (tn // tm) if y < bands * (tn // tm) else y - bands * (tn // tm)
-                wait(arrived.at[source * bands + there], config.parts * axis_size("wg"))
-                product(gathered, source, source, y, x)
+        for y, x in tiles(m_tiles, n_tiles, order="grouped", group=config.group, dynamic=True):
+            product(a, 0, me, y, x)
+        for i, y, x in tiles(
+            gpus - 1, m_tiles, n_tiles, order="grouped", group=config.group, dynamic=True
+        ):
+            source = (me + gpus - 1 - i) % gpus
+            there = y // (tn // tm) if y < bands * (tn // tm) else y - bands * (tn // tm)
+            wait(arrived.at[source * bands + there], config.parts * axis_size("wg"))
+            product(gathered, source, source, y, x)
 
     return all_gather_matmul  # type: ignore[no-any-return]
 
 
-def choose(columns: int, depth: int, gpus: int) -> Config:
-    """Return the config for products of rows of `depth` elements by `depth` x `columns` on each
-    GPU.
+@functools.lru_cache(maxsize=1024)
+def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Config:
+    """Return the config for products of `rows` x `depth` on each GPU by `depth` x `columns`.
 
-    Eight senders are enough if they take less than 0.6 of the product's time, which depends on the
-    columns of all GPUs. A piece has at least eight steps if there are several: a step takes a
-    sender 1.5 us, and the end of a piece 3.
+    If 8 senders take more than 0.6 of the product's time, which depends on the columns of all GPUs,
+    there are 16. Otherwise the number of pieces is chosen to balance the senders: a step takes a
+    sender about 1 us, and the end of a piece 3 us.
 
-    >>> choose(4096, 8192, 2).senders, choose(2048, 8192, 4).senders
-    (8, 16)
+    >>> choose(4096, 4096, 8192, 2, True).parts, choose(2048, 2048, 8192, 4, True).senders
+    (5, 16)
     """
     base = Config(tn=256 if columns > 128 else 128)
-    enough = columns * gpus >= 6000 * (gpus - 1)
-    parts = min(base.parts, max(depth // base.tk // 8, 1))
-    return replace(base, senders=8 if enough else base.senders, parts=parts)
+    if columns * gpus < 6000 * (gpus - 1):
+        return replace(base, senders=16)
+    bands, steps = cdiv(rows, base.tm + base.tn), cdiv(depth, base.tk)
+
+    def cost(parts: int) -> float:
+        return cdiv(bands * parts * max(gpus - 1, 1), base.senders) * (steps / parts + 3)  # type: ignore[no-any-return]
+
+    return replace(base, parts=min(range(1, min(steps, 16) + 1), key=cost, default=1))
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
@@ -225,7 +224,7 @@ def _launch(
     # pad rows to a multiple of 16 bytes
     gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)), left[0].dtype)
     shards.run(
-        kernel(config or choose(n, k, shards.size), turned),
+        kernel(config or choose(m, n, k, shards.size, turned), turned),
         [planes(info, 1) for info in left],
         [matrix.info for matrix in right],
         gathered,

@@ -36,7 +36,6 @@ Work = collections.Counter[tuple]
     ("steps", wg)        slots that a warpgroup waited for
     ("fills", ring)      slots that were filled
     ("tiles",)           tiles of tile loops
-    ("dealt",)           loops that take tiles from a counter: the first tile is a CTA's own
     ("handed",)          partial sums given to other CTAs and taken from them
     ("sent", wg)         times that a warpgroup exchanges sums with another CTA of its cluster
     ("reduce", array)    bytes that are added to it in L2, or combined with it otherwise

@@ -175,7 +175,6 @@ class Counter:
 
     def _deal(self, site: str, end: int, shares: int) -> Iterator[int]:
         start = self._begun
-        start["dealt",] += self.warpgroup == self.unit.first_compute
         self.work.clear()
         if site not in self.dealt:
             counts = tuple(self._counts.values())

@@ -105,8 +105,8 @@ H200 = DeviceModel(
     # copies by 16 CTAs between two H200s over NVLink: 375 GB/s from a peer's memory, 371 to it (one
     # quick run)
     link=370e9,
-    # all_gather_matmul with 8 senders of 192 KB on four H100s (605, 219 and 545 us) and two H200s
-    relay=5.9e-6,
+    # 8 CTAs with 192 KB of slots sent 200 GB/s on four GPUs, while others multiplied
+    relay=7.3e-6,
     # all_gather of 64 to 1024 MiB between two GPUs, 103 to 1472 us, less its bytes at this rate
     meeting=14e-6,
     l2_bytes=60 << 20,

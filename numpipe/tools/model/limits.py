@@ -380,11 +380,9 @@ class Model:
         the first tile."""
         if not self.work.link_bytes():
             return 0.0
-        # senders begin with the first tile of each loop when they have sent all slots
-        late = max(self.average["dealt",], 1)
-        late += _sum(self.work.total, "send") > self.work.total["relayed",]
+        computed = _sum(self.work.total, "send") > self.work.total["relayed",]
         tiles = self.average["tiles",]
-        return self.device.meeting + (tiles and sm * min(1.0, late / tiles))
+        return self.device.meeting + (sm * (1 + computed) / max(tiles, 2) if tiles else 0.0)
 
     def launch(self) -> float:
         """Return the seconds between two kernels. SMs without work begin the next one meanwhile
