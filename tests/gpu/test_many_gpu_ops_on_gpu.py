@@ -101,7 +101,7 @@ def run(*program: str) -> str:
         start_new_session=True,
     )
     try:
-        out, _ = running.communicate(timeout=LIMIT)
+        out, _ = running.communicate(timeout=COMPILING)
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
