@@ -3,6 +3,8 @@ layouts of the tokens.
 
     # one process per GPU
     torchrun --nproc-per-node 2 examples/tensor_parallel_block.py
+    # all GPUs in one process
+    python examples/tensor_parallel_block.py --local
     # simulated; no GPU is needed
     python examples/tensor_parallel_block.py --gpus 4
 
@@ -114,12 +116,15 @@ def of_gpu(name: str, weight: Any, gpus: int) -> list[Any]:
 def errors(mesh: numpipe.Mesh, split: bool, sizes: Sequence[int]) -> dict[str, float]:
     """Return the largest errors of the result and of the gradients, over the GPUs of this
     process."""
-    gpus, device = mesh.size, "cpu" if mesh.gpus is None else "cuda"
+    gpus = mesh.size
     x, weights, grad = inputs(*sizes)
     mine = range(gpus) if mesh.rank is None else [mesh.rank]
+    devices = ["cpu" if mesh.gpus is None else f"cuda:{gpu}" for gpu in range(gpus)]
 
     def leaves(parts: list[Any]) -> Any:
-        made = [parts[gpu].to(device, torch.bfloat16).clone().requires_grad_() for gpu in mine]
+        made = [
+            parts[gpu].to(devices[gpu], torch.bfloat16).clone().requires_grad_() for gpu in mine
+        ]
         return made if mesh.rank is None else made[0]
 
     def listed(tensors: Any) -> list[Any]:
@@ -130,12 +135,15 @@ def errors(mesh: numpipe.Mesh, split: bool, sizes: Sequence[int]) -> dict[str, f
     y = block(tokens, parts, mesh, split)
     # each GPU has the whole result, so each has a share of its gradient
     grads = shards(grad, gpus, 0) if split else [grad / gpus] * gpus
-    torch.autograd.backward(listed(y), [grads[gpu].to(device, torch.bfloat16) for gpu in mine])
+    torch.autograd.backward(
+        listed(y), [grads[gpu].to(devices[gpu], torch.bfloat16) for gpu in mine]
+    )
     grad_x = each(lambda x: x.grad, tokens)
     if not split:
         grad_x = numpipe.ops.all_reduce(grad_x, mesh=mesh)
     mesh.check()
 
+    device = devices[mine[0]]
     wide = {
         name: tensor.to(device, torch.bfloat16).double().requires_grad_()
         for name, tensor in {"x": x, **weights}.items()
@@ -152,7 +160,7 @@ def errors(mesh: numpipe.Mesh, split: bool, sizes: Sequence[int]) -> dict[str, f
         pairs[f"gradient of {name}"] = each(lambda x: x.grad, parts[name]), grads
     return {
         name: max(
-            error(got.detach().double(), wants[gpu])
+            error(got.detach().double(), wants[gpu].to(got.device))
             for gpu, got in zip(mine, listed(gots), strict=True)
         )
         for name, (gots, wants) in pairs.items()
@@ -164,6 +172,7 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--gpus", type=int, default=2, help="number of simulated GPUs")
+    parser.add_argument("--local", action="store_true", help="use all GPUs, in this process")
     options = parser.parse_args()
     if "LOCAL_RANK" in os.environ:
         torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
@@ -171,6 +180,8 @@ def main() -> None:
             "nccl", device_id=torch.device("cuda", torch.cuda.current_device())
         )
         mesh, sizes = numpipe.Mesh.torch(), (2048, 32, 4096)
+    elif options.local:
+        mesh, sizes = numpipe.Mesh.local(), (2048, 32, 4096)
     else:
         mesh, sizes = numpipe.Mesh.simulated(options.gpus), (8 * options.gpus, options.gpus, 128)
     for split in (True, False):

@@ -208,7 +208,7 @@ def choose(rows: int, columns: int, gpus: int, gather: bool = False) -> Config:
     """Return the config for products of which each of `gpus` GPUs adds `rows` x `columns`.
 
     It selects the tile width that fills the SMs most evenly: the time of a tile is proportional to
-    its columns plus a constant few.
+    its columns plus a constant few. Narrow tiles leave room for a fifth slot.
 
     >>> choose(2048, 14336, 2).tn, choose(4096, 100, 2).tn
     (176, 128)
@@ -219,7 +219,8 @@ def choose(rows: int, columns: int, gpus: int, gather: bool = False) -> Config:
 
     # the omitted widths would spill a register, in the loops over GPUs
     wide = (192, 160, 128) if gpus != 2 else (176, 160, 128) if gather else (192, 176, 160, 128)
-    return replace(Config(), tn=min(wide, key=cost))
+    tn = min(wide, key=cost)
+    return replace(Config(), tn=tn, slots=5, panels=2) if tn == 128 else replace(Config(), tn=tn)
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:

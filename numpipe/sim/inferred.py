@@ -28,6 +28,7 @@ Work = collections.Counter[tuple]
     ("copied",)          bytes that TMA brings to shared memory
     ("store", array)     bytes that are stored to it
     ("fetch", array), ("send", array)     the same for a peer's array, over the link
+    ("relayed",)         bytes that TMA stores to peers from the slots they were loaded to
     ("flop",)            of wgmma
     ("tensor", wg)       cycles of the tensor cores for a warpgroup's products
     ("products", wg)     wgmma instructions
@@ -88,7 +89,8 @@ def inferred(
             if 0 <= position < count and position not in known and len(known) < most:
                 before = Work(total)
                 yield position
-                known[position] = total - before
+                # without rounding, equal shares of tiles from a counter would differ
+                known[position] = Work({key: round(n, 3) for key, n in (total - before).items()})
         if count < 3:
             return
         first, last = known[0], known[count - 1]
@@ -157,9 +159,10 @@ def _on_line(
     """Return whether the work at a position is on the line between two others, or off it by less
     than the line rises in one position, because work comes in whole steps."""
     (start, one), (at, work), (end, other) = low, between, high
-    inner, left, right = map(_structure, (work, one, other))
-    if left != right and inner in (left, right):
-        return False  # a step, not a slope
+    for structure in _structure, frozenset[tuple]:
+        inner, left, right = map(structure, (work, one, other))
+        if left != right and inner in (left, right):
+            return False  # a step, not a slope
     rise = {key: other[key] - one[key] for key in one.keys() | work.keys() | other.keys()}
     return all(
         off == 0 or off < max(abs(rise[key]), EVEN * (end - start) * peak[key])

@@ -185,14 +185,16 @@ class Counter:
         self.work.update(self.dealt[site])
 
     # ---- operations that are counted
-    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
+    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> bool:
         """Count a "load", a "store" or a "reduce" of an array, this GPU's or a peer's, whose name
-        ends `what`. Accesses of the same bytes have equal places."""
+        ends `what`, and return whether it is a peer's. Accesses of the same bytes have equal
+        places."""
         self.events += 1
         found = _NAMED.search(what)
         array, gpu = found.groups() if found else (what, None)
         far = gpu is not None and int(gpu) != self.gpu
         self.work[("fetch" if kind == "load" else "send") if far else kind, array] += nbytes
+        return far
 
     def _inside(self, tensor: TensorMap, coords: Ints) -> int:
         """Return the bytes of a box that lie inside its array."""
@@ -211,7 +213,9 @@ class Counter:
         self, tensor: TensorMap, coords: Ints, src: int, reduction: str = "", *_: Any
     ) -> None:
         kind, place = "reduce" if reduction else "store", (*map(int, coords),)
-        self._moved(kind, tensor.name, self._inside(tensor, coords), place)
+        nbytes = self._inside(tensor, coords)
+        if self._moved(kind, tensor.name, nbytes, place) and self.unit.slot_at(src):
+            self.work["relayed",] += nbytes
 
     def wgmma(self, accumulator: np.ndarray | InFlight, mma: Mma, *_: Any) -> Accumulator:
         count = len(mma.steps) * len(mma.steps[0])
@@ -437,9 +441,10 @@ class Tracer(Counter):
         if self.tiles > 1:
             raise Enough
 
-    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
+    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> bool:
         self.events += 1
         self.accesses.append(Access(kind, what, place, nbytes, nbytes))
+        return False
 
 
 class Enough(Exception):

@@ -6,6 +6,8 @@ one scenario: starting processes and compiling kernels takes most of the time.
 
 from __future__ import annotations
 
+import concurrent.futures
+import importlib
 import json
 import os
 import re
@@ -22,6 +24,8 @@ from tests.kernels.started_ranks import LIMIT, ROOT, started
 
 torch = pytest.importorskip("torch")
 in_torch: Any = pytest.importorskip("tests.kernels.many_gpus_in_torch")
+
+all_reduce = importlib.import_module("numpipe.ops.all_reduce")
 
 ALONE = True
 COMPILING = 2 * LIMIT
@@ -68,23 +72,28 @@ LINES = {
 }
 
 
+TORCHRUN = "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"
+
+
 @pytest.mark.parametrize("example", LINES)
 def test_the_example_runs_under_torchrun(example: str) -> None:
-    """Run a tensor-parallel MLP or transformer block, forward and backward, against float64.
+    """Run a tensor-parallel MLP or transformer block, forward and backward, against float64."""
+    out = run(*TORCHRUN, f"examples/{example}.py")
+    for rank in range(2):
+        for line in LINES[example]:
+            assert re.search(line.format(rank), out), out
 
-    torchrun and its ranks form one process group.
-    """
-    program = [
-        sys.executable,
-        "-m",
-        "torch.distributed.run",
-        "--standalone",
-        "--nproc-per-node",
-        "2",
-        f"examples/{example}.py",
-    ]
+
+def test_a_block_runs_in_one_process() -> None:
+    out = run("examples/tensor_parallel_block.py", "--local")
+    found = re.findall(r"Mesh.local.*(split|on all GPUs): y 0\.00\d+, gradient of x 0\.0", out)
+    assert found == ["split", "on all GPUs"], out
+
+
+def run(*program: str) -> str:
+    """Run Python and return its output. torchrun and its ranks form one process group."""
     running = subprocess.Popen(
-        program,
+        [sys.executable, *program],
         cwd=ROOT,
         text=True,
         stdout=subprocess.PIPE,
@@ -92,14 +101,12 @@ def test_the_example_runs_under_torchrun(example: str) -> None:
         start_new_session=True,
     )
     try:
-        out, _ = running.communicate(timeout=LIMIT)
+        out, _ = running.communicate(timeout=COMPILING)
     finally:
         if running.poll() is None:
             os.killpg(running.pid, signal.SIGKILL)
     assert running.returncode == 0, out
-    for rank in range(2):
-        for line in LINES[example]:
-            assert re.search(line.format(rank), out), out
+    return out
 
 
 # ---- one process
@@ -163,6 +170,49 @@ def test_a_process_with_both_gpus_adds_products(rows: int, parts: str) -> None:
         mesh.check()
         check("matmul_all_reduce", got, wanted, 5e-3)
         assert torch.equal(got[0].cpu(), got[1].cpu())
+
+
+@pytest.mark.parametrize("launch_bytes", [-1, 0])
+def test_a_process_with_both_gpus_sums(launch_bytes: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With -1 there are two launches, as on more GPUs."""
+    monkeypatch.setattr(all_reduce, "LAUNCH", launch_bytes)
+    mesh = numpipe.Mesh.local([0, 1])
+    (x,) = in_torch.shards((37, 24), dtype=torch.bfloat16)
+    wanted = in_torch.EXPECTED["all_reduce"]([each.double() for each in x])
+    for _ in range(20):
+        got = numpipe.ops.all_reduce(on_gpus(x), mesh=mesh)
+        mesh.check()
+        check("all_reduce", got, wanted, 5e-3)
+
+
+@pytest.mark.parametrize("parts", ["float32", "input"])
+def test_a_process_with_both_gpus_scatters_products(parts: str) -> None:
+    mesh = numpipe.Mesh.local([0, 1])
+    a, b = in_torch.shards((300, 264), (264, 520), dtype=torch.bfloat16)
+    wanted = in_torch.EXPECTED["matmul_reduce_scatter"](
+        [each.double() for each in a], [each.double() for each in b]
+    )
+    got = numpipe.ops.matmul_reduce_scatter(on_gpus(a), on_gpus(b), mesh=mesh, parts=parts)
+    mesh.check()
+    check("matmul_reduce_scatter", got, wanted, 5e-3)
+
+
+def test_threads_share_a_mesh() -> None:
+    """If GPUs got the calls of two threads in different orders, they would wait forever."""
+    mesh = numpipe.Mesh.local([0, 1])
+    inputs = [in_torch.shards((rows, 24), dtype=torch.bfloat16, seed=rows)[0] for rows in (37, 64)]
+    on_mesh = [on_gpus(x) for x in inputs]
+    first = [numpipe.ops.all_reduce(x, mesh=mesh) for x in on_mesh]
+
+    def repeat(i: int) -> int:
+        got = [numpipe.ops.all_reduce(on_mesh[i], mesh=mesh) for _ in range(500)]
+        return sum(
+            not torch.equal(one, first[i][gpu]) for each in got for gpu, one in enumerate(each)
+        )
+
+    with concurrent.futures.ThreadPoolExecutor(2) as pool:
+        assert list(pool.map(repeat, range(2))) == [0, 0]
+    mesh.check()
 
 
 def test_a_process_with_both_gpus_runs_backward() -> None:

@@ -131,6 +131,29 @@ def a_block_that_is_overwritten_before_it_was_read(x, y, z, ready, *, fixed: num
 
 
 @kernel(
+    X,
+    zeros(192, 64),
+    OUT,
+    hazard="gpu-conflict",
+    says=rf"(load|store) \(parts( of GPU \d)?\) (reads|writes) parts.*{UNORDERED}",
+    gives=np.stack([3 * X + 3] * 3).astype(F16),
+    gpus=3,
+)
+def a_wait_for_one_of_two_peers(x, parts, y, ready, *, fixed: numpipe.Static):
+    me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
+    total = x[ds(0, 64), ds(0, 64)]
+    for distance in range(1, gpus):
+        to = (me + distance) % gpus
+        numpipe.peer(parts, to)[ds(me * 64, 64), ds(0, 64)] = total
+        numpipe.signal(ready.at[0], to)
+    numpipe.wait(ready.at[0], 2 if fixed else 1)
+    for distance in range(1, gpus):
+        total = total + parts[ds((me + distance) % gpus * 64, 64), ds(0, 64)]
+    y[ds(0, 64), ds(0, 64)] = total
+    numpipe.wait(ready.at[0], 2)
+
+
+@kernel(
     zeros(128, 64, dtype=F32),
     hazard="gpu-conflict",
     says=r"reduction 'add' \(y( of GPU \d)?\) writes y.*which warpgroup 0 .* of GPU \d writes "
@@ -235,6 +258,25 @@ def a_signal_that_nobody_waits_for(y, ready, *, fixed: numpipe.Static):
     numpipe.signal(ready.at[0], 1 - numpipe.axis_index("gpu"))
     if fixed:
         numpipe.wait(ready.at[0], 1)
+
+
+@kernel(
+    X,
+    zeros(192, 64),
+    hazard="exit-in-flight",
+    says=r"store \(y of GPU \d\) of y of GPU \d\[\d+:\d+, 0:64\], in the memory of GPU \d, whose "
+    r"kernel (may have ended|has ended).*numpipe.signal\(semaphore.at\[i\], \d\) after it",
+    gives=np.stack([np.concatenate([X, X + 1, X + 2])] * 3).astype(F16),
+    gpus=3,
+)
+def a_gpu_that_ends_while_one_of_two_peers_stores(x, y, ready, *, fixed: numpipe.Static):
+    me, gpus = numpipe.axis_index("gpu"), numpipe.axis_size("gpu")
+    for distance in range(gpus):
+        to = (me + distance) % gpus
+        numpipe.peer(y, to)[ds(me * 64, 64), ds(0, 64)] = x[ds(0, 64), ds(0, 64)]
+        if to != me and (fixed or distance < gpus - 1):
+            numpipe.signal(ready.at[0], to)
+    numpipe.wait(ready.at[0], 2 if fixed else 1)
 
 
 # ---- what does not exist

@@ -113,7 +113,7 @@ def collectives(mesh: numpipe.Mesh) -> Iterator[str]:
             f"reduce_scatter {shape}",
             differs(ops.reduce_scatter(x[me], mesh=mesh), wanted, TOLERANCES[dtype]),
         )
-        for launch_bytes in (0, 1 << 40):
+        for launch_bytes in (-1, 0):  # two GPUs take two launches with -1 only
             with mock.patch.object(all_reduce, "LAUNCH", launch_bytes):
                 got = ops.all_reduce(x[me], mesh=mesh)
             wanted = EXPECTED["all_reduce"]([each.double() for each in x])[me]
@@ -174,20 +174,31 @@ def repeats(mesh: numpipe.Mesh) -> Iterator[str]:
 
 @scenario
 def thousand(mesh: numpipe.Mesh) -> Iterator[str]:
-    """Launch 1,000 times in a row, alternating between two inputs: rows of the previous launch
-    would show."""
-    both = [
-        [each[mesh.rank] for each in operands("all_gather_matmul", SMALL, mesh.size, seed)]
-        for seed in range(2)
-    ]
-    right = [ops.all_gather_matmul(*each, mesh=mesh) for each in both]
-    out, wrong = torch.empty_like(right[0]), torch.zeros(1, dtype=torch.int32, device=DEVICE)
-    for i in range(1000):
-        ops.all_gather_matmul(*both[i % 2], mesh=mesh, out=out)
-        wrong += (out != right[i % 2]).any()
-    yield told(
-        "all_gather_matmul", f"{int(wrong)} of 1,000 results are wrong" if int(wrong) else ""
-    )
+    """Launch each op 1,000 times in a row, alternating between two inputs: data of the previous
+    launch would show, and so would sums in another order."""
+    me = mesh.rank
+    counts = torch.tensor([41, 33], dtype=torch.int32, device=DEVICE)
+    rows = [shards((74, 24), dtype=BF16, gpus=mesh.size, device=DEVICE, seed=i)[0] for i in (0, 1)]
+    calls: dict[str, Callable[[int, Any], Any]] = {
+        "all_gather": lambda i, out: ops.all_gather(rows[i][me], mesh=mesh, out=out),
+        "reduce_scatter": lambda i, out: ops.reduce_scatter(rows[i][me], mesh=mesh, out=out),
+        "all_reduce": lambda i, out: ops.all_reduce(rows[i][me], mesh=mesh, out=out),
+        "all_to_all": lambda i, out: ops.all_to_all(rows[i][me], counts, mesh=mesh, out=out)[0],
+    }
+    for name in PRODUCTS:
+        both = [[each[me] for each in operands(name, SMALL, mesh.size, i)] for i in range(2)]
+        calls[name] = lambda i, out, name=name, both=both: getattr(ops, name)(
+            *both[i], mesh=mesh, out=out
+        )
+    for name, call in calls.items():
+        right = [call(i, None) for i in range(2)]
+        out, wrong = torch.zeros_like(right[0]), torch.zeros(1, dtype=torch.int32, device=DEVICE)
+        if name == "all_to_all":  # rows after the last one are not changed
+            right = [call(i, torch.zeros_like(out)) for i in range(2)]
+        for i in range(1000):
+            call(i % 2, out)
+            wrong += (out != right[i % 2]).any()
+        yield told(name, f"{int(wrong)} of 1,000 results are wrong" if int(wrong) else "")
     yield from products(mesh)
 
 

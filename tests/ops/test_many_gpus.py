@@ -8,6 +8,7 @@ import math
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
+from unittest import mock
 
 import ml_dtypes
 import numpy as np
@@ -494,6 +495,11 @@ def test_products_without_a_depth_are_zeros(op: Any) -> None:
 
 
 # ---- verify and mutate
+def in_two_launches(*args: Any, **named: Any) -> Any:
+    with mock.patch.object(REDUCE, "LAUNCH", -1):
+        return ops.all_reduce(*args, **named)
+
+
 def calls(gpus: int) -> dict[str, Callable[[], Any]]:
     """Return a call of each kernel, with more steps than slots and several tiles, pieces and
     chunks."""
@@ -542,6 +548,15 @@ def calls(gpus: int) -> dict[str, Callable[[], Any]]:
         "all_reduce": lambda: ops.all_reduce(
             integers(gpus, 257 * gpus, 64), mesh=mesh, config=SMALL[SCATTER]
         ),
+        "all_reduce in two launches": lambda: in_two_launches(
+            integers(gpus, 257 * gpus, 64), mesh=mesh, config=SMALL[SCATTER]
+        ),
+        "all_reduce, float32 parts of float16": lambda: SCATTER.kernel(64, SMALL[SCATTER], True)(
+            integers(gpus, 1, 300, 64, dtype=F32),
+            [np.zeros((gpus, 300, 64), F32) for _ in range(gpus)],
+            [np.zeros((300, 64), F16) for _ in range(gpus)],
+            mesh=mesh,
+        ),
         "all_to_all": lambda: ops.all_to_all(
             integers(gpus, 6 * gpus, 72), counts, mesh=mesh, config=SMALL[EXCHANGE]
         ),
@@ -579,6 +594,21 @@ def test_ten_schedules_show_no_hazard_and_the_same_bits(
 ) -> None:
     for call in recorded(calls(2)[name], monkeypatch):
         result = verified(call, schedules=10, ctas=2)
+        assert result and not result.warnings, str(result)
+
+
+@pytest.mark.parametrize(
+    "gpus",
+    [
+        pytest.param(gpus, marks=pytest.mark.thorough if gpus == 3 else pytest.mark.soak)
+        for gpus in (3, 4, 5, 8)
+    ],
+)
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.timeout(900)
+def test_more_gpus_show_no_hazard(name: str, gpus: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for call in recorded(calls(gpus)[name], monkeypatch):
+        result = verified(call, schedules=3, ctas=1 + (gpus < 8))
         assert result and not result.warnings, str(result)
 
 
@@ -631,13 +661,14 @@ def reports(call: Recorded, operation: str, line: str, edit: Edit) -> set[str]:
 
 
 @pytest.mark.variants(1)
+@pytest.mark.parametrize("gpus", [2, pytest.param(3, marks=pytest.mark.soak)])
 @pytest.mark.parametrize(
     "name", [name for name in NAMES if name != "all_gather_matmul, b turned"][::-1]
 )
 def test_each_signal_and_wait_that_is_left_out_or_weaker_is_reported(
-    name: str, monkeypatch: pytest.MonkeyPatch
+    name: str, gpus: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for call in recorded(calls(2)[name], monkeypatch):
+    for call in recorded(calls(gpus)[name], monkeypatch):
         lines = set()
 
         def seen(operation: str, frame: FrameType, lines: set[tuple[str, str]] = lines) -> None:

@@ -34,6 +34,11 @@ class DeviceModel:
     """bytes per second, read and written together"""
     link: float
     """bytes per second to and from all other GPUs, in each direction"""
+    relay: float
+    """seconds from the load of a slot until a store to another GPU has read it"""
+    meeting: float
+    """seconds at the beginning and the end of a kernel on several GPUs in which the link is idle:
+    GPUs wait for each other's launches, and for their last signals"""
     l2_bytes: int
     l2_rate: int
     """bytes per cycle for all SMs together"""
@@ -100,6 +105,10 @@ H200 = DeviceModel(
     # copies by 16 CTAs between two H200s over NVLink: 375 GB/s from a peer's memory, 371 to it (one
     # quick run)
     link=370e9,
+    # 8 CTAs with 192 KB of slots sent 200 GB/s on four GPUs, while others multiplied
+    relay=7.3e-6,
+    # all_gather of 64 to 1024 MiB between two GPUs, 103 to 1472 us, less its bytes at this rate
+    meeting=14e-6,
     l2_bytes=60 << 20,
     # NVIDIA's figure for the A100; 4775 were measured in a product limited by the tensor cores
     l2_rate=5120,

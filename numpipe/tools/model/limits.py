@@ -8,7 +8,8 @@ and from the same with each cost removed.
     CTA       = steps x max(step, slot / slots) + tiles x (drain + store) + start
     start     = first tile + last store                  overlaps only with another CTA on its SM
     SM        = its CTAs, one after another              the busiest SM makes the wave tail
-    kernel    = launch + max(SM, start + max(L2, HBM, link))
+    kernel    = launch + max(SM, start + max(L2, HBM, link + idle))
+    idle      = all GPUs begin + first or last tile      of a kernel on several GPUs
 
 A *loss* is how much the prediction falls if a cost is removed: a ring with unlimited slots, SMs
 with equal work, a start only for the first CTA of an SM, and so on. The limiter is the largest loss
@@ -258,6 +259,11 @@ class Model:
                 )
         return slowest
 
+    def relay(self, work: Work) -> float:
+        """Return the cycles in which a CTA sends slots to other GPUs, with all slots on the way."""
+        room = sum(ring.slots * ring.nbytes for ring in self.facts.rings) or 1
+        return self.hertz * self.device.relay * work["relayed",] / room
+
     def latency(self) -> float:
         """Return the cycles from the release of a slot to the first bytes of its next tile."""
         loads = _sum(self.work.total, "load")
@@ -270,6 +276,7 @@ class Model:
         emptied = (
             self.latency() * self.tiles(work) if self.facts.drain and without != "slots" else 0.0
         )
+        relayed = self.relay(self.average)  # on average: other CTAs take more tiles meanwhile
         # a fence and a flag; by then there is no wait left for the other parts
         handed = 2 * self.device.latency * min(work["handed",], 1)
         sent = max((n for key, n in work.items() if key[0] == "sent"), default=0)
@@ -278,6 +285,7 @@ class Model:
         return (
             max(self.compute(work, without), self.ring(work, without))
             + start
+            + relayed
             + emptied
             + handed
             + exchanged
@@ -362,9 +370,19 @@ class Model:
         l2 = 0.0 if without == "tile size" else self.limit("L2")
         launch = 0.0 if without == "launch" else self.launch()
         # nothing is transferred before the first load arrives and after the last store begins
-        ends = self.start(self.average) / self.hertz
-        link = self.limit("link", without)
-        return launch + max(self.sm(without), ends + max(l2, self.limit("memory bandwidth"), link))
+        ends, sm = self.start(self.average) / self.hertz, self.sm(without)
+        link = self.limit("link", without) + self.idle(sm)
+        return launch + max(sm, ends + max(l2, self.limit("memory bandwidth"), link))
+
+    def idle(self, sm: float) -> float:
+        """Return the seconds during which the link has nothing to transfer: until all GPUs have
+        begun, during the tile that needs what arrives last and, if what is sent is computed, during
+        the first tile."""
+        if not self.work.link_bytes():
+            return 0.0
+        computed = _sum(self.work.total, "send") > self.work.total["relayed",]
+        tiles = self.average["tiles",]
+        return self.device.meeting + (sm * (1 + computed) / max(tiles, 2) if tiles else 0.0)
 
     def launch(self) -> float:
         """Return the seconds between two kernels. SMs without work begin the next one meanwhile
@@ -383,7 +401,7 @@ class Model:
             case "link":
                 ideal = without == "peer order"
                 nbytes = self.work.link_bytes() if ideal else self.work.port_bytes
-                return nbytes / self.device.link
+                return max(nbytes / self.device.link, self.over(self.relay))
             case "L2":
                 rows = self.work.unaligned_rows / self.device.unaligned_rows
                 return max(self.l2_bytes() / self.device.l2_rate / self.hertz, rows)

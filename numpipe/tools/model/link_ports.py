@@ -28,11 +28,12 @@ class _Transfers(Tracer):
     def note(self, event: str, **details: Any) -> None:
         self.tile = details.get("number", self.tile)
 
-    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> None:
+    def _moved(self, kind: str, what: str, nbytes: int, place: Any) -> bool:
         peer = what.rpartition(" of GPU ")[2]
         if peer.isdigit() and int(peer) != self.gpu:
             ends = (int(peer), self.gpu)
             super()._moved(kind, what, nbytes, ends if kind == "load" else ends[::-1])
+        return False
 
 
 def queues(unit: Unit, body: Callable[[Any], None], ctas: list[Dim3], grid: Dim3) -> list[Queue]:

@@ -131,8 +131,10 @@ def test_peers_that_share_a_port_take_longer() -> None:
 def test_no_op_lets_gpus_share_ports(op: str, shapes: list[tuple[int, int]], gpus: int) -> None:
     arrays: list[Any] = [ArrayType(shape, F16) for shape in shapes]
     arrays += [np.full(gpus, 12288 // gpus, np.int32)] * (op == "all_to_all")
-    mesh = Mesh.simulated(gpus)
-    (found,) = numpipe.explain(getattr(ops, op), *arrays, mesh=mesh, compiled=False).kernels
+    mesh, ports = Mesh.simulated(gpus), dataclasses.replace(H200, relay=0.0)
+    (found,) = numpipe.explain(
+        getattr(ops, op), *arrays, mesh=mesh, compiled=False, device=ports
+    ).kernels
     assert found.link_bytes and found.limits["link"] < 1.05 * found.link_bytes / H200.link
 
 
@@ -163,6 +165,63 @@ def test_a_product_hides_what_it_gathers() -> None:
         found.sent["gathered"] == pytest.approx(m * k * 2, rel=0.05)
         and found.limiter == "tensor cores"
     )
+
+
+def gathered(m: int, n: int, k: int, gpus: int, **named: Any) -> Any:
+    a, b = ArrayType((m // gpus, k), np.float16), ArrayType((k, n // gpus), np.float16)
+    mesh = Mesh.simulated(gpus)
+    return numpipe.explain(ops.all_gather_matmul, a, b, mesh=mesh, compiled=False, **named)
+
+
+@pytest.mark.parametrize(
+    "m, n, k, senders, parts",
+    [
+        (8192, 4096, 512, 8, 5),
+        pytest.param(8192, 8192, 8192, 16, 8, marks=pytest.mark.thorough),
+        pytest.param(4096, 4096, 8192, 16, 8, marks=pytest.mark.thorough),
+    ],
+)
+def test_what_some_of_132_ctas_send_is_counted(
+    m: int, n: int, k: int, senders: int, parts: int
+) -> None:
+    config = GATHERED.Config(senders=senders, parts=parts)
+    assert gathered(m, n, k, 2, config=config).kernels[-1].sent == {"gathered": m // 2 * k * 2}
+
+
+def test_few_senders_do_not_fill_the_link() -> None:
+    """Slots that are on their way to a peer limit what a sender sends at a time."""
+    eight, two = (
+        gathered(8192, 4096, 512, 2, config=GATHERED.Config(senders=n, parts=8)).kernels[-1]
+        for n in (8, 2)
+    )
+    assert two.link_bytes == eight.link_bytes
+    assert two.limits["link"] == pytest.approx(4 * eight.limits["link"])
+    assert eight.limits["link"] > 1.5 * eight.link_bytes / H200.link
+
+
+FOUR_GPUS = {
+    ("all_gather_matmul", 8192, 8192, 8192): 605,
+    ("all_gather_matmul", 4096, 14336, 4096): 219,
+    ("all_gather_matmul", 16384, 8192, 4096): 545,
+    ("matmul_reduce_scatter", 8192, 8192, 8192): 663,
+    ("matmul_reduce_scatter", 4096, 14336, 4096): 541,
+}
+"""us on four H100s, by op and M, N, K of the whole product"""
+
+
+@pytest.mark.thorough
+@pytest.mark.parametrize("case", FOUR_GPUS, ids=str)
+def test_four_gpus_take_as_long_as_predicted(case: tuple[str, int, int, int]) -> None:
+    op, m, n, k = case
+    if op == "all_gather_matmul":  # it had eight senders for any number of GPUs
+        parts = {(8192, 8192, 8192): 4, (4096, 14336, 4096): 5, (16384, 8192, 4096): 2}[m, n, k]
+        found = gathered(m, n, k, 4, config=GATHERED.Config(senders=8, parts=parts))
+    else:
+        a, b = ArrayType((m, k // 4), F16), ArrayType((k // 4, n), F16)
+        found = numpipe.explain(
+            ops.matmul_reduce_scatter, a, b, mesh=Mesh.simulated(4), compiled=False
+        )
+    assert 1e6 * found.kernels[-1].predicted_seconds == pytest.approx(FOUR_GPUS[case], rel=0.15)
 
 
 def test_a_kernel_of_several_gpus_needs_its_mesh_here_too() -> None:
