@@ -48,7 +48,8 @@ def addresses(
     ]
     if flat := len(tile.shape) == 1:
         own = [zero, row if where[0][1] is None else column]
-    panel = layout.shape[1] if layout.flat else layout.per_panel
+    # an offset known at compile time is part of the instruction
+    panel = 1 if layout.flat else layout.per_panel
 
     def address(number: int) -> Any:
         down, right = (part or 0 for part in where[number])
