@@ -173,16 +173,18 @@ def test_in_jax_it_is_differentiated_and_mapped(name: str) -> None:
         np.testing.assert_allclose(second(ours), wanted, rtol=1e-3, atol=1e-5 * scale)
 
 
-@pytest.mark.parametrize("columns", [5, 57, 511])
-def test_odd_rows_of_halves_are_loaded_with_one_copy(
+@pytest.mark.parametrize("columns", [5, 57, 511, 2501])
+def test_odd_rows_of_halves_are_loaded_by_copies(
     columns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_kernels, "MANY", 0)
+    # for many rows, of which the first are computed
+    monkeypatch.setattr(row_kernels, "choose", lambda *given: choose(*given[:5], count=1000))
     # rows of arrays on the host are padded, and not loaded so
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
-    x = numbers(67, columns, dtype=np.float16)
+    x = numbers(67 if columns < 2048 else 3, columns, dtype=np.float16)
     assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(
-        choose(columns, Needs(2), x.dtype, flat=True)
+        choose(columns, Needs(2), x.dtype, aligned=False, flat=True, count=1000)
     )
     np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
     y, total = ops.rms_norm(x, x[0], x)
