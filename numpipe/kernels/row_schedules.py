@@ -181,7 +181,7 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 4)
     >>> half = np.dtype(np.float16)
-    >>> [choose(24000, dtype=half, count=count).wgs for count in (130, 180, 1000)]
+    >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     10
@@ -225,8 +225,9 @@ def choose(
     # the masks and stores of some of ten CTAs of an SM overlap the loads of others
     short = flat and size <= 2 * CHUNK and count > ROOM
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
-    # SM has room for two CTAs of so many
-    crowded = flat or cluster > 2 or 2 * DEFAULT.sms < cluster * count <= ROOM
+    # SM has registers for two CTAs of so many if a kernel holds values
+    few = 2 * DEFAULT.sms < cluster * count <= ROOM
+    crowded = flat or cluster > 2 or (held and few)
     wgs = 1 if short else 2 if crowded else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
