@@ -184,6 +184,11 @@ def choose(
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 4)
+    >>> half = np.dtype(np.float16)
+    >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
+    [4, 2, 4]
+    >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
+    10
     """
     (operands, held, once, unit), itemsize = needs, dtype.itemsize
     # whether what a kernel computes from a row is used at once
@@ -220,16 +225,21 @@ def choose(
         width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
         steps = cdiv(n, cluster * 2 * width)
         return rows(1, width, 2, 0, 2 + (once and unit == 1), steps, cluster=cluster)
-    # more warps hide latency, but those of more CTAs would take longer to exchange numbers
-    wgs = 4 if cluster <= 2 and not flat else 2
+    # the masks and stores of some of ten CTAs of an SM overlap the loads of others
+    short = flat and size <= 2 * CHUNK and count > ROOM
+    # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
+    # SM has registers for two CTAs of so many if a kernel holds values
+    few = 2 * DEFAULT.sms < cluster * count <= ROOM
+    crowded = flat or cluster > 2 or (held and few)
+    wgs = 1 if short else 2 if crowded else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
-    width = max(STEP, width >> max(0, held - 1))
+    width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    ctas = 1 + 4 // wgs if step * (slots - 1) <= SHARED else 1
+    ctas = (10, 3, 2)[wgs // 2] if step * (slots - 1) <= SHARED else 1
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 

@@ -199,6 +199,17 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
     np.testing.assert_allclose(values * scales[:, None], x, atol=float(scales.max()) * 0.51)
 
 
+def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    # for many rows, of which the first are computed
+    monkeypatch.setattr(row_kernels, "choose", lambda *given: choose(*given[:5], count=1000))
+    monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
+    x = numbers(3, 2501, dtype=np.float16)
+    row = choose(2501, Needs(2), x.dtype, False, True, count=1000)
+    assert row.flat and row.wgs == 1
+    assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
+    np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
+
+
 def test_no_schedule_of_warps_shows_a_hazard_in_blocks_that_are_loaded_ahead() -> None:
     x = numbers(70, 300, dtype=np.float16)
     for kernel, arrays in ((forward(log=False), {"x": x}), (backward(log=False), {"g": x, "y": x})):
