@@ -71,6 +71,9 @@ elements that TMA copies at once"""
 MOST = 1 << 26
 """most pairs of a matrix: its blocks are along the second dimension of the grid, which has at most
 65,535 CTAs"""
+SHARING = 32
+"""least rows with the same angles for which `rotated`, which keeps angles for several rows, is
+faster if rows are aligned to 16 bytes: 4.05 instead of 3.75 TB/s on an H200"""
 
 
 @functools.cache
@@ -150,11 +153,13 @@ def _launch(
         # cos and sin of one matrix
         angles = (strided(of, of.shape[2:], of.strides[2:]) for of in (cos, sin))
         whole = [rows_of(of) for of in (x, *angles, y)]
+        aligned, dense = loadable(*whole)
         # not in place: TMA loads blocks that other CTAs store to
         if (
             n <= LANES <= sizes[rows] <= MOST // n
             and not (interleaved or changes[outer] or changes[same] or x.ptr == y.ptr)
-            and loadable(*whole)[1]
+            and dense
+            and (not aligned or sizes[same] < SHARING)
         ):
             flat = [reshaped(of, math.prod(of.shape)) for of in whole]
             rotated_rows(n, inverse)(*flat, **place)

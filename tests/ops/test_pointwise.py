@@ -174,6 +174,8 @@ def test_rows_that_tma_can_load_are_rotated_as_a_flat_array(
     assert kernel_of(on_gpu(2, 300, 8, 186), on_gpu(300, 1, 93)) == "rotated"
     assert kernel_of(on_gpu(2, 8, 30, 186), on_gpu(30, 93)) == "rotated", "few rows"
     assert kernel_of(on_gpu(2, 8, 300, 258), on_gpu(300, 129)) == "rotated", "long rows"
+    assert kernel_of(on_gpu(4, 8, 300, 128), on_gpu(300, 64)) == "rotated", "aligned, many heads"
+    assert kernel_of(on_gpu(2, 8, 300, 128), on_gpu(300, 64)) == "rotated_rows"
 
 
 # ---- quantize
