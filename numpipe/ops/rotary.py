@@ -159,7 +159,7 @@ def _launch(
             n <= LANES <= sizes[rows] <= MOST // n
             and not (interleaved or changes[outer] or changes[same] or x.ptr == y.ptr)
             and dense
-            and (not aligned or sizes[same] < SHARING)
+            and (not aligned or sizes[outer] * sizes[same] < SHARING)
         ):
             flat = [reshaped(of, math.prod(of.shape)) for of in whole]
             rotated_rows(n, inverse)(*flat, **place)
