@@ -115,7 +115,7 @@ def place_of(table, i, column):
 @functools.cache
 def prepare(form: Form, *absent: str) -> Kernel:
     """Return the kernel of what the others read of each query: `stats`, the logarithm of its sum in
-    powers of two, and `delta`, grad_lse - sum(grad * x), where x is the result of attention. It
+    powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
     height, place = 2048 // form.depth, form.place
@@ -133,9 +133,9 @@ def prepare(form: Form, *absent: str) -> Kernel:
                 turns[line // HALF] = 0
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
-        total = -(x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
+        total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
-            total = total + grad_lse[b, h, s]
+            total = total - grad_lse[b, h, s]
         delta[b, h, mine] = total
         logarithm = lse[b, h, s] * math.log2(math.e)
         # a query that sees no key: exp2(s - inf) is 0
@@ -193,9 +193,8 @@ def keys_of(form: Form) -> int:
 @functools.cache
 def scores(form: Form) -> tuple[Function, Function, Function]:
     """Return three kernel functions for a block of queries and 64 keys, which are rows: of (P,
-    slope) for the products, the weights and the derivatives of the scores; of dS for P, dP with
-    delta, delta and slope; and of which weights dropout keeps. P is negative where a weight is
-    dropped."""
+    slope) for the products, the weights and the derivatives of the scores; of dS for P, dP and
+    slope; and of which weights dropout keeps. P is negative where a weight is dropped."""
     of, slope_of = (
         each and caller("score", each, form.arrays[0]) for each in (form.score, form.slope)
     )
@@ -236,8 +235,8 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
     @function
     def slopes(p, dp, total, slope):
         if form.dropout:
-            dp, p = np.where(p > 0.0, dp * form.share, total), np.abs(p)
-        return p * dp * slope.astype(np.float32)
+            dp, p = np.where(p > 0.0, dp * form.share, 0.0), np.abs(p)
+        return p * (dp - total) * slope.astype(np.float32)
 
     return weights, slopes, keeps
 
@@ -565,16 +564,12 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
                 s = wgmma(None, k_own, q_tile.T)
-                if by_turns:
-                    s = wgmma_wait(s)
+                s = wgmma_wait(s)
                 barrier_wait(stats_ready)
-                sums = stats_tile[...][None, :]
-                if not by_turns:
-                    s = wgmma_wait(s)
                 block, masked, number = step_of(cta, blocks, i)
                 p, slope = weights(
                     s,
-                    sums,
+                    stats_tile[...][None, :],
                     cta,
                     cta.head + h,
                     block * n,
@@ -586,19 +581,13 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                 schedule_fence(after=p)
                 if i + h == 0 and wg < wgs - 1:
                     barrier_arrive(started.at[wg])
+                barrier_wait(do_ready)
+                dp = wgmma(None, v_own, do_tile.T)
+                barrier_wait(delta_ready)
                 weighed = np.maximum(p, 0.0) * form.share if form.dropout else p
-                if by_turns:
-                    barrier_wait(do_ready)
-                    dp = wgmma(None, v_own, do_tile.T)
-                    barrier_wait(delta_ready)
-                    dp = wgmma_wait(dp) + delta_tile[...][None, :] * (1 - form.dropout)
-                else:  # the sums begin with delta
-                    barrier_wait(delta_ready)
-                    begin = full((64, n), 1 - form.dropout, np.float32) * delta_tile[...][None, :]
-                    barrier_wait(do_ready)
-                    dp = wgmma(begin, v_own, do_tile.T)
+                if not by_turns:
                     dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
-                    dp = wgmma_wait(dp)
+                dp = wgmma_wait(dp)
                 grad_s = slopes(p, dp, delta_tile[...][None, :], slope).astype(q.dtype)
                 if by_turns:  # only now: registers do not suffice for both products
                     dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
@@ -827,7 +816,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                             x * form.share,
                             0.0,
                         )
-                    left = (weights[...] * (x + delta_tile[...][None, :])).astype(q.dtype)
+                    left = (weights[...] * (x - delta_tile[...][None, :])).astype(q.dtype)
                     barrier_arrive(delta_free)
                     barrier_wait(free)
                     share(left)
