@@ -29,7 +29,7 @@ from numpipe.core.machine import current
 from numpipe.core.op import op
 from numpipe.diagnostics.errors import SpecError
 
-_WARPS, _LANES = 4, 32
+WARPS, LANES = 4, 32
 
 
 def statement(count: int, transposed: bool, results: str, address: str) -> str:
@@ -41,26 +41,37 @@ def statement(count: int, transposed: bool, results: str, address: str) -> str:
     )
 
 
+def per_lane(operation: str, name: str, value: Any) -> np.ndarray:
+    """Return an integer for each lane of the warpgroup as an array (warps, lanes). Raises SpecError
+    for anything else."""
+    array = np.asarray(value)
+    if array.shape != (WARPS * LANES,) or array.dtype.kind not in "iu":
+        raise SpecError(
+            f"{operation}: {name} must be an integer for each of the 128 lanes of the warpgroup on "
+            f"the simulated SM, got {array.dtype}{list(array.shape)}"
+        )
+    return array.reshape(WARPS, LANES)
+
+
+def row_addresses(operation: str, addr: Any, count: int) -> np.ndarray:
+    """Return the row addresses of `count` matrices for each warp, from `addr` of each lane."""
+    chunks = per_lane(operation, "addr", addr)[:, : 8 * count]
+    if (chunks % 16).any():
+        raise SpecError(
+            f"{operation}: row address {int(chunks[chunks % 16 != 0][0])} is not a multiple of 16 "
+            "bytes"
+        )
+    return chunks
+
+
 def _load(addr: Any, count: int, transposed: bool) -> Any:
     machine = current()
     machine.collective("ldmatrix")
-    given = np.asarray(addr)
-    if given.shape != (_WARPS * _LANES,) or given.dtype.kind not in "iu":
-        raise SpecError(
-            f"ldmatrix: addr must be an integer for each of the 128 lanes of the warpgroup on the "
-            f"simulated SM, got {given.dtype}{list(given.shape)}"
-        )
-    chunks = given.reshape(_WARPS, _LANES)[:, : 8 * count]
-    if (chunks % 16).any():
-        raise SpecError(
-            f"ldmatrix: row address {int(chunks[chunks % 16 != 0][0])} is not a multiple of 16 "
-            "bytes"
-        )
-    rows = machine.smem_read(chunks, f"ldmatrix.x{count}")
-    matrices = np.ascontiguousarray(rows).view(np.uint16).reshape(_WARPS, count, 8, 8)
+    rows = machine.smem_read(row_addresses("ldmatrix", addr, count), f"ldmatrix.x{count}")
+    matrices = np.ascontiguousarray(rows).view(np.uint16).reshape(WARPS, count, 8, 8)
     if transposed:
         matrices = matrices.swapaxes(2, 3)
-    words = np.ascontiguousarray(matrices).view(np.uint32).reshape(_WARPS, count, _LANES)
+    words = np.ascontiguousarray(matrices).view(np.uint32).reshape(WARPS, count, LANES)
     found = tuple(words[:, i].reshape(-1) for i in range(count))
     return found if count > 1 else found[0]
 

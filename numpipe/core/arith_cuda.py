@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dtypes import FLOAT16, FLOAT32
 from . import arith
 from . import numba as nb
 from .approximate_cuda import divide
@@ -15,8 +16,6 @@ from .inert import first_inert
 from .inert_cuda import InertType
 from .numba import BOOLEAN, F32, I32
 from .op import Op, called, cuda_meaning, immediate, known
-
-FLOAT16 = np.dtype(np.float16)
 
 
 # ---- types and values ----------------------------------------------------------------------------
@@ -281,7 +280,7 @@ EMIT: dict[str, Emit] = {
     "sub": _instruction("sub", "sub", "fsub"),
     "mul": _instruction("mul", "mul", "fmul"),
     "truediv": lambda builder, dtype, x, y: (
-        divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)
+        divide(builder, x, y) if dtype == FLOAT32 else builder.fdiv(x, y)
     ),
     "floordiv": lambda *args: floored(*args)[0],
     "mod": lambda *args: floored(*args)[1],
@@ -386,6 +385,6 @@ def _divide(a: Any, by: Any) -> Any:
     return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
 
 
-_unsigned(arith.quotient, lambda builder, a, b: builder.udiv(a, b))
-_unsigned(arith.remainder, lambda builder, a, b: builder.urem(a, b))
+_unsigned(arith.quotient, nb.Builder.udiv)
+_unsigned(arith.remainder, nb.Builder.urem)
 _unsigned(arith.cdiv, lambda builder, a, b: builder.udiv(builder.add(a, builder.sub(b, 1)), b))

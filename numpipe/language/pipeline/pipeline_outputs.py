@@ -35,11 +35,12 @@ from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import formula, helper, op
 from ...diagnostics.errors import SpecError
-from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
+from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context import only_if
 from ...plan.kernel_shape import OUTPUTS_BARRIER
 from ...plan.plans import RingPlan
+from ..tiles import fence_order
 from ..tiles.store_ring import declare_barriers, show
 from .ring import (
     Ring,
@@ -101,7 +102,7 @@ def copy_block(ring: Ring, indices: tuple, slot: Any) -> None:
 def meet(ring):  # type: ignore[no-untyped-def]
     """Synchronize all warpgroups that write a tile."""
     if ring.private:
-        barrier.sync(1 + special.warpgroup_index(), 128)
+        fence_order.meet()
     else:
         barrier.sync(OUTPUTS_BARRIER, ring.writers)
 

@@ -38,7 +38,7 @@ from ...arch.dimensions import Ints
 from ...core.lanes import each_warp, one_lane
 from ...core.machine import current
 from ...core.op import formula, helper, op
-from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
+from ...intrinsics import cp_async_bulk, fence, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.budget import PANEL_BYTES
 from ...plan.context import Context, only_if, own_part
@@ -47,6 +47,7 @@ from ...plan.layout import Layout
 from ...plan.plans import COUNTERS, RingPlan
 from ...plan.profiling import mark_store
 from ...plan.unit import STORE_RING, Unit
+from .fence_order import meet
 from .layouts import BLOCK
 from .refs import GmemRef
 from .shared_tiles import write
@@ -187,11 +188,11 @@ def put_alone(ref, batch, start):  # type: ignore[no-untyped-def]
     mark_store(ref, "store begin")
     one_lane(await_staging, ref)
     # wait until the previous contents of the panels have been read
-    barrier.sync(1 + special.warpgroup_index(), 128)
+    meet()
     write_panels(ref, batch)
     # executed by every writing lane, before the barrier: TMA reads through the async proxy
     fence.proxy_async()
-    barrier.sync(1 + special.warpgroup_index(), 128)
+    meet()
     one_lane(copy_out, ref, batch, start)
     mark_store(ref, "store end")
 
