@@ -104,7 +104,7 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     builder.store(builder.block_number(), counter_pointer(builder, np_, source.INDEX))
     builder.store(builder.trunc(address, nb.i32), counter_pointer(builder, np_, source.COUNTER))
     builder.store(
-        builder.highcounter_pointer(address),
+        builder.high_word(address),
         counter_pointer(builder, np_, source.COUNTER + 1),
     )
 

@@ -41,7 +41,7 @@ from ...plan.context import only_if
 from ...plan.kernel_shape import OUTPUTS_BARRIER
 from ...plan.plans import RingPlan
 from ..tiles import fence_order
-from ..tiles.store_ring import declare_barriers, show
+from ..tiles.store_ring import barrier_of, declare_barriers, show
 from .ring import (
     Ring,
     begins,
@@ -147,18 +147,13 @@ def await_only_slot(ring, k):  # type: ignore[no-untyped-def]
 def filled(ring: Ring, step: Any) -> Any:
     """Return the address of the mbarrier that completes when the block of a ring's step is
     written."""
-    return barrier_of(ring, 0, step)
+    return barrier_of(ring.np, ring.plan, 0, step)
 
 
 @formula
 def free(ring: Ring, step: Any) -> Any:
     """Return the address of the mbarrier that completes when the slot may be written again."""
-    return barrier_of(ring, 1, step)
-
-
-def barrier_of(ring: Any, number: int, step: Any) -> Any:
-    memory = ring.np.unit.handover(ring.plan)[number].memory
-    return ring.np.part_of(memory) + step % ring.plan.slots * 8
+    return barrier_of(ring.np, ring.plan, 1, step)
 
 
 @formula

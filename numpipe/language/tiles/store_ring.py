@@ -112,10 +112,9 @@ def panels_of(shape: Ints, itemsize: int, inner: int = 1) -> list[tuple[int, int
     return [(row, *part) for row in range(0, rows, BLOCK) for part in across]
 
 
-@op
-def staging(ref: GmemRef, panel: int) -> Any:
-    """Return the address of this warpgroup's staging panel with number `panel`."""
-    return own_part(ref.unit, ref.unit.staging) + panel * PANEL_BYTES
+def staging(ref: GmemRef) -> int:
+    """Return the address of this warpgroup's staging panels."""
+    return own_part(ref.unit, ref.unit.staging)
 
 
 @helper
@@ -127,7 +126,7 @@ def await_staging(ref):  # type: ignore[no-untyped-def]
 @op
 def write_panels(ref: GmemRef, batch: Batch) -> None:
     """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
-    write_to(batch, staging(ref, 0))
+    write_to(batch, staging(ref))
 
 
 def write_to(batch: Batch, address: int) -> None:
@@ -144,7 +143,7 @@ def write_to(batch: Batch, address: int) -> None:
 @op
 def copy_out(ref: GmemRef, batch: Batch, start: tuple) -> None:
     """Issue the TMA stores or reductions of a batch as one bulk group."""
-    copy_from(ref, batch, start, staging(ref, 0))
+    copy_from(ref, batch, start, staging(ref))
 
 
 def copy_from(ref: GmemRef, batch: Batch, start: tuple, address: int) -> None:
@@ -224,19 +223,20 @@ def phase_of(ref: GmemRef, batch: Any) -> Any:
 @formula
 def filled(ref: GmemRef, batch: Any) -> Any:
     """Return the address of the mbarrier that completes when a batch's panels are written."""
-    return barrier_of(ref, 0, batch)
+    return barrier_of(ref.np, STORE_RING, 0, batch)
 
 
 @formula
 def free(ref: GmemRef, batch: Any) -> Any:
     """Return the address of the mbarrier that completes when a batch's panels may be written
     again."""
-    return barrier_of(ref, 1, batch)
+    return barrier_of(ref.np, STORE_RING, 1, batch)
 
 
-def barrier_of(ref: Any, number: int, batch: Any) -> Any:
-    memory = ref.unit.handover(STORE_RING)[number].memory
-    return ref.np.part_of(memory) + batch % ref.unit.staging_slots * 8
+def barrier_of(np_: Any, ring: str | RingPlan, number: int, step: Any) -> Any:
+    """Return the address of the barrier of a step's slot: 0 is *filled*, 1 is *free*."""
+    plan = np_.unit.handover(ring)[number]
+    return np_.part_of(plan.memory) + step % plan.kind.count * 8
 
 
 @formula
