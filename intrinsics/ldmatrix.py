@@ -27,9 +27,8 @@ import numpy as np
 
 from numpipe.core.machine import current
 from numpipe.core.op import op
-from numpipe.diagnostics.errors import SpecError
 
-WARPS, LANES = 4, 32
+from .matrix_rows import LANES, WARPS, row_addresses
 
 
 def statement(count: int, transposed: bool, results: str, address: str) -> str:
@@ -39,29 +38,6 @@ def statement(count: int, transposed: bool, results: str, address: str) -> str:
         f"ldmatrix.sync.aligned.m8n8.x{count}{'.trans' if transposed else ''}.shared.b16 "
         f"{{{results}}}, [{address}];"
     )
-
-
-def per_lane(operation: str, name: str, value: Any) -> np.ndarray:
-    """Return an integer for each lane of the warpgroup as an array (warps, lanes). Raises SpecError
-    for anything else."""
-    array = np.asarray(value)
-    if array.shape != (WARPS * LANES,) or array.dtype.kind not in "iu":
-        raise SpecError(
-            f"{operation}: {name} must be an integer for each of the 128 lanes of the warpgroup on "
-            f"the simulated SM, got {array.dtype}{list(array.shape)}"
-        )
-    return array.reshape(WARPS, LANES)
-
-
-def row_addresses(operation: str, addr: Any, count: int) -> np.ndarray:
-    """Return the row addresses of `count` matrices for each warp, from `addr` of each lane."""
-    chunks = per_lane(operation, "addr", addr)[:, : 8 * count]
-    if (chunks % 16).any():
-        raise SpecError(
-            f"{operation}: row address {int(chunks[chunks % 16 != 0][0])} is not a multiple of 16 "
-            "bytes"
-        )
-    return chunks
 
 
 def _load(addr: Any, count: int, transposed: bool) -> Any:

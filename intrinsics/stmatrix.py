@@ -27,7 +27,7 @@ import numpy as np
 from numpipe.core.machine import current
 from numpipe.core.op import ptx
 
-from .ldmatrix import WARPS, per_lane, row_addresses
+from .matrix_rows import WARPS, per_lane, row_addresses
 
 
 def _store(addr: Any, registers: tuple, transposed: bool) -> None:
