@@ -29,7 +29,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from numpipe.arch.dtypes import REDUCTIONS
-from numpipe.core.machine import TensorMap, check_policy, current
+from numpipe.core.machine import EVICTION_POLICY, TensorMap, current
 from numpipe.core.op import constant, op, ptx
 from numpipe.diagnostics.errors import SpecError
 
@@ -69,9 +69,7 @@ def load(
 
     PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint".
     """
-    check_policy(
-        "cp_async_bulk.load", constant("cp_async_bulk.load", "eviction_policy", eviction_policy)
-    )
+    constant("cp_async_bulk.load", "eviction_policy", eviction_policy, EVICTION_POLICY)
     current().tma_load(dst, tensor_map, _coordinates("load", tensor_map, coords), mbar)
 
 
@@ -96,10 +94,7 @@ def multicast(
 
     PTX ISA: cp.async.bulk.tensor, ".multicast::cluster".
     """
-    check_policy(
-        "cp_async_bulk.multicast",
-        constant("cp_async_bulk.multicast", "eviction_policy", eviction_policy),
-    )
+    constant("cp_async_bulk.multicast", "eviction_policy", eviction_policy, EVICTION_POLICY)
     current().tma_load(dst, tensor_map, _coordinates("multicast", tensor_map, coords), mbar, ctas)
 
 
@@ -142,9 +137,7 @@ def store(
     With ``eviction_policy="evict_first"``, output that is not read soon leaves room in L2 for
     inputs. PTX ISA: cp.async.bulk.tensor, ".L2::cache_hint".
     """
-    check_policy(
-        "cp_async_bulk.store", constant("cp_async_bulk.store", "eviction_policy", eviction_policy)
-    )
+    constant("cp_async_bulk.store", "eviction_policy", eviction_policy, EVICTION_POLICY)
     current().tma_store(tensor_map, _coordinates("store", tensor_map, coords), src)
 
 

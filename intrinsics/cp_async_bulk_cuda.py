@@ -6,9 +6,9 @@ from __future__ import annotations
 from typing import Any
 
 from numpipe.core import numba as nb
-from numpipe.core.machine import check_policy
+from numpipe.core.machine import EVICTION_POLICY
 from numpipe.core.numba import I32, I64
-from numpipe.core.op import cuda_meaning, immediate
+from numpipe.core.op import constant, cuda_meaning, immediate
 from numpipe.diagnostics.errors import SpecError
 
 from . import cp_async_bulk
@@ -35,7 +35,7 @@ def _hinted(what: str, given: Any, statement: str) -> tuple[Any, str]:
     contains "$hint" among its qualifiers and "$policy" as its last operand."""
     kind = given or nb.types.none  # Numba lowers an omitted policy as None
     policy = immediate(what, "eviction_policy", kind)
-    check_policy(what, policy)
+    constant(what, "eviction_policy", policy, EVICTION_POLICY)
     if policy is None:
         return kind, statement.replace("$hint", "").replace("$policy", "")
     hinted = statement.replace("$hint", ".L2::cache_hint").replace("$policy", ", policy")

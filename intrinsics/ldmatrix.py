@@ -27,9 +27,8 @@ import numpy as np
 
 from numpipe.core.machine import current
 from numpipe.core.op import op
-from numpipe.diagnostics.errors import SpecError
 
-_WARPS, _LANES = 4, 32
+from .matrix_rows import LANES, WARPS, row_addresses
 
 
 def statement(count: int, transposed: bool, results: str, address: str) -> str:
@@ -44,23 +43,11 @@ def statement(count: int, transposed: bool, results: str, address: str) -> str:
 def _load(addr: Any, count: int, transposed: bool) -> Any:
     machine = current()
     machine.collective("ldmatrix")
-    given = np.asarray(addr)
-    if given.shape != (_WARPS * _LANES,) or given.dtype.kind not in "iu":
-        raise SpecError(
-            f"ldmatrix: addr must be an integer for each of the 128 lanes of the warpgroup on the "
-            f"simulated SM, got {given.dtype}{list(given.shape)}"
-        )
-    chunks = given.reshape(_WARPS, _LANES)[:, : 8 * count]
-    if (chunks % 16).any():
-        raise SpecError(
-            f"ldmatrix: row address {int(chunks[chunks % 16 != 0][0])} is not a multiple of 16 "
-            "bytes"
-        )
-    rows = machine.smem_read(chunks, f"ldmatrix.x{count}")
-    matrices = np.ascontiguousarray(rows).view(np.uint16).reshape(_WARPS, count, 8, 8)
+    rows = machine.smem_read(row_addresses("ldmatrix", addr, count), f"ldmatrix.x{count}")
+    matrices = np.ascontiguousarray(rows).view(np.uint16).reshape(WARPS, count, 8, 8)
     if transposed:
         matrices = matrices.swapaxes(2, 3)
-    words = np.ascontiguousarray(matrices).view(np.uint32).reshape(_WARPS, count, _LANES)
+    words = np.ascontiguousarray(matrices).view(np.uint32).reshape(WARPS, count, LANES)
     found = tuple(words[:, i].reshape(-1) for i in range(count))
     return found if count > 1 else found[0]
 

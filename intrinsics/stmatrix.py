@@ -26,19 +26,8 @@ import numpy as np
 
 from numpipe.core.machine import current
 from numpipe.core.op import ptx
-from numpipe.diagnostics.errors import SpecError
 
-_WARPS, _LANES = 4, 32
-
-
-def _per_lane(name: str, value: Any) -> np.ndarray:
-    array = np.asarray(value)
-    if array.shape != (_WARPS * _LANES,) or array.dtype.kind not in "iu":
-        raise SpecError(
-            f"stmatrix: {name} must be an integer for each of the 128 lanes of the warpgroup on "
-            f"the simulated SM, got {array.dtype}{list(array.shape)}"
-        )
-    return array.reshape(_WARPS, _LANES)
+from .matrix_rows import WARPS, per_lane, row_addresses
 
 
 def _store(addr: Any, registers: tuple, transposed: bool) -> None:
@@ -46,19 +35,14 @@ def _store(addr: Any, registers: tuple, transposed: bool) -> None:
     machine.collective("stmatrix")
     count = len(registers)
     words = np.stack(
-        [_per_lane(f"r{i}", r).astype(np.uint32) for i, r in enumerate(registers)], axis=1
+        [per_lane("stmatrix", f"r{i}", r).astype(np.uint32) for i, r in enumerate(registers)],
+        axis=1,
     )
-    matrices = words.view(np.uint16).reshape(_WARPS, count, 8, 8)
+    matrices = words.view(np.uint16).reshape(WARPS, count, 8, 8)
     if transposed:
         matrices = matrices.swapaxes(2, 3)
-    rows = np.ascontiguousarray(matrices).view(np.uint8).reshape(_WARPS, 8 * count, 16)
-    chunks = _per_lane("addr", addr)[:, : 8 * count]
-    if (chunks % 16).any():
-        raise SpecError(
-            f"stmatrix: row address {int(chunks[chunks % 16 != 0][0])} is not a multiple of 16 "
-            "bytes"
-        )
-    machine.smem_write(chunks, rows, f"stmatrix.x{count}")
+    rows = np.ascontiguousarray(matrices).view(np.uint8).reshape(WARPS, 8 * count, 16)
+    machine.smem_write(row_addresses("stmatrix", addr, count), rows, f"stmatrix.x{count}")
 
 
 @ptx("stmatrix.sync.aligned.m8n8.x1.shared.b16 [$addr], {$r0};", addr="r", r0="r")

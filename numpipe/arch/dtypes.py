@@ -19,6 +19,7 @@ BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 FLOAT32 = np.dtype(np.float32)
 FLOAT64 = np.dtype(np.float64)
 INT32 = np.dtype(np.int32)
+INT64 = np.dtype(np.int64)
 UINT32 = np.dtype(np.uint32)
 BOOL = np.dtype(np.bool_)
 

@@ -85,7 +85,6 @@ class Product:
     made           the shape in its opcodes in machine code, in terms of M, N and K
     rows           M of one instruction
     k_bytes        bytes of K that one instruction multiplies
-    a, b           where the operands may be: "shared" memory or "registers"
     accumulator    the register layout of its sums
     operands       the types that it supports
     multiply_adds  16-bit multiply-adds that all tensor cores of an SM do in a cycle
@@ -105,8 +104,6 @@ class Product:
     made: str
     rows: int
     k_bytes: int
-    a: Names
-    b: Names
     accumulator: RegisterLayout
     operands: tuple[Operand, ...]
     multiply_adds: int
@@ -204,8 +201,6 @@ WGMMA = Product(
     made="{}x{}x{}",
     rows=64,
     k_bytes=32,
-    a=("shared", "registers"),
-    b=("shared",),
     accumulator=FRAGMENTS,
     operands=(
         Operand("int8", "s8", "8-bit integers", "IGMMA", INT32, widths=INTEGER_WIDTHS),
@@ -237,8 +232,6 @@ MMA_SYNC = Product(
     made="{}{}{}",
     rows=64,
     k_bytes=32,
-    a=("shared", "registers"),
-    b=("shared",),
     accumulator=FRAGMENTS,
     operands=(
         Operand("int8", "s8", "8-bit integers", "IMMA", INT32),
@@ -263,7 +256,6 @@ MMA_SYNC_F64 = replace(
     MMA_SYNC,
     made="{}x{}x{}",
     k_bytes=128,
-    a=("shared",),
     operands=(Operand("float64", "f64", "float64", "DMMA", FLOAT64),),
     multiply_adds=512,
     loads="ld.shared.v2",

@@ -45,7 +45,7 @@ def divide(builder: Any, a: Any, b: Any) -> Any:
         builder,
         "divide",
         (a, b),
-        lambda inner, x, y: inner.fdiv(x, y),
+        nb.Builder.fdiv,
         lambda inner, x, y: inner.external("llvm.nvvm.div.approx.f", nb.f32, (x, y)),
     )
 

@@ -39,6 +39,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dtypes import FLOAT32, FLOAT64, INT32
 from ..diagnostics.argument_checks import told
 from ..diagnostics.errors import SimulationError, SpecError
 from .inert import Inert, first_inert
@@ -46,7 +47,6 @@ from .op import Op, op
 
 __all__ = ["cdiv"]
 
-INT32, INT64, FLOAT32, FLOAT64 = (np.dtype(t) for t in (np.int32, np.int64, np.float32, np.float64))
 POWERS = 64
 """largest exponent of ``**``"""
 

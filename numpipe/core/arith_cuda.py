@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dtypes import FLOAT16, FLOAT32
 from . import arith
 from . import numba as nb
 from .approximate_cuda import divide
@@ -15,8 +16,6 @@ from .inert import first_inert
 from .inert_cuda import InertType
 from .numba import BOOLEAN, F32, I32
 from .op import Op, called, cuda_meaning, immediate, known
-
-FLOAT16 = np.dtype(np.float16)
 
 
 # ---- types and values ----------------------------------------------------------------------------
@@ -276,28 +275,27 @@ def chosen(symbol: str, chained: bool = True) -> Emit:
     return emit
 
 
-for _operation, *_names in (
-    (arith.add, "add", "add", "fadd"),
-    (arith.sub, "sub", "sub", "fsub"),
-    (arith.mul, "mul", "mul", "fmul"),
-    (arith.and_, "and_", "and_", ""),
-    (arith.or_, "or_", "or_", ""),
-    (arith.xor, "xor", "xor", ""),
-    (arith.lshift, "shl", "shl", ""),
-    (arith.rshift, "ashr", "lshr", ""),
-):
-    _meaning(_operation, _instruction(*_names))
+EMIT: dict[str, Emit] = {
+    "add": _instruction("add", "add", "fadd"),
+    "sub": _instruction("sub", "sub", "fsub"),
+    "mul": _instruction("mul", "mul", "fmul"),
+    "truediv": lambda builder, dtype, x, y: (
+        divide(builder, x, y) if dtype == FLOAT32 else builder.fdiv(x, y)
+    ),
+    "floordiv": lambda *args: floored(*args)[0],
+    "mod": lambda *args: floored(*args)[1],
+    "and_": _instruction("and_", "and_", ""),
+    "or_": _instruction("or_", "or_", ""),
+    "xor": _instruction("xor", "xor", ""),
+    "lshift": _instruction("shl", "shl", ""),
+    "rshift": _instruction("ashr", "lshr", ""),
+}
+"""What emits a binary operator on two numbers, by its name in `operator`."""
+for _name, _emit in EMIT.items():
+    _meaning(getattr(arith, _name), _emit, literal=_name in ("floordiv", "mod"))
 for _operation, _operator in arith.OPERATORS.items():
     if _operator.compares:
         _meaning(_operation, compare(_operator.symbol))
-_meaning(arith.floordiv, lambda *args: floored(*args)[0], literal=True)
-_meaning(arith.mod, lambda *args: floored(*args)[1], literal=True)
-_meaning(
-    arith.truediv,
-    lambda builder, dtype, x, y: (
-        divide(builder, x, y) if dtype == arith.FLOAT32 else builder.fdiv(x, y)
-    ),
-)
 
 
 @cuda_meaning(arith.quotient_remainder)
@@ -328,20 +326,23 @@ def _power(a: Any, n: Any, *literals: Any) -> Any:
     return arith.raised(convert(builder, args[0], nb.types.unliteral(a), ty), count, product)
 
 
-def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
+def negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
     return builder.fsub(-0.0, a) if dtype.kind == "f" else builder.sub(0, a)
 
 
-def _absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
+def absolute(builder: Any, dtype: np.dtype, a: Any) -> Any:
     if dtype.kind == "f":
         return libdevice(builder, "fabs", a)
-    below = nb.const(0, nb.i1) if dtype.kind == "u" else builder.icmp_signed("<", a, 0)
-    return builder.select(below, _negative(builder, dtype, a), a)
+    return (
+        a
+        if dtype.kind == "u"
+        else builder.select(builder.icmp_signed("<", a, 0), builder.sub(0, a), a)
+    )
 
 
-_meaning(arith.negative, _negative)
+_meaning(arith.negative, negative)
 _meaning(arith.positive, lambda builder, dtype, a: a)
-_meaning(arith.absolute, _absolute)
+_meaning(arith.absolute, absolute)
 _meaning(arith.invert, lambda builder, dtype, a: builder.xor(a, -1))
 
 
@@ -384,6 +385,6 @@ def _divide(a: Any, by: Any) -> Any:
     return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
 
 
-_unsigned(arith.quotient, lambda builder, a, b: builder.udiv(a, b))
-_unsigned(arith.remainder, lambda builder, a, b: builder.urem(a, b))
+_unsigned(arith.quotient, nb.Builder.udiv)
+_unsigned(arith.remainder, nb.Builder.urem)
 _unsigned(arith.cdiv, lambda builder, a, b: builder.udiv(builder.add(a, builder.sub(b, 1)), b))

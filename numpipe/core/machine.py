@@ -30,12 +30,13 @@ import numpy as np
 
 from ..arch.dimensions import Dim3, Ints
 from ..arch.products import Product
-from ..diagnostics.argument_checks import NONE, require, word
+from ..diagnostics.argument_checks import NONE, word
 from ..diagnostics.errors import SimulationError, reported
 from ..diagnostics.reports import Party, Report
 
 Lanes = Literal["all", "warps", "one"]
-EVICTION_POLICIES = ("evict_first", "evict_last")
+EVICTION_POLICIES = word("evict_first", "evict_last")
+EVICTION_POLICY = EVICTION_POLICIES | NONE
 """What L2 may do with the lines of a TMA copy (PTX ISA, "createpolicy")."""
 
 
@@ -107,22 +108,48 @@ class WorkCounter(Protocol):
         that differs from what another CTA did, or None."""
 
 
-class Machine(Protocol):
-    """One warpgroup of the running CTA."""
+class Executing(Protocol):
+    """What a warpgroup and a lane with code of its own have in common."""
 
     warpgroup: int
     """index in the CTA"""
     role: Any
     """what it does with the kernel function (numpipe.plan.roles.Role)"""
-    lanes: Lanes
     cta: Dim3
     """blockIdx (x, y, z)"""
     grid: Dim3
     """gridDim (x, y, z)"""
-    rank: int
-    """rank of the CTA in its cluster"""
     unit: Any
     """the kernel's axes, rings, slots and staging memory (numpipe.plan.unit.Unit)"""
+
+    def round(self) -> None:
+        """Begin an iteration of a `while` loop. A loop that never ends is an error."""
+
+    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
+        """Load directly (ld.global) from the array called `what`: ``array[index]``, which must be
+        inside the array; a lane loads a single element."""
+
+    def gmem_write(
+        self,
+        array: np.ndarray,
+        index: tuple,
+        values: np.ndarray,
+        what: str,
+        reduction: str = "",
+    ) -> None:
+        """Store directly (st.global) to the array called `what`: ``array[index] = values``, where
+        the index consists of ints and slices; a lane stores a single element.
+
+        `reduction`: combine each element with its value atomically (``red.global``), as in
+        `Machine.tma_store`."""
+
+
+class Machine(Executing, Protocol):
+    """One warpgroup of the running CTA."""
+
+    lanes: Lanes
+    rank: int
+    """rank of the CTA in its cluster"""
     gpu: int | None
     """number of its GPU, in a kernel with semaphores"""
     moves: bool
@@ -334,20 +361,6 @@ class Machine(Protocol):
     def load_word(self, address: int) -> int:
         """Execute ld.shared.b32 in the executing lanes."""
 
-    def gmem_write(
-        self,
-        array: np.ndarray,
-        index: tuple,
-        values: np.ndarray,
-        what: str,
-        reduction: str = "",
-    ) -> None:
-        """Store directly from the warpgroup to the array called `what`: ``array[index] = values``,
-        where the index consists of ints and slices.
-
-        `reduction`: combine each element with its value atomically (``red.global``), as in
-        `tma_store`."""
-
     def gmem_scatter(
         self,
         array: np.ndarray,
@@ -362,10 +375,6 @@ class Machine(Protocol):
 
         `values` has the array's dimensions; `index` has slices for the other dimensions, inside the
         array."""
-
-    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
-        """Load directly to the warpgroup from the array called `what`: ``array[index]``, which must
-        be inside the array."""
 
     def gmem_signal(
         self, flags: np.ndarray, index: int, what: str, value: int = 1, stays: bool = False
@@ -408,29 +417,17 @@ class Machine(Protocol):
         and return the results."""
 
     # ---- observation
-    def round(self) -> None:
-        """Begin an iteration of a `while` loop. A loop that never ends is an error."""
-
     def note(self, event: str, **details: Any) -> None:
         """Add an event to the trace: "wait ready", "issue", "release", "store", "tile" with ring,
         slot, step."""
 
 
-class Lane(Protocol):
+class Lane(Executing, Protocol):
     """One lane of a warpgroup that runs its own code (`Machine.each_lane`). It can only do what is
     defined here."""
 
     lane: int
     """index in the warpgroup"""
-
-    def round(self) -> None:
-        """Begin an iteration of a `while` loop."""
-
-    warpgroup: int
-    role: Any
-    cta: Dim3
-    grid: Dim3
-    unit: Any
 
     def load(self, address: int, dtype: np.dtype, what: str) -> Any:
         """Return a number from shared memory (ld.shared)."""
@@ -440,20 +437,6 @@ class Lane(Protocol):
 
     def update(self, address: int, value: Any, reduction: str, what: str) -> None:
         """Combine a NumPy number with one in shared memory, atomically (red.shared)."""
-
-    def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
-        """Return an element of an array, as an array (ld.global)."""
-
-    def gmem_write(
-        self,
-        array: np.ndarray,
-        index: tuple,
-        values: np.ndarray,
-        what: str,
-        reduction: str = "",
-    ) -> None:
-        """Write an element of an array (st.global), or combine a number with it atomically
-        (red.global)."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         """Return the value of another lane of the warp; `operation` is shfl_sync, shfl_up_sync,
@@ -474,11 +457,6 @@ def current() -> Machine:
         raise RuntimeError(
             "this operation only works inside a kernel: call it from a @numpipe.kernel function"
         ) from None
-
-
-def check_policy(what: str, policy: object) -> None:
-    """Raise SpecError unless `policy` is None or an eviction policy."""
-    require(what, {"eviction_policy": policy}, eviction_policy=word(*EVICTION_POLICIES) | NONE)
 
 
 def failure(

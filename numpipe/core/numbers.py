@@ -9,11 +9,9 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dtypes import FLOAT32, INT32, INT64
 from ..diagnostics.errors import SimulationError, SpecError
 from .arith import (
-    FLOAT32,
-    INT32,
-    INT64,
     Kind,
     as_type,
     common,

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dtypes import INT32
 from . import arith, numbers
 from . import numba as nb
 from .arith_cuda import (
@@ -130,7 +131,7 @@ def _run_time_type(ty: Any, literals: Any = 0) -> Any:
         return ty if parts == list(ty) else nb.types.Tuple(parts)
     (of,) = kinds_of((ty,), literals)
     if of is int:
-        return parameter_types((ty,), arith.INT32)[0]
+        return parameter_types((ty,), INT32)[0]
     return F32 if of is float else BOOLEAN if of is bool else ty
 
 

@@ -197,21 +197,7 @@ def axis_index(name: str | tuple[str, ...]) -> Any:
     if name in unit.cluster_axes:
         axis = unit.cluster_axes.index(name)
         return np.int32(machine.cta[axis] % unit.cluster[axis])
-    return _index(unit.axis(name))
-
-
-def _index(dimension: int) -> Any:
-    machine, unit = current(), current().unit
-    if unit is None or dimension not in unit.folded:
-        return np.int32(machine.cta[dimension])
-    return np.int32(index(machine.cta[0], unit.grid_sizes, dimension))
-
-
-def _size(dimension: int) -> Any:
-    machine, unit = current(), current().unit
-    if unit is None or dimension not in unit.folded:
-        return np.int32(machine.grid[dimension])
-    return np.int32(unit.grid_sizes[unit.folded.index(dimension)])
+    return folded_index(unit.axis(name))
 
 
 @op
@@ -224,7 +210,7 @@ def axis_size(name: str | tuple[str, ...]) -> Any:
         return np.int32(unit.gpus)
     if name in unit.cluster_axes:
         return np.int32(unit.cluster[unit.cluster_axes.index(name)])
-    return np.int32(unit.tile_wgs) if name == unit.wg_axis else _size(unit.axis(name))
+    return np.int32(unit.tile_wgs) if name == unit.wg_axis else folded_size(unit.axis(name))
 
 
 GRID_AXIS = whole(0, 2)
@@ -283,16 +269,22 @@ def num_programs(axis: int) -> Any:
 
 @op
 def folded_index(dimension: int) -> Any:
-    """Return `program_id` of a dimension that is folded into x with others (`folded`). The AST pass
-    inserts the call."""
-    return _index(dimension)
+    """Return `program_id` of a dimension that may be folded into x with others (`folded`). The AST
+    pass inserts the call."""
+    machine, unit = current(), current().unit
+    if dimension not in unit.folded:
+        return np.int32(machine.cta[dimension])
+    return np.int32(index(machine.cta[0], unit.grid_sizes, dimension))
 
 
 @op
 def folded_size(dimension: int) -> Any:
-    """Return `num_programs` of a dimension that is folded into x with others (`folded`). The AST
-    pass inserts the call."""
-    return _size(dimension)
+    """Return `num_programs` of a dimension that may be folded into x with others (`folded`). The
+    AST pass inserts the call."""
+    machine, unit = current(), current().unit
+    if dimension not in unit.folded:
+        return np.int32(machine.grid[dimension])
+    return np.int32(unit.grid_sizes[unit.folded.index(dimension)])
 
 
 @op

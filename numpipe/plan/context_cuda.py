@@ -111,6 +111,15 @@ def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 
+def wide_counter(builder: Any, context_value: Any, index: int) -> Any:
+    """Return the 64-bit number that counters `index` and `index` + 1 hold, the low half first."""
+    low, high = (
+        builder.zext(builder.load(counter_pointer(builder, context_value, index + part)), nb.i64)
+        for part in (0, 1)
+    )
+    return builder.or_(low, builder.shl(high, 32))
+
+
 def of_context(operation: Any, result: Any, function: Callable[[Any, Unit, Any], Any]) -> None:
     """Give an operation on a context the code ``function(builder, unit, np_)``."""
 

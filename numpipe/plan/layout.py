@@ -113,7 +113,7 @@ class Layout:
             + (inside & (self.width - 1))
         )
 
-    def sliced(self, axis: int, size: int, what: str) -> tuple[Layout, int]:
+    def sliced(self, axis: int, size: int) -> tuple[Layout, int]:
         """Return the layout of a view of `size` elements along `axis`, and the bytes that the view
         moves per element of its start.
 
@@ -123,8 +123,8 @@ class Layout:
         unit = self.per_panel if axis == self.inner else 8
         if size % unit or size > self.shape[axis]:
             raise SpecError(
-                f"{what}: ds(start, {size}) along axis {axis} of a tile {self.shape} must have a "
-                f"size that is a multiple of {unit} and at most {self.shape[axis]} (the "
+                f"tile.at[…]: ds(start, {size}) along axis {axis} of a tile {self.shape} must "
+                f"have a size that is a multiple of {unit} and at most {self.shape[axis]} (the "
                 f"shared-memory layout has {self.width}-byte rows, swizzled in groups of 8)"
             )
         shape = (size, self.shape[1]) if axis == 0 else (self.shape[0], size)

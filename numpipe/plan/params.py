@@ -166,7 +166,7 @@ class CompilerParams:
                     LoweringSemantics, text="numpipe.LoweringSemantics.Warpgroup or .Lane"
                 ),
                 "store_slots": Rule(("1…8 (0: chosen)",), whole(0, 8).holds),
-                "store_eviction_policy": NONE | word(*EVICTION_POLICIES),
+                "store_eviction_policy": NONE | EVICTION_POLICIES,
             },
         )
         if self.check_nan and not self.debug:

@@ -12,7 +12,7 @@ import numpy as np
 
 from ..arch.dimensions import Ints
 from ..core.arith import named
-from ..core.machine import check_policy
+from ..core.machine import EVICTION_POLICY
 from ..core.op import Op, constant, op
 from ..diagnostics.argument_checks import (
     NONE,
@@ -69,6 +69,7 @@ LOADS = {
     "index_map": Rule(("a function of the grid indices",), callable) | NONE,
     "oob_fill": word("zeros", "nan"),
     "mode": MODE,
+    "eviction_policy": EVICTION_POLICY,
 }
 """Rules for the options of a `BlockSpec`: COUNTS for any, LOADS for one whose blocks are loaded."""
 MAX_RANK = 5  # dimensions of a tensor map (PTX ISA, "Tensor dimension")
@@ -241,7 +242,6 @@ class BlockSpec:
                 "the block"
             )
         require("BlockSpec", vars(self), **LOADS)
-        check_policy("BlockSpec", self.eviction_policy)
         axis_names("BlockSpec", self.collective_axes)
 
     def _check_tile(self, shape: tuple[Side, ...]) -> None:

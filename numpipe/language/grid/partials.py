@@ -42,9 +42,9 @@ from ...core.lanes import one_lane
 from ...core.machine import current, failure
 from ...core.op import helper, op
 from ...diagnostics.errors import SimulationError, SpecError
-from ...intrinsics import barrier, special
 from ...plan.cluster_ranks import place_of, rank_of
 from ...plan.specs import FLAGS
+from ..tiles.fence_order import meet
 from ..tiles.layouts import only_accumulator
 from ..tiles.refs import GmemRef
 from ..tiles.tile import Tile, tile_form
@@ -143,13 +143,13 @@ def combined(work, tile, part):  # type: ignore[no-untyped-def]
     workspace and return it."""
     if gt(part.begin, 0):
         write_partial(work, part.slot, tile)
-        barrier.sync(1 + special.warpgroup_index(), 128)
+        meet()
         one_lane(signal, work, part.slot)
     elif gt(part.others, 0):
         slot = sub(part.slot, 1)
         last = sub(part.slot, part.others)
         await_signals(work, last, part.others)
-        barrier.sync(1 + special.warpgroup_index(), 128)
+        meet()
         while ge(slot, last):
             tile = add_partials(work, slot, last, tile)
             slot = sub(slot, parts_together(work, tile))

@@ -11,7 +11,7 @@ from ...core.lanes_cuda import elected
 from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import cuda_meaning
 from ...plan.context import cta_count
-from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context
+from ...plan.context_cuda import compute_warpgroup, counter_pointer, of_context, wide_counter
 from ...plan.unit import Unit
 from ..pipeline.ring_cuda import RingType
 from . import tile_scheduler as source
@@ -59,27 +59,15 @@ def _if_fetching(np_: Any, function: Any, *args: Any) -> Any:
 
 
 # ---- the state
-def _word(builder: Any, np_: Any, index: int) -> Any:
-    return counter_pointer(builder, np_, index)
-
-
-def _counter(builder: Any, np_: Any) -> Any:
-    low, high = (
-        builder.zext(builder.load(_word(builder, np_, source.COUNTER + part)), nb.i64)
-        for part in (0, 1)
-    )
-    return builder.or_(low, builder.shl(high, 32))
-
-
 def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
     if unit.turns > 1:
-        word = _word(builder, np_, source.AWAY)
+        word = counter_pointer(builder, np_, source.AWAY)
         left = builder.sub(builder.load(word), 1)
         before_first = builder.icmp_signed("<", left, 0)
         builder.store(builder.select(before_first, unit.turns - 1, left), word)
 
 
-of_context(source.launch_counter, I64, lambda b, unit, np_: _counter(b, np_))
+of_context(source.launch_counter, I64, lambda b, unit, np_: wide_counter(b, np_, source.COUNTER))
 of_context(source.pass_owner, nb.types.void, _pass_owner)
 
 
@@ -113,11 +101,11 @@ def _close(np_: Any, in_turns: Any) -> Any:
 def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     """Store the CTA's first work index and the address of the launch's counter, before the kernel
     function."""
-    builder.store(builder.block_number(), _word(builder, np_, source.INDEX))
-    builder.store(builder.trunc(address, nb.i32), _word(builder, np_, source.COUNTER))
+    builder.store(builder.block_number(), counter_pointer(builder, np_, source.INDEX))
+    builder.store(builder.trunc(address, nb.i32), counter_pointer(builder, np_, source.COUNTER))
     builder.store(
         builder.high_word(address),
-        _word(builder, np_, source.COUNTER + 1),
+        counter_pointer(builder, np_, source.COUNTER + 1),
     )
 
 
@@ -129,4 +117,4 @@ def _end_scheduler(np_: Any) -> Any:
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
         others = builder.sub(builder.issue(cta_count), 1)
-        builder.emit_asm(nb.void, [_counter(builder, args[0]), others], _ENDED)
+        builder.emit_asm(nb.void, [wide_counter(builder, args[0], source.COUNTER), others], _ENDED)

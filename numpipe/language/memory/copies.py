@@ -28,8 +28,7 @@ from ...core.lanes import one_lane
 from ...core.op import called, constant, helper, op
 from ...diagnostics.argument_checks import FLAG, NONE, whole, word
 from ...diagnostics.errors import SpecError
-from ...intrinsics import barrier as named
-from ...intrinsics import cp_async_bulk, fence, mbarrier, special
+from ...intrinsics import cp_async_bulk, fence, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP, ClusterBarrier
 from ...plan.cluster_ranks import Sharing
 from ...plan.context import Context
@@ -41,6 +40,7 @@ from ...plan.unit import Unit
 from ..tiles.array_views import GmemView, check_inside, check_read
 from ..tiles.atomics import COPIES
 from ..tiles.fence_order import before_async
+from ..tiles.fence_order import meet as meet  # also for kernels that issue copies
 from ..tiles.tma import Copy
 from .scratch import one_barrier
 
@@ -328,13 +328,6 @@ def fence_and_meet():  # type: ignore[no-untyped-def]
 @helper
 def fence_alone():  # type: ignore[no-untyped-def]
     fence.proxy_async()
-
-
-@helper
-def meet():  # type: ignore[no-untyped-def]
-    """Wait for the other warps of the warpgroup, at the named barrier that its store ring also
-    uses."""
-    named.sync(1 + special.warpgroup_index(), 128)
 
 
 # ---- the operations ------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from ...plan.cluster_ranks import Sharing
 from ...plan.context_cuda import by_compute
 from ...plan.copy_plans import CopyPlan
 from ..tiles.array_views_cuda import ViewType
-from ..tiles.fence_order import before_async
+from ..tiles.fence_order import before_async, meet
 from ..tiles.indices_cuda import report_view
 from ..tiles.tma_cuda import Copy
 from . import copies as source
@@ -168,6 +168,6 @@ def _wait_stores(np_: Any, n: Any, wait_read_only: Any) -> Any:
     kind, number = nb.immediate(constant(WAIT, "n", n, whole(0)))
     read = constant(WAIT, "wait_read_only", wait_read_only, FLAG)
     wait = (cp_async_bulk.wait_group_read if read else cp_async_bulk.wait_group)._numba_type_
-    builder, _ = yield source.meet, ()
+    builder, _ = yield meet, ()
     builder.apply(one_lane, (wait, kind), (nb.nothing, number))
     return ()

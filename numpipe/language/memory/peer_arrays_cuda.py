@@ -19,7 +19,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.numba import I32
 from ...core.op import cuda_meaning
-from ...plan.context_cuda import counter_pointer
+from ...plan.context_cuda import counter_pointer, wide_counter
 from ...plan.control_block import BEGIN, GO, LOST, SEMAPHORES, WORDS_BYTES
 from ...plan.outside_cuda import report
 from ...plan.plans import BEGUN, GPU
@@ -107,11 +107,7 @@ def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
     me = builder.load(builder.gep(words, [unit.peers_at // 4]))
     high = builder.high_word(base)
     for number, value in enumerate((me, builder.trunc(base, nb.i32), high)):
-        builder.store(value, _word(builder, np_, GPU + number))
-
-
-def _word(builder: Any, np_: Any, number: int) -> Any:
-    return counter_pointer(builder, np_, number)
+        builder.store(value, counter_pointer(builder, np_, GPU + number))
 
 
 def _offset(builder: Any, symbol: str) -> Any:
@@ -120,10 +116,7 @@ def _offset(builder: Any, symbol: str) -> Any:
 
 def words(builder: Any, np_: Any) -> Any:
     """Return the address of the launch's words."""
-    low, high = (
-        builder.zext(builder.load(_word(builder, np_, GPU + number)), nb.i64) for number in (1, 2)
-    )
-    return builder.add(builder.or_(low, builder.shl(high, 32)), _offset(builder, _AT))
+    return builder.add(wide_counter(builder, np_, GPU + 1), _offset(builder, _AT))
 
 
 def section(builder: Any, np_: Any, rank: Any) -> Any:
@@ -134,13 +127,7 @@ def section(builder: Any, np_: Any, rank: Any) -> Any:
 
 def address(builder: Any, of: Any, argument: int) -> Any:
     """Return the address of an array argument on a GPU, given the address `of` its section."""
-    return _word64(
-        builder,
-        builder.add(builder.add(of, _offset(builder, _ADDRESSES)), 8 * argument),
-    )
-
-
-def _word64(builder: Any, place: Any) -> Any:
+    place = builder.add(builder.add(of, _offset(builder, _ADDRESSES)), 8 * argument)
     return builder.pure_asm(nb.i64, [place], "ld.b64 $0, [$1];")
 
 
@@ -173,9 +160,9 @@ def launch_begins(builder: Any, unit: Unit, table: Any) -> None:
 @cuda_meaning(source.await_launches)
 def _await_launches(np_: Any) -> Any:
     builder, args = yield
-    met = _word(builder, args[0], BEGUN)
+    met = counter_pointer(builder, args[0], BEGUN)
     with builder.if_then(builder.icmp_unsigned("==", builder.load(met), 0), likely=False):
-        own = section(builder, args[0], builder.load(_word(builder, args[0], GPU)))
+        own = section(builder, args[0], builder.load(counter_pointer(builder, args[0], GPU)))
         semaphores = address(builder, own, len(np_.unit.arrays) - 1)
         text = statement(_GATE, GO=4 * GO - _BEFORE, LOST=4 * LOST - _BEFORE)
         builder.store(builder.emit_asm(nb.i32, [semaphores], text, early=True), met)
@@ -187,14 +174,14 @@ def reached(builder: Any, np_: Any, value: Any, rank: Any, what: str) -> Any:
     Return this GPU itself if the launches have not begun (after a wait that was given up), or if
     there is no such rank in a kernel compiled with debug, which reports the rank as `what`.
     """
-    me = builder.load(_word(builder, value, GPU))
+    me = builder.load(counter_pointer(builder, value, GPU))
     if np_.unit.params.debug:
         outside = builder.icmp_unsigned(">=", rank, np_.unit.gpus)
         if np_.computes:
             report(builder, np_.unit, what, 0, rank, nb.const(np_.unit.gpus), outside, True)
         rank = builder.select(outside, me, rank)
     return builder.select(
-        builder.icmp_unsigned("==", builder.load(_word(builder, value, BEGUN)), 2),
+        builder.icmp_unsigned("==", builder.load(counter_pointer(builder, value, BEGUN)), 2),
         me,
         rank,
     )

@@ -18,6 +18,7 @@ from ...core.formula_cuda import Value as Int
 from ...core.numba import F32, I32
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
+from ...plan.layout import swizzled
 from ...plan.nested_tuples_cuda import leaves, made, tree_of
 from ..tiles.elements_cuda import in_type
 from ..tiles.refs import READ_ONLY
@@ -167,7 +168,7 @@ def _syncwarp(mask: Any) -> Any:
 
 # ---- elements of tiles
 def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
-    """Return the swizzled address of an element; `layout.swizzled` describes the rows of a tile."""
+    """Return the swizzled address of an element."""
     values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     places = [
         Int(
@@ -179,8 +180,7 @@ def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: An
         for ty, part in zip(index_parts(index), values, strict=True)
     ]
     at = tile.layout.offset(*(Int(builder, nb.const(0)), *places)[-2:]) + Int(builder, address)
-    mask = tile.layout.width // 16 - 1
-    return (at ^ (((at >> 7) & mask) << 4) if mask else at).value
+    return swizzled(at, tile.layout.width).value
 
 
 def _element(dtype: np.dtype) -> Any:

@@ -15,6 +15,7 @@ from ...intrinsics import mbarrier
 from ...plan.context_cuda import counter_pointer
 from ...plan.plans import COUNTERS
 from ..tiles.cluster_arrivals_cuda import arrive
+from ..tiles.fence_order_cuda import own_barrier
 from . import phases as source
 from .scratch_cuda import BarriersType, barrier_address
 
@@ -68,7 +69,7 @@ def _test(barrier: Any) -> Any:
     complete = builder.issue(mbarrier.test_wait, address, phase)
     # The warps may test at different moments, so a phase counts as complete only if all of them saw
     # it complete.
-    barrier_number = builder.add(builder.lshr(builder.thread_index(), 7), 1)
+    barrier_number = own_barrier(builder)
     answer = builder.emit_asm(
         nb.i32,
         [builder.zext(complete, nb.i32), barrier_number],

@@ -17,6 +17,7 @@ from ...plan.context_cuda import cluster_place
 from ..tiles import scattered_shared_cuda as anywhere
 from ..tiles.shared_tiles_cuda import addresses, in_place
 from ..tiles.tile_cuda import TileType, cast_to_store, registers, to_words, words
+from ..tiles.words_cuda import vector_of
 from . import remote as source
 from .copies import check_operands
 from .scratch_cuda import barrier_address
@@ -84,8 +85,7 @@ def _async_store_smem(
 def _send(builder: Any, where: list, words: list) -> None:
     """Emit a store of int32 words. `where` has the address, the address of the mbarrier, and
     optionally whether the lane stores."""
-    names = ", ".join(f"${number + len(where)}" for number in range(len(words)))
-    vector, names = (f".v{len(words)}", f"{{{names}}}") if len(words) > 1 else ("", names)
+    vector, names = vector_of(len(words), len(where))
     text = (
         f"$gate st.async.weak.shared::cluster.mbarrier::complete_tx::bytes{vector}.b32 [$0], "
         f"{names}, [$1];"

@@ -41,9 +41,10 @@ from ...core.machine import current
 from ...core.op import called, check, constant, helper, op
 from ...diagnostics.argument_checks import FLAG
 from ...diagnostics.errors import SpecError
-from ...intrinsics import barrier, cp_async_bulk, fence, special
+from ...intrinsics import cp_async_bulk, fence
 from ...plan.context import Context, only_if
 from ..tiles.array_views import GmemView
+from ..tiles.fence_order import meet
 from .peer_arrays import await_launches, check_integer
 
 __all__ = ["signal", "wait"]
@@ -139,7 +140,7 @@ def check_wait(np_: Any, semaphore: Any, value: Any) -> None:
 def complete_and_add(np_, semaphore, rank, add):  # type: ignore[no-untyped-def]
     await_launches(np_)
     one_lane(complete_stores, np_)
-    barrier.sync(1 + special.warpgroup_index(), 128)
+    meet()
     one_lane(add_to, np_, semaphore, rank, add)
 
 
@@ -160,7 +161,7 @@ def add_to(np_: Context, semaphore: GmemView, rank: Any, add: Any) -> None:
 @helper
 def await_together(np_, semaphore, value, place):  # type: ignore[no-untyped-def]
     one_lane(await_value, np_, semaphore, value, place)
-    barrier.sync(1 + special.warpgroup_index(), 128)
+    meet()
 
 
 @helper

@@ -35,12 +35,13 @@ from ...core.lanes import each_warp
 from ...core.machine import current
 from ...core.op import formula, helper, op
 from ...diagnostics.errors import SpecError
-from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
+from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.context import only_if
 from ...plan.kernel_shape import OUTPUTS_BARRIER
 from ...plan.plans import RingPlan
-from ..tiles.store_ring import declare_barriers, show
+from ..tiles import fence_order
+from ..tiles.store_ring import barrier_of, declare_barriers, show
 from .ring import (
     Ring,
     begins,
@@ -101,7 +102,7 @@ def copy_block(ring: Ring, indices: tuple, slot: Any) -> None:
 def meet(ring):  # type: ignore[no-untyped-def]
     """Synchronize all warpgroups that write a tile."""
     if ring.private:
-        barrier.sync(1 + special.warpgroup_index(), 128)
+        fence_order.meet()
     else:
         barrier.sync(OUTPUTS_BARRIER, ring.writers)
 
@@ -146,18 +147,13 @@ def await_only_slot(ring, k):  # type: ignore[no-untyped-def]
 def filled(ring: Ring, step: Any) -> Any:
     """Return the address of the mbarrier that completes when the block of a ring's step is
     written."""
-    return barrier_of(ring, 0, step)
+    return barrier_of(ring.np, ring.plan, 0, step)
 
 
 @formula
 def free(ring: Ring, step: Any) -> Any:
     """Return the address of the mbarrier that completes when the slot may be written again."""
-    return barrier_of(ring, 1, step)
-
-
-def barrier_of(ring: Any, number: int, step: Any) -> Any:
-    memory = ring.np.unit.handover(ring.plan)[number].memory
-    return ring.np.part_of(memory) + step % ring.plan.slots * 8
+    return barrier_of(ring.np, ring.plan, 1, step)
 
 
 @formula

@@ -98,10 +98,13 @@ def lane_offset(layout: Layout, thread: Any, matrices: bool = True) -> Any:
     column = (lane & 7) + (lane >> 4) * 8 if sixteen else (lane & 3) * 2
     # bytes down the column
     part = warp * 32 + ((lane >> 3) & 1) * 16 if sixteen else warp * 64 + (lane >> 2) * 4
-    shift = width.bit_length() - 1
-    return (part >> shift) * layout.panel_stride + swizzled(
-        column * width + (part & (width - 1)), width
-    )
+    return in_line(layout, column, part)
+
+
+def in_line(layout: Layout, line: Any, inside: Any) -> Any:
+    """Return the swizzled offset of a byte in a line of memory."""
+    panel = (inside >> layout.width.bit_length() - 1) * layout.panel_stride
+    return panel + swizzled(line * layout.width + (inside & (layout.width - 1)), layout.width)
 
 
 def accesses(layout: Layout, matrices: bool = True) -> list[Access]:

@@ -14,8 +14,7 @@ import numpy as np
 from ...arch.dtypes import BOOL, FLOAT32, HALVES, INTEGERS, packing
 from ...core import arith
 from ...core import numba as nb
-from ...core.approximate_cuda import divide
-from ...core.arith_cuda import compare, convert, floored, kind_of, libdevice, type_of
+from ...core.arith_cuda import EMIT, absolute, compare, convert, kind_of, negative, type_of
 from ...core.arith_cuda import operand as number_in
 from ...core.formula_cuda import Value
 from ...core.inert import first_inert
@@ -177,13 +176,6 @@ def typed(
 
 
 # ---- operators
-def _float_or_int(floats: str, integers: str) -> Emit:
-    def emit(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
-        return getattr(builder, floats if dtype.kind == "f" else integers)(a, b)
-
-    return emit
-
-
 def two_at_once(instruction: str) -> Packed:
     """Return a function that emits an instruction on two 16-bit elements at once, such as
     ``add.rn.f16x2``, which is never fused."""
@@ -197,29 +189,6 @@ def two_at_once(instruction: str) -> Packed:
 
 
 BY_PAIRS: dict[str, Packed] = {name: two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
-_EMIT: dict[str, Emit] = {
-    "add": _float_or_int("fadd", "add"),
-    "sub": _float_or_int("fsub", "sub"),
-    "mul": _float_or_int("fmul", "mul"),
-    "truediv": lambda builder, dtype, a, b: divide(builder, a, b),
-    "floordiv": lambda *args: floored(*args)[0],
-    "mod": lambda *args: floored(*args)[1],
-    "and_": _float_or_int("", "and_"),
-    "or_": _float_or_int("", "or_"),
-    "xor": _float_or_int("", "xor"),
-    "lshift": _float_or_int("", "shl"),
-    "rshift": lambda builder, dtype, a, b: (builder.lshr if dtype.kind == "u" else builder.ashr)(
-        a, b
-    ),
-}
-
-
-def _compared(symbol: str) -> Emit:
-    return lambda builder, dtype, a, b: (
-        builder.icmp_unsigned(symbol, a, b)
-        if dtype == BOOL
-        else compare(symbol)(builder, dtype, a, b)
-    )
 
 
 def _operator(
@@ -234,35 +203,21 @@ def _operator(
 
 for _name, _known in source.BINARY.items():
     for _function in (getattr(operator, _name), getattr(operator, f"i{_name.rstrip('_')}")):
-        _operator(_function, _known, _EMIT[_name], BY_PAIRS.get(_name))
+        _operator(_function, _known, EMIT[_name], BY_PAIRS.get(_name))
 for _name, _known in source.COMPARISONS.items():
-    _operator(getattr(operator, _name), _known, _compared(_known.symbol))
-
-
-def _negative(builder: Any, dtype: np.dtype, a: Any) -> Any:
-    return builder.fsub(-0.0, a) if dtype == FLOAT32 else builder.sub(0, a)
-
-
-def _magnitude(builder: Any, dtype: np.dtype, a: Any) -> Any:
-    if dtype == FLOAT32:
-        return libdevice(builder, "fabs", a)
-    return (
-        a
-        if dtype.kind == "u"
-        else builder.select(builder.icmp_signed("<", a, 0), builder.sub(0, a), a)
-    )
+    _operator(getattr(operator, _name), _known, compare(_known.symbol))
 
 
 _operator(
     operator.neg,
     source.UNARY["neg"],
-    _negative,
+    negative,
     lambda builder, dtype, a: builder.xor(a, -0x7FFF8000),
 )
 _operator(
     abs,
     source.UNARY["abs"],
-    _magnitude,
+    absolute,
     lambda builder, dtype, a: builder.and_(a, 0x7FFF7FFF),
 )
 _operator(
@@ -290,7 +245,7 @@ def _power(tile: Any, n: Any) -> Any:
 
     def emit(builder: Any, dtype: np.dtype, x: Any) -> Any:
         return (
-            arith.raised(x, count, functools.partial(_EMIT["mul"], builder, dtype))
+            arith.raised(x, count, functools.partial(EMIT["mul"], builder, dtype))
             if count
             else nb.ir.Constant(x.type, 1)
         )

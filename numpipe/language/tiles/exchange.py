@@ -24,6 +24,7 @@ from ...core.machine import Machine, current
 from ...plan.budget import Region
 from ...plan.context import Context, own_part
 from ...plan.unit import Unit
+from .fence_order import meet
 from .layouts import BLOCK
 
 ROOM = 16384
@@ -71,8 +72,8 @@ def exchange(
     """
     machine = current()
     base = room(np_.unit)
-    machine.bar_sync(1 + machine.warpgroup, 128)
+    meet()
     machine.smem_write(base + stored, np.zeros((*stored.shape, CHUNK), np.uint8), what)
     if not apart:
-        machine.bar_sync(1 + machine.warpgroup, 128)
+        meet()
     machine.smem_read(base + loaded, what)

@@ -25,7 +25,8 @@ its index, so it does not order accesses of different warpgroups.
 from __future__ import annotations
 
 from ...core.machine import current
-from ...core.op import op
+from ...core.op import helper, op
+from ...intrinsics import barrier, special
 from .refs import SmemTile
 
 
@@ -36,16 +37,17 @@ def automatic() -> bool:
     return unit is not None and not unit.params.unsafe_no_auto_barriers
 
 
-def _barrier() -> None:
-    machine = current()
-    machine.bar_sync(1 + machine.warpgroup, 128)
+@helper
+def meet():  # type: ignore[no-untyped-def]
+    """Wait for the other warps of the warpgroup, at its named barrier."""
+    barrier.sync(1 + special.warpgroup_index(), 128)
 
 
 @op
 def before_access(tile: SmemTile) -> None:
     """Order the warpgroup's own loads and stores of a tile; called before each."""
     if tile.writable and tile.role.computes and automatic():
-        _barrier()
+        meet()
 
 
 @op
@@ -54,4 +56,4 @@ def before_async(*tiles: SmemTile) -> None:
     them."""
     if any(tile.writable and tile.role.computes for tile in tiles) and automatic():
         current().fence_proxy_async()
-        _barrier()
+        meet()

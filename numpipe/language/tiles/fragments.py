@@ -28,7 +28,8 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from ...plan.layout import Layout, swizzled
+from ...plan.layout import Layout
+from .addresses import in_line
 
 Side = Literal["a", "b"]
 
@@ -45,16 +46,9 @@ def start(layout: Layout, side: Side, loads: str, thread: Any) -> Any:
         near, far = (lane >> 3) & 1, lane >> 4
         rows, chunk = (near, far) if side == "a" else (far, near)
         if layout.inner == 1:
-            return _swizzled(layout, (lane & 7) + rows * 8 + first, chunk * 16)
-        return _swizzled(layout, (lane & 7) + chunk * 8, rows * 16 + first * layout.itemsize)
-    return _swizzled(layout, (lane >> 2) + first, (lane & 3) * 32)
-
-
-def _swizzled(layout: Layout, line: Any, inside: Any) -> Any:
-    """Return the swizzled offset of a byte in a line of memory."""
-    shift = layout.width.bit_length() - 1
-    panel = (inside >> shift) * layout.panel_stride
-    return panel + swizzled(line * layout.width + (inside & (layout.width - 1)), layout.width)
+            return in_line(layout, (lane & 7) + rows * 8 + first, chunk * 16)
+        return in_line(layout, (lane & 7) + chunk * 8, rows * 16 + first * layout.itemsize)
+    return in_line(layout, (lane >> 2) + first, (lane & 3) * 32)
 
 
 def moved(layout: Layout, row: int, column: int) -> tuple[int, int]:

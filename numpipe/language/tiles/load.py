@@ -42,8 +42,8 @@ from typing import Any
 import numpy as np
 
 from ...arch.dimensions import Ints
-from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
-from ...core.arith import INT64, as_read, is_integer
+from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, INT64, packing
+from ...core.arith import as_read, is_integer
 from ...core.inert import Inert, NoValue
 from ...core.machine import current
 from ...core.op import called, constant, op

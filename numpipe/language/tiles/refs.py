@@ -235,7 +235,7 @@ class SharedTile:
         for axis, part in enumerate(slices(index, layout), 2 - len(layout.sides)):
             if isinstance(part, All):
                 continue
-            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
+            layout, scale = layout.sliced(axis, part.size)
             if not isinstance(part.start, Inert):
                 start = int(part.start)
                 check_start(self.layout, axis, start, part.size, "tile.at[…]", self.role.numbered)

@@ -335,7 +335,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
     for axis, part in enumerate(_slices(tile, index, before), 2 - len(layout.sides)):
         scale = 0
         if isinstance(part, DsType):
-            layout, scale = layout.sliced(axis, part.size, "tile.at[…]")
+            layout, scale = layout.sliced(axis, part.size)
             scale = 0 if part.inert else scale
             if part.start is not None:
                 refs.check_start(tile.layout, axis, part.start, part.size, "tile.at[…]", False)

@@ -38,7 +38,7 @@ from ...arch.dimensions import Ints
 from ...core.lanes import each_warp, one_lane
 from ...core.machine import current
 from ...core.op import formula, helper, op
-from ...intrinsics import barrier, cp_async_bulk, fence, mbarrier, special
+from ...intrinsics import cp_async_bulk, fence, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.budget import PANEL_BYTES
 from ...plan.context import Context, only_if, own_part
@@ -47,6 +47,7 @@ from ...plan.layout import Layout
 from ...plan.plans import COUNTERS, RingPlan
 from ...plan.profiling import mark_store
 from ...plan.unit import STORE_RING, Unit
+from .fence_order import meet
 from .layouts import BLOCK
 from .refs import GmemRef
 from .shared_tiles import write
@@ -111,10 +112,9 @@ def panels_of(shape: Ints, itemsize: int, inner: int = 1) -> list[tuple[int, int
     return [(row, *part) for row in range(0, rows, BLOCK) for part in across]
 
 
-@op
-def staging(ref: GmemRef, panel: int) -> Any:
-    """Return the address of this warpgroup's staging panel with number `panel`."""
-    return own_part(ref.unit, ref.unit.staging) + panel * PANEL_BYTES
+def staging(ref: GmemRef) -> int:
+    """Return the address of this warpgroup's staging panels."""
+    return own_part(ref.unit, ref.unit.staging)
 
 
 @helper
@@ -126,7 +126,7 @@ def await_staging(ref):  # type: ignore[no-untyped-def]
 @op
 def write_panels(ref: GmemRef, batch: Batch) -> None:
     """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
-    write_to(batch, staging(ref, 0))
+    write_to(batch, staging(ref))
 
 
 def write_to(batch: Batch, address: int) -> None:
@@ -143,7 +143,7 @@ def write_to(batch: Batch, address: int) -> None:
 @op
 def copy_out(ref: GmemRef, batch: Batch, start: tuple) -> None:
     """Issue the TMA stores or reductions of a batch as one bulk group."""
-    copy_from(ref, batch, start, staging(ref, 0))
+    copy_from(ref, batch, start, staging(ref))
 
 
 def copy_from(ref: GmemRef, batch: Batch, start: tuple, address: int) -> None:
@@ -187,11 +187,11 @@ def put_alone(ref, batch, start):  # type: ignore[no-untyped-def]
     mark_store(ref, "store begin")
     one_lane(await_staging, ref)
     # wait until the previous contents of the panels have been read
-    barrier.sync(1 + special.warpgroup_index(), 128)
+    meet()
     write_panels(ref, batch)
     # executed by every writing lane, before the barrier: TMA reads through the async proxy
     fence.proxy_async()
-    barrier.sync(1 + special.warpgroup_index(), 128)
+    meet()
     one_lane(copy_out, ref, batch, start)
     mark_store(ref, "store end")
 
@@ -223,19 +223,20 @@ def phase_of(ref: GmemRef, batch: Any) -> Any:
 @formula
 def filled(ref: GmemRef, batch: Any) -> Any:
     """Return the address of the mbarrier that completes when a batch's panels are written."""
-    return barrier_of(ref, 0, batch)
+    return barrier_of(ref.np, STORE_RING, 0, batch)
 
 
 @formula
 def free(ref: GmemRef, batch: Any) -> Any:
     """Return the address of the mbarrier that completes when a batch's panels may be written
     again."""
-    return barrier_of(ref, 1, batch)
+    return barrier_of(ref.np, STORE_RING, 1, batch)
 
 
-def barrier_of(ref: Any, number: int, batch: Any) -> Any:
-    memory = ref.unit.handover(STORE_RING)[number].memory
-    return ref.np.part_of(memory) + batch % ref.unit.staging_slots * 8
+def barrier_of(np_: Any, ring: str | RingPlan, number: int, step: Any) -> Any:
+    """Return the address of the barrier of a step's slot: 0 is *filled*, 1 is *free*."""
+    plan = np_.unit.handover(ring)[number]
+    return np_.part_of(plan.memory) + step % plan.kind.count * 8
 
 
 @formula

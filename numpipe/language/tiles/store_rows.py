@@ -38,6 +38,7 @@ from ...core.machine import current
 from ...plan.layout import swizzled
 from ...plan.plans import ArrayArg
 from .exchange import room
+from .fence_order import meet
 from .layouts import ACCUMULATOR, BLOCK, Form
 from .shared_tiles import read, write
 from .store_ring import panel_layout, panels_of
@@ -70,7 +71,7 @@ def apart(width: int) -> int:
 def store_rows(ref: Any, axes: Ints, start: Ints, tile: Tile, last: Ints) -> None:
     """Store a tile from `start` on, panel by panel; `last` is the end of each dimension of the
     array."""
-    machine, dtype, what = current(), tile.form.dtype, f"'{ref.name}[…] = tile'"
+    dtype, what = tile.form.dtype, f"'{ref.name}[…] = tile'"
     inner, base = int(ref.arg.order == "row"), room(ref.unit)
     for number, (row, column, columns) in enumerate(
         panels_of(tile.form.shape, dtype.itemsize, inner)
@@ -79,7 +80,7 @@ def store_rows(ref: Any, axes: Ints, start: Ints, tile: Tile, last: Ints) -> Non
         value = tile.value[row : row + BLOCK, column : column + columns]
         if not number or not inner:
             # wait until the previous contents of these bytes have been read
-            machine.bar_sync(1 + machine.warpgroup, 128)
+            meet()
         if inner:
             address = base + apart(layout.width) * np.arange(4)[:, None]
             write(layout, address, value, what)
@@ -87,7 +88,7 @@ def store_rows(ref: Any, axes: Ints, start: Ints, tile: Tile, last: Ints) -> Non
         else:
             write(layout, base, value, what)
             # each warp loads what all four warps have stored
-            machine.bar_sync(1 + machine.warpgroup, 128)
+            meet()
             value = _read_columns(columns, base, dtype, what)
         at = list(start)
         at[axes[0]], at[axes[1]] = at[axes[0]] + row, at[axes[1]] + column

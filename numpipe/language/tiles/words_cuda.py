@@ -8,11 +8,21 @@ from typing import Any
 from ...core import numba as nb
 
 
+def vector_of(count: int, first: int) -> tuple[str, str]:
+    """Return how an instruction names `count` operands that it moves together: its qualifier, and
+    operands `first`, `first` + 1, …
+
+    >>> vector_of(2, 1)
+    ('.v2', '{$1, $2}')
+    """
+    names = ", ".join(f"${first + i}" for i in range(count))
+    return (f".v{count}", f"{{{names}}}") if count > 1 else ("", names)
+
+
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list:
     """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
     `machine`, `kind` in PTX."""
-    names = ", ".join(f"${i}" for i in range(count))
-    vector, names = (f".v{count}", f"{{{names}}}") if count > 1 else ("", names)
+    vector, names = vector_of(count, 0)
     text = f"ld.shared{vector}.{kind} {names}, [${count}];"
     return builder.emit_asm([machine] * count, [address], text)  # type: ignore[no-any-return]
 
@@ -28,8 +38,7 @@ def store_words(
     """Store registers to adjacent places in memory with one instruction, or reduce them there, in
     lanes where `chosen`, an int32, is not 0."""
     where = [address] if chosen is None else [address, chosen]
-    names = ", ".join(f"${len(where) + i}" for i in range(len(values)))
-    vector, names = (f".v{len(values)}", f"{{{names}}}") if len(values) > 1 else ("", names)
+    vector, names = vector_of(len(values), len(where))
     text = f"{statement}{vector}.{kind} [$0], {names};"
     if chosen is not None:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"

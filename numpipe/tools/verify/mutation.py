@@ -79,7 +79,6 @@ PASSED_ON = (
     "memory.copies.commit_smem",
     "memory.copies.commit_smem_to_gmem_group",
     "memory.copies.fence_and_meet",
-    "memory.copies.meet",
     "memory.copies.wait_smem_to_gmem",
     "tiles.exchange.exchange",
     "tiles.mma.wgmma_wait",
@@ -130,7 +129,7 @@ PASSED_ON = (
 """Helpers that synchronize and otherwise only move the data that they order."""
 APPLIES = (
     "tiles.mma.<listcomp>",
-    "tiles.fence_order._barrier",
+    "tiles.fence_order.meet",
     "pipeline.operand_barriers.apply",
     "plan.context.only_if",
     "plan.context.over",

@@ -222,14 +222,14 @@ def changed(monkeypatch: pytest.MonkeyPatch, line: str, number: int = 0, to: str
 BROKEN: dict[str, tuple[str, int, type[SimulationError], str]] = {
     "not written": ("write_partial(", 0, SimulationError, "uninitialised-read"),
     "signalled by a lane that knows of its own stores only": (
-        "barrier.sync",
+        "meet()",
         0,
         PipelineRace,
         "cta-conflict",
     ),
     "not signalled": ("signal, work, part.slot", 0, PipelineDeadlock, "deadlock"),
     "not awaited": ("await_signals", 0, PipelineRace, "cta-conflict"),
-    "read by warps that have seen nothing": ("barrier.sync", 1, PipelineRace, "cta-conflict"),
+    "read by warps that have seen nothing": ("meet()", 1, PipelineRace, "cta-conflict"),
 }
 
 

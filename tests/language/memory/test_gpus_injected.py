@@ -14,7 +14,7 @@ from tests.kernels.gpu_kernels import CASES
 from tests.language.pipeline.test_injected import Bug
 from tests.sim.test_sim_gpus import computes
 
-SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
+SYNC = "meet()"
 STORES = "one_lane(complete_stores, np_)"
 FENCE = "fence.proxy_async_global()"
 POLL = "poll(np_, semaphore, value, place)"

@@ -20,7 +20,7 @@ import pytest
 from numpipe.core import lanes
 from numpipe.errors import PipelineDeadlock, PipelineRace, SimulationError
 from numpipe.language.pipeline import ring, steps
-from numpipe.language.tiles import store_ring
+from numpipe.language.tiles import fence_order, store_ring
 from numpipe.plan import context
 from tests.kernels.covering import examples
 from tests.kernels.kernels_for_tests import SMALL, Config, gemm, nested_gemm, operands, product
@@ -64,7 +64,7 @@ class Bug:
 BUGGY = {"warpgroup": lambda: ring.current().warpgroup, "one_lane": lanes.one_lane}
 DRAIN = "products_in_flight.drain(loop.pending)"
 WAITS = 'only_if(loop, "drains", await_products)'
-SYNC = "barrier.sync(1 + special.warpgroup_index(), 128)"
+SYNC = "meet()"
 FENCE = "fence.proxy_async()"
 WAIT_READY = (
     'mbarrier.wait(barrier(ring, "ready", slot_of(ring, step), part), phase_of(ring, step), step)'
@@ -402,9 +402,9 @@ BUGS = {
         message=r"no barrier orders warp 1 of warpgroup \d \(compute\) before",
     ),
     "one barrier number for all warpgroups": Bug(
-        where=store_ring.put_alone,
-        old=f"{SYNC}\n    write_panels(",
-        new="barrier.sync(1, 128)\n    write_panels(",
+        where=fence_order.meet,
+        old="1 + special.warpgroup_index()",
+        new="1",
         error=PipelineRace,
         message=r"bar_sync 1 .* nothing orders this after the use of the barrier",
     ),

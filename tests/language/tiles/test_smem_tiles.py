@@ -42,7 +42,7 @@ def layouts() -> list[Layout]:
                 if rows * dtype.itemsize % 16 == 0:
                     tall = block_layout((2 * rows, 16), 0, dtype, "block")
                     if 64 % tall.per_panel == 0:
-                        found.append(tall.sliced(0, 64, "view")[0])
+                        found.append(tall.sliced(0, 64)[0])
     return list(dict.fromkeys(found))
 
 
