@@ -247,9 +247,9 @@ def build(unit: Unit, function: Callable, scalars: Sequence) -> tuple[Callable, 
             ns[f"{role}_{number}"] = new_ref(unit, number, role)
     names = [f"scalar{number}" for number in range(len(scalars))]
     own = len(names) - len(unit.folded)  # the sizes of the grid are only passed to the entry
-    parameters = [*parameters, *names]
-    argtypes = [*argtypes, *scalars]
-    arguments = [*arguments, *names[:own]]
+    parameters += names
+    argtypes += scalars
+    arguments += names[:own]
     inner = ", ".join(arguments)
     for role, emit in itertools.product(unit.roles, (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(

@@ -158,10 +158,7 @@ class Fingerprint:
             for text, holder, read in list(self._spaces):
                 for name in sorted(self.unread(holder, read)):
                     read.add(name)
-                    if isinstance(holder, type):
-                        if name in vars(holder):
-                            yield text, name, self.text(vars(holder)[name])
-                    elif (value := _attribute(holder, name)) is not _MISSING:
+                    if (value := _attribute(holder, name)) is not _MISSING:
                         yield text, name, self.text(value)
 
     def unread(self, holder: Any, read: set[str]) -> set[str]:
@@ -392,6 +389,7 @@ def _builtin(value: Any, found: Fingerprint) -> Any:
 
 
 def _attribute(holder: Any, name: str) -> Any:
-    if type(holder) is types.ModuleType and "__getattr__" not in vars(holder):
+    plain = type(holder) is types.ModuleType and "__getattr__" not in vars(holder)
+    if plain or isinstance(holder, type):
         return vars(holder).get(name, _MISSING)
     return getattr(holder, name, _MISSING)

@@ -79,9 +79,7 @@ class Parameters:
                 f"kernel {self.kernel}: it has no array parameters: write def {self.kernel}(x, …)"
             )
         self._begin()
-        self._hashable(
-            [(name, value) for name, value in self._static_defaults if value is not MISSING]
-        )
+        self._hashable(self._static_defaults)
 
     @classmethod
     def of(
@@ -286,7 +284,7 @@ class Parameters:
                 value = float(value)
             arguments[name] = value
 
-    def _hashable(self, values: list[tuple[str, Any]]) -> None:
+    def _hashable(self, values: Iterable[tuple[str, Any]]) -> None:
         for name, value in values:
             try:
                 hash(value)
@@ -346,16 +344,15 @@ def scalar_value(value: Any, name: str, kernel: str) -> Any:
     int32, or a float that does not fit float32."""
     if isinstance(value, np.generic):
         return value.item()
-    if isinstance(value, int):
-        if not -(1 << 31) <= value < 1 << 31:
-            raise SpecError(
-                f"kernel {kernel}: the scalar '{name}' = {value} does not fit int32, the type of "
-                f"Python ints in kernels: pass np.int64({value})"
-            )
-    elif not -_FLOAT32 <= value <= _FLOAT32 and math.isfinite(value):
+    kind, fits = (
+        ("int", -(1 << 31) <= value < 1 << 31)
+        if isinstance(value, int)
+        else ("float", -_FLOAT32 <= value <= _FLOAT32 or not math.isfinite(value))
+    )
+    if not fits:
         raise SpecError(
-            f"kernel {kernel}: the scalar '{name}' = {value} does not fit float32, the type of "
-            f"Python floats in kernels: pass np.float64({value})"
+            f"kernel {kernel}: the scalar '{name}' = {value} does not fit {kind}32, the type of "
+            f"Python {kind}s in kernels: pass np.{kind}64({value})"
         )
     return value
 

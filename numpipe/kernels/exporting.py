@@ -139,8 +139,12 @@ class _Export:
                 )
             return
         options, grid = self.definition.options, self.definition.grid
-        functions = {"out_type": options.out_type, "workspace": options.workspace}
-        for option, function in {**functions, "grid": grid if callable(grid) else None}.items():
+        functions = {
+            "out_type": options.out_type,
+            "workspace": options.workspace,
+            "grid": grid if callable(grid) else None,
+        }
+        for option, function in functions.items():
             if function is not None:
                 self._function(option, function, dict(variant.statics))
         data = variant.image.to_bytes()

@@ -238,10 +238,9 @@ class _Writer(ast.NodeTransformer):
 
     def visit_Call(self, node: ast.Call) -> ast.AST:
         function = self._constant(node.func)
-        if function is _MISSING and isinstance(node.func, ast.Attribute):
-            if node.func.attr != "bit_length":
-                raise Unsupported(node, f"it calls {ast.unparse(node.func)}", FIX)
-            return self._call("bit_length", [self.visit(node.func.value)], node)
+        method = node.func if isinstance(node.func, ast.Attribute) else None
+        if function is _MISSING and method is not None and method.attr == "bit_length":
+            return self._call("bit_length", [self.visit(method.value)], node)
         if isinstance(function, (FunctionType, MethodType, Function)):
             return self._helper(function, node)
         if not self._computes(function):

@@ -97,9 +97,8 @@ def major_order(info: ArrayInfo) -> Major:
     shape, strides, size = info.shape, info.strides, info.dtype.itemsize
     if len(shape) < 2 or strides[-1] == size or shape[-1] == 1 or 0 in shape:
         return "row"
-    if shape[0] == 1:
-        return "col" if len(shape) == 2 else "row"
-    return "col" if strides[0] == size else "row"
+    first = len(shape) == 2 if shape[0] == 1 else strides[0] == size
+    return "col" if first else "row"
 
 
 def memory_order(values: Sequence[int], major: Major) -> Ints:

@@ -186,13 +186,8 @@ class Controls:
             if 0 <= first.place < len(image.places)
             else ()
         )
-        party = Party(
-            f"waits for {what}",
-            image.part(first.thread // 32),
-            image.parts[image.part(first.thread // 32)],
-            first.cta,
-            lines,
-        )
+        part = image.part(first.thread // 32)
+        party = Party(f"waits for {what}", part, image.parts[part], first.cta, lines)
         fix = "signal as often as waits expect, on every GPU"
         return reported(
             PipelineDeadlock,

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import math
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -146,13 +147,14 @@ def trace_of(compiled: Image, memory: bytes, grid: Grid) -> Trace:
     trace = Trace(clock="ns")
     recording = compiled.recording
     assert recording is not None
-    parts = profile.parts(memory, len(compiled.parts), recording.space, grid[0] * grid[1] * grid[2])
+    parts = profile.parts(memory, len(compiled.parts), recording.space, math.prod(grid))
     if not parts:
         return trace
     trace.tell_rings(recording.traced)
     zero = min(part.begin for part in parts)
+    width, height, _ = grid
     for part in parts:
-        cta = (part.cta % grid[0], part.cta // grid[0] % grid[1], part.cta // (grid[0] * grid[1]))
+        cta = part.cta % width, part.cta // width % height, part.cta // (width * height)
         role = compiled.parts[part.warpgroup]
         trace.lost += part.lost
         trace.events += [

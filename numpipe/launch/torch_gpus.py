@@ -256,19 +256,10 @@ class TorchGpus:
         """Return the texts of all ranks. Raises LaunchError if one does not respond in time."""
         self._asked += 1
         keys = [f"{self._asked}/{rank}" for rank in range(self.size)]
-        end = time.monotonic() + seconds
-        late: list[int] = []
-        texts: list[str] = []
         try:
             self._store.set(keys[self.rank], text)
-            for rank, key in enumerate(keys):
-                try:
-                    self._store.wait(
-                        [key], datetime.timedelta(seconds=max(end - time.monotonic(), 0.01))
-                    )
-                    texts.append(self._store.get(key).decode())
-                except RuntimeError:
-                    late.append(rank)
+            late = self._late(keys, seconds)
+            texts = [] if late else [self._store.get(key).decode() for key in keys]
         except RuntimeError as error:
             raise LaunchError(
                 f"{what} on rank {self.rank}: the store of torch.distributed does not respond "
@@ -283,6 +274,17 @@ class TorchGpus:
                 "other work, there"
             )
         return texts
+
+    def _late(self, keys: Sequence[str], seconds: float) -> list[int]:
+        """Return the ranks that do not set their keys in the store in time."""
+        end, late = time.monotonic() + seconds, list[int]()
+        for rank, key in enumerate(keys):
+            left = datetime.timedelta(seconds=max(end - time.monotonic(), 0.01))
+            try:
+                self._store.wait([key], left)
+            except RuntimeError:
+                late.append(rank)
+        return late
 
     def _differs(
         self, rank: int, other: list, kernel: str, facts: dict[str, str], moment: str
@@ -318,15 +320,7 @@ class TorchGpus:
         """
         with contextlib.suppress(RuntimeError):
             self._store.set(f"lost/{self.rank}", "1")
-            end, found = time.monotonic() + _SIGN, list[int]()
-            for rank in range(self.size):
-                try:
-                    self._store.wait(
-                        [f"lost/{rank}"],
-                        datetime.timedelta(seconds=max(end - time.monotonic(), 0.01)),
-                    )
-                except RuntimeError:
-                    found.append(rank)
+            found = self._late([f"lost/{rank}" for rank in range(self.size)], _SIGN)
             return found if len(found) < self.size else []
         return []
 

@@ -199,8 +199,9 @@ class Transfers:
         waited for the stream."""
         staged, plain = self._ways(jobs)
         for array, buffer in plain:
-            rows = array if _equal_rows(array) else np.ascontiguousarray(array)
-            if rows is not array:
+            rows = array
+            if not _equal_rows(array):
+                rows = np.ascontiguousarray(array)
                 self._kept.append(rows)
             width, height, pitch, device_pitch = _extent(rows, buffer)
             driver.get().copy_in(
@@ -224,8 +225,9 @@ class Transfers:
         cuda, scattered = driver.get(), []
         staged, plain = self._ways(jobs)
         for array, buffer in plain:
-            rows = array if _equal_rows(array) else np.empty(array.shape, array.dtype)
-            if rows is not array:
+            rows = array
+            if not _equal_rows(array):
+                rows = np.empty(array.shape, array.dtype)
                 scattered.append((array, rows))
             width, height, pitch, device_pitch = _extent(rows, buffer)
             cuda.copy_out(

@@ -192,15 +192,8 @@ class Directed(InOrder):
             self._now.deferred = True
 
     # ---- what a step touches
-    def touch(
-        self,
-        thing: tuple,
-        how: int,
-        epoch: int = 0,
-        amount: tuple[int, int] | None = None,
-        room: tuple[int, int] = (0, 0),
-    ) -> None:
-        self._now.footprint.touch(thing, how, epoch, amount, room)
+    def touch(self, *args: Any, **kwargs: Any) -> None:
+        self._now.footprint.touch(*args, **kwargs)
 
     def touch_bytes(self, rank: int, lo: int, hi: int, how: str) -> None:
         self._now.footprint.touch_memory(rank, (), ((lo, hi),), how)

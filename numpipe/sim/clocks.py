@@ -196,27 +196,22 @@ class Warps:
         )
 
     def acquire(self, vector: Vector) -> None:
-        if self.lanes == "one":
-            np.maximum(self.vectors[0], vector, out=self.vectors[0])
-        else:
-            np.maximum(self.vectors, vector, out=self.vectors)
+        own = self.vectors[0] if self.lanes == "one" else self.vectors
+        np.maximum(own, vector, out=own)
 
     def release_into(self, vector: Vector) -> None:
         """Fold what any executing warp knows into `vector`, and begin a new epoch in each."""
-        if self.lanes == "one":
-            np.maximum(vector, self.vectors[0], out=vector)
-            self.counters[GENERIC][0] += 1
-        else:
-            np.maximum(vector, np.maximum.reduce(self.vectors), out=vector)
-            self.counters[GENERIC][:] += 1
+        own = self.vectors[0] if self.lanes == "one" else np.maximum.reduce(self.vectors)
+        np.maximum(vector, own, out=vector)
+        self.counters[GENERIC][: len(self.warps())] += 1
 
     def show(self) -> None:
         """Record in the executing warps that the async proxy sees the ordinary stores that they
         know of."""
         generic, shown = map(self._clocks.of_warps, (GENERIC, SHOWN))
-        vectors = self.vectors[: 1 if self.lanes == "one" else 4]
+        vectors = self.vectors[: len(self.warps())]
         np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])
 
     def learn(self, kind: int, value: int) -> None:
         """Set the executing warps' own counters of a kind to `value`."""
-        self.counters[kind][: 1 if self.lanes == "one" else 4] = value
+        self.counters[kind][: len(self.warps())] = value

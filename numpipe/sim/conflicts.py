@@ -371,7 +371,7 @@ def _not_landed(this: Conflict) -> Finding:
         if stale is not None:
             return stale
     if loaded is not None and step is not None and 0 <= loaded - plan.slots <= step < loaded:
-        return _outlived(this, later, step, loaded - plan.slots, loaded, cause)
+        return _outlived(this, later, step, loaded - plan.slots, cause)
     reads = "it is read" if loaded is None else f"step {loaded} reads slot {slot}"
     return Finding("read-before-ready", cause, f"wait for {ready}{_by_hand(plan)}, before {reads}")
 
@@ -409,15 +409,16 @@ def _filled_over(this: Conflict) -> Finding | None:
     )
 
 
-def _outlived(
-    this: Conflict, reader: Access, step: int, used: int, loaded: int, cause: str
-) -> Finding:
+def _outlived(this: Conflict, reader: Access, step: int, used: int, cause: str) -> Finding:
     """Return the hazard of a `reader` that reads, in `step`, the tile of step `used`, whose slot
     has been released."""
     assert this.slot is not None
     plan, slot = this.slot
     by, late = f"by {_EMPTY.use}" if _EMPTY.name in plan.manual else "by the ring", step - used
-    released = f"slot {slot} of {plan.name} was released {by}, and step {loaded} is loaded there"
+    released = (
+        f"slot {slot} of {plan.name} was released {by}, and step {used + plan.slots} is loaded "
+        "there"
+    )
     if late <= plan.delay:
         uses = (
             "issue the product of step {}, and wgmma_wait(0),"
@@ -440,6 +441,7 @@ def _from_abroad(this: Conflict) -> Finding:
     """Find the hazard of bytes that another CTA loads."""
     earlier, later = this.earlier, this.later
     stores, loads = (earlier, later) if later.kind == "remote load" else (later, earlier)
+    ordinary = stores.kind in ("write", "atomic")
     ordered = (
         "barrier_arrive after the store, on a ClusterBarrier(…, orders_stores=True), and "
         "barrier_wait for it before the load"
@@ -459,18 +461,14 @@ def _from_abroad(this: Conflict) -> Finding:
         <= this.known[stores.mbar.landed]  # it loads what the copy before brought
         and not any(map(loads.repeats, stores.readers))
     ):
-        return Finding(
-            "unordered-accesses" if stores.kind in ("write", "atomic") else "refilled-while-read",
-            cause,
-            asked,
-        )
+        return Finding("unordered-accesses" if ordinary else "refilled-while-read", cause, asked)
     # earlier stores of the CTA itself
-    if stores.kind in ("write", "atomic") and any(this.known[index] for index, _ in stores.needs):
+    if ordinary and any(this.known[index] for index, _ in stores.needs):
         return Finding(
             "unordered-accesses", cause, f"{asked}; to read the new data instead, {ordered}"
         )
     return Finding(
-        "unordered-accesses" if stores.kind in ("write", "atomic") else "read-before-ready",
+        "unordered-accesses" if ordinary else "read-before-ready",
         (
             f"{loads.agent.title} does not wait until the data that {stores.agent.title} wrote is "
             "visible to other CTAs"
@@ -489,7 +487,6 @@ def _outdated(this: Conflict, reader: Access) -> Finding | None:
     held, step = _step_of(this.filled, plan, slot), _at(reader, plan)
     if held is None or step is None or step < held:
         return None
-    loaded = _step_of(this.later, plan, slot)
     cause = (
         f"{reader.agent.title} reads, in step {step}, the tile of step {held} in slot {slot} of "
         f"{plan.name}{_unordered(this)}"
@@ -502,9 +499,7 @@ def _outdated(this: Conflict, reader: Access) -> Finding | None:
             f"{_by_hand(plan)}, before step {step} reads it",
         )
     if step > held + plan.delay:
-        return _outlived(
-            this, reader, step, held, loaded if loaded is not None else held + plan.slots, cause
-        )
+        return _outlived(this, reader, step, held, cause)
     return None
 
 
@@ -538,8 +533,8 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
     cause = f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}"
     if this.slot is not None:
         plan, slot = this.slot
-        loaded = plan.step_at(slot, fill.phase)
-        return _outlived(this, reader, loaded - plan.slots, loaded - plan.slots, loaded, cause)
+        used = plan.step_at(slot, fill.phase) - plan.slots
+        return _outlived(this, reader, used, used, cause)
     if reader.again or any(reader.repeats(read) for read in fill.readers):
         return Finding("read-before-ready", *mbarriers.not_awaited(reader, fill.mbar))
     return Finding(

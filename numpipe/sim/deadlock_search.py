@@ -74,12 +74,13 @@ def _waiting(agent: Warpgroup) -> Party:
 
 def _polling(sm: SM, mbar: Mbarrier) -> Ints:
     """Return the warpgroups that test an mbarrier repeatedly."""
-    tests = [
-        (agent.warpgroup, agent.blocked)
+    return tuple(
+        agent.warpgroup
         for agent in sm.warpgroups
-        if isinstance(agent.blocked, MbarrierWait)
-    ]
-    return tuple(number for number, test in tests if test.kind == "poll" and test.mbar is mbar)
+        if isinstance(test := agent.blocked, MbarrierWait)
+        and test.kind == "poll"
+        and test.mbar is mbar
+    )
 
 
 def _state(sm: SM, mbar: Mbarrier) -> Barrier:

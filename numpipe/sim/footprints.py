@@ -55,7 +55,12 @@ class Footprint:
         return bool(self.things or self.memory)
 
     def touch(
-        self, thing: Thing, how: int, epoch: int, amount: Amount | None, room: Amount
+        self,
+        thing: Thing,
+        how: int,
+        epoch: int = 0,
+        amount: Amount | None = None,
+        room: Amount = (0, 0),
     ) -> None:
         self.things.setdefault(thing, []).append((how, epoch))
         if amount is not None:

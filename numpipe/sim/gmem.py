@@ -356,11 +356,7 @@ class GlobalMemory:
             raise unordered(access, touch, earlier, written)
         if earlier.kind == STORE and touch.kind not in (STORE, LOAD):
             raise (other_proxy if together else conflict)(access, touch, earlier, written)
-        if (
-            earlier.kind == STORE == touch.kind
-            and together
-            and earlier.agent.warpgroup == touch.agent.warpgroup
-        ):
+        if earlier.kind == STORE == touch.kind and earlier.agent is touch.agent:
             return
         if lacks(known, earlier.needs):
             error = (

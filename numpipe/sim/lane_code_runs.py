@@ -69,7 +69,7 @@ class Lane:
 
     def __init__(self, warp: _Warp, lane: int) -> None:
         self.lane = lane
-        self._warp = warp
+        self._warp, self._who = warp, warp.who
         self._address, self._again = -1, 0
         self._rounds = 0
 
@@ -77,14 +77,14 @@ class Lane:
         self._rounds += 1
         if self._rounds > livelocks.MOST:
             raise livelocks.endless(
-                self._warp.who,
+                self._who,
                 f"lane {self.lane % WARP} of warp {self._warp.number} has run {livelocks.MOST} "
                 "iterations of its loops and has not ended",
             )
 
     def __getattr__(self, name: str) -> Any:
         if name in _SHARED:
-            return getattr(self._warp.who, name)
+            return getattr(self._who, name)
         operation = _PUBLIC_WORDS.get(name.partition("_")[0], f"'{name}'")
         raise SpecError(
             f"{operation} is an operation of the whole warpgroup, but this body runs in each lane ("
@@ -97,7 +97,7 @@ class Lane:
         self._address = address
         if self._again > SPINS:
             raise race_report.violation(
-                self._warp.who,
+                self._who,
                 (
                     f"lane {self.lane % WARP} of warp {self._warp.number} has loaded {what} at "
                     f"SMEM[{address}] {SPINS} times, and done nothing else: it waits for a store "
@@ -107,29 +107,27 @@ class Lane:
                 hazard="deadlock",
             )
         self._warp.touch(self, address, dtype.itemsize, what, "read")
-        return self._warp.who.sm.memory.bytes[address : address + dtype.itemsize].view(dtype)[0]
+        return self._who.sm.memory.bytes[address : address + dtype.itemsize].view(dtype)[0]
 
     def store(self, address: int, value: Any, what: str) -> None:
         self._address = -1
-        self._warp.touch(self, address, value.dtype.itemsize, what, "write")
-        self._warp.who.sm.memory.bytes[address : address + value.dtype.itemsize].view(value.dtype)[
-            0
-        ] = value
+        self._warp.touch(self, address, value.itemsize, what, "write")
+        self._who.sm.memory.bytes[address : address + value.itemsize].view(value.dtype)[0] = value
 
     def update(self, address: int, value: Any, reduction: str, what: str) -> None:
         self._address = -1
-        self._warp.touch(self, address, value.dtype.itemsize, what, "atomic")
+        self._warp.touch(self, address, value.itemsize, what, "atomic")
         generic_proxy.touch_atomic(
-            self._warp.who, address, address + value.dtype.itemsize, value.dtype, reduction
+            self._who, address, address + value.itemsize, value.dtype, reduction
         )
         generic_proxy.combine(
-            self._warp.who.sm.memory.bytes, np.array([address]), np.array([value]), reduction
+            self._who.sm.memory.bytes, np.array([address]), np.array([value]), reduction
         )
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         if any(part.stop - part.start != 1 for part in index):
             self.__getattr__("gmem_read")  # raises: a block of an array belongs to the warpgroup
-        who, found = self._warp.who, array[index].copy()
+        who, found = self._who, array[index].copy()
         known = who.known()
         if any(arg.output for arg in who.unit.arrays if arg.name == what):
             known = self._warp.touch_array(self, array, index, f"load from {what}", "read")
@@ -147,7 +145,7 @@ class Lane:
     ) -> None:
         if values.size != 1:
             self.__getattr__("gmem_write")
-        who, self._address = self._warp.who, -1
+        who, self._address = self._who, -1
         known = self._warp.touch_array(
             self,
             array,
@@ -169,7 +167,7 @@ class Lane:
         self._address = -1
         if not stop.mask >> self.lane % WARP & 1:
             raise race_report.violation(
-                self._warp.who,
+                self._who,
                 f"lane {self.lane % WARP} executes {stop} with the mask {stop.mask:#x}, which "
                 "it is not in",
                 hazard="divergent-aligned",

@@ -140,9 +140,8 @@ def _not_awaited(mbar: Mbarrier, who: Warpgroup) -> SimulationError | None:
     if ready is None:
         return None
     cause, fix = not_awaited(read, ready)
-    if filled.mbar is None:
-        return race_report.race(read, cause, hazard="unordered-accesses", fix=fix, before=filled)
-    return race_report.race(read, cause, hazard="read-before-ready", fix=fix, before=filled)
+    hazard = "unordered-accesses" if filled.mbar is None else "read-before-ready"
+    return race_report.race(read, cause, hazard=hazard, fix=fix, before=filled)
 
 
 def _once(mbar: Mbarrier, phase: int) -> str:
@@ -261,15 +260,12 @@ def settle(mbar: Mbarrier, time: int) -> None:
     mbar.expected = 0
     mbar.arrivals_before, mbar.arrivals = mbar.arrivals, []
     mbar.sm.progress += 1
-    if mbar.waiters:
-        reached = mbar.phase - 1
-        still = []
-        for agent, phase in mbar.waiters:
-            if (reached ^ phase) & 1:
-                still.append((agent, phase))
-            else:
-                agent.wake(mbar.done_time)
-        mbar.waiters = still
+    waiters, mbar.waiters = mbar.waiters, []
+    for agent, phase in waiters:
+        if (mbar.phase - 1 ^ phase) & 1:
+            mbar.waiters.append((agent, phase))
+        else:
+            agent.wake(mbar.done_time)
 
 
 # ---- initialisation ------------------------------------------------------------------------------
@@ -288,22 +284,21 @@ def find(
             hazard="missing-init-fence",
         )
     if mbar.epoch:
-        clocks = who.sm.clocks
+        clocks, lacking = who.sm.clocks, ""
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
-            raise race_report.race(
-                who,
-                f"{operation} on {mbar.name}, but nothing orders this after its initialization at "
-                f"{sites.place(mbar.site)}; bar_sync between the two",
-                hazard="missing-init-fence",
-                mbar=mbar,
-                before=mbar.party(),
+            lacking = (
+                f"but nothing orders this after its initialization at {sites.place(mbar.site)}; "
+                "bar_sync between the two"
             )
-        if asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
+        elif asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
+            lacking = (
+                f"whose initialization at {sites.place(mbar.site)} the TMA may not see; "
+                "fence_mbarrier_init by the lane that initialized it, before the bar_sync"
+            )
+        if lacking:
             raise race_report.race(
                 who,
-                f"{operation} on {mbar.name}, whose initialization at {sites.place(mbar.site)} "
-                "the TMA may not see; fence_mbarrier_init by the lane that initialized it, "
-                "before the bar_sync",
+                f"{operation} on {mbar.name}, {lacking}",
                 hazard="missing-init-fence",
                 mbar=mbar,
                 before=mbar.party(),

@@ -155,7 +155,7 @@ class SharedArrays(GlobalMemory):
             for key, earlier in list(touches.items()):
                 if _atomic(touch, earlier):
                     continue
-                if earlier.kind == LOAD and touch.kind == STORE and _same(earlier, touch):
+                if earlier.kind == LOAD and touch.kind == STORE and earlier.agent is touch.agent:
                     ordered = True  # its lanes load and store in program order
                 else:
                     ordered = not lacks(known, earlier.needs)
@@ -180,7 +180,7 @@ class SharedArrays(GlobalMemory):
         if _atomic(touch, earlier):
             return
         ordinary = touch.kind in (STORE, LOAD)
-        if earlier.kind == STORE == touch.kind and _same(earlier, touch):
+        if earlier.kind == STORE == touch.kind and earlier.agent is touch.agent:
             return
         if lacks(known, earlier.needs):
             raise self._race(access, touch, earlier, written)
@@ -191,7 +191,7 @@ class SharedArrays(GlobalMemory):
     def _race(
         self, access: Access, touch: Touch, earlier: Touch, written: Codes | None
     ) -> SimulationError:
-        if (earlier.agent.gpu, earlier.agent.cta) != (touch.agent.gpu, touch.agent.cta):
+        if earlier.agent.where != touch.agent.where:
             return unsignaled(access, touch, earlier, written)
         if earlier.kind in (STORE, LOAD):
             return unordered(access, touch, earlier, written)
@@ -202,15 +202,6 @@ def _atomic(one: Touch, other: Touch) -> bool:
     """Return whether two accesses are reductions of one kind by one GPU."""
     return (one.reduction, one.agent.gpu) == (other.reduction, other.agent.gpu) and bool(
         one.reduction
-    )
-
-
-def _same(one: Touch, other: Touch) -> bool:
-    """Return whether two accesses were made by one warpgroup."""
-    return (one.agent.gpu, one.agent.cta, one.agent.warpgroup) == (
-        other.agent.gpu,
-        other.agent.cta,
-        other.agent.warpgroup,
     )
 
 

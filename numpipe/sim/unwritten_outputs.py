@@ -55,11 +55,8 @@ def unwritten(
         fix = f"{COVER}; if this is intended, verify(…, partial='{name}')"
     last = gmem.newest_write(place)
     what = f"{where}, {number} of {array.size} elements, is never written: {cause}"
-    text = (
-        f"{what}\n  last:   {last.tell()}\n  fix:    {fix}"
-        if last is not None
-        else f"{what}\n  fix:    {fix}"
-    )
+    newest = "" if last is None else f"\n  last:   {last.tell()}"
+    text = f"{what}{newest}\n  fix:    {fix}"
     now = Party("stores nothing there", 0, COMPUTE.name) if last is None else last.party()
     return reported(SimulationError, Report("unwritten-output", text, now, cause=cause, fix=fix))
 

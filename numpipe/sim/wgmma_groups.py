@@ -178,23 +178,22 @@ class Accumulator:
         )
 
     def read(self) -> np.ndarray:
-        who = self.products.who
+        wrong = ""
         if self.batch > self.products.drained:
-            raise race_report.race(
-                who,
-                f"the accumulator of the wgmma at {sites.place(self.site)} is read before "
-                f"wgmma_wait has covered it: batch {self.batch}, drained up to "
+            wrong = (
+                f"before wgmma_wait has covered it: batch {self.batch}, drained up to "
                 f"{self.products.drained}; commit, then wgmma_wait with few enough groups "
-                f"pending{self.products.enough(self.batch)}",
-                hazard="accumulator-in-flight",
-                before=self.party(),
+                f"pending{self.products.enough(self.batch)}"
             )
-        if self.successor is not False:
+        elif self.successor is not False:
+            wrong = (
+                f"after a later wgmma, at {sites.place(self.successor)}, took over its registers; "
+                "read the newest one"
+            )
+        if wrong:
             raise race_report.race(
-                who,
-                f"the accumulator of the wgmma at {sites.place(self.site)} is read after a later "
-                f"wgmma, at {sites.place(self.successor)}, took over its registers; read the "
-                "newest one",
+                self.products.who,
+                f"the accumulator of the wgmma at {sites.place(self.site)} is read {wrong}",
                 hazard="accumulator-in-flight",
                 before=self.party(),
             )

@@ -366,10 +366,10 @@ class Lane:
         return np.zeros((), dtype)[()]
 
     def store(self, address: int, value: Any, *_: Any) -> None:
-        self.who.work["written", self.warpgroup] += 128 * value.dtype.itemsize
+        self.who.work["written", self.warpgroup] += 128 * value.itemsize
 
     def update(self, address: int, value: Any, *_: Any) -> None:
-        self.who.work["written", self.warpgroup] += 2 * 128 * value.dtype.itemsize
+        self.who.work["written", self.warpgroup] += 2 * 128 * value.itemsize
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         """Count an element for each lane; neighboring lanes' elements are coalesced."""

@@ -44,6 +44,8 @@ COMPARED = (
     "region end",
 )
 """the notes that both a GPU and the simulated SM record"""
+_RACES = "refilled-while-read", "read-before-ready", "read-after-release", "unordered-accesses"
+"""the hazards that are a PipelineRace"""
 
 
 @dataclass(frozen=True)
@@ -203,9 +205,8 @@ class _Rules:
             for action in done:
                 if action.slot != action.step % self.slots:
                     raise self.error(
-                        SimulationError,
                         "wrong-phase",
-                        action.event,
+                        action,
                         None,
                         f"step {action.step} of a ring of {self.slots} slots must be in slot "
                         f"{action.step % self.slots}",
@@ -223,11 +224,7 @@ class _Rules:
                     released = "too-many-arrivals" if action.step < due else "too-few-arrivals"
                     hazard = released if action.what == "release" else "wrong-phase"
                     raise self.error(
-                        SimulationError,
-                        hazard,
-                        action.event,
-                        None if last is None else last.event,
-                        f"steps must be consecutive; the next step is {due}",
+                        hazard, action, last, f"steps must be consecutive; the next step is {due}"
                     )
                 if action.step < due:
                     continue
@@ -242,10 +239,9 @@ class _Rules:
             other = whose.setdefault(action.step, action)
             if other.event.warpgroup != action.event.warpgroup:
                 raise self.error(
-                    SimulationError,
                     "wrong-phase",
-                    action.event,
-                    other.event,
+                    action,
+                    other,
                     "a step must be read by only one of the warpgroups that take turns",
                 )
         cut = self.cut | {first} if self.cut & set(readers) else self.cut
@@ -271,10 +267,9 @@ class _Rules:
                 used = _matching(computed.get(release.step, {}), release.operand)
                 if not used or any(compute.order > release.order for compute in used):
                     raise self.error(
-                        PipelineRace,
                         "read-after-release",
-                        release.event,
-                        used[-1].event if used else None,
+                        release,
+                        used[-1] if used else None,
                         "a slot may be released only after its tiles have been waited for and used",
                     )
             if number in self.cut:
@@ -282,21 +277,18 @@ class _Rules:
             for compute in _each(computed):
                 if not _matching(released.get(compute.step, {}), compute.operand):
                     raise self.error(
-                        SimulationError,
                         "too-few-arrivals",
-                        compute.event,
+                        compute,
                         None,
                         "the warpgroup ends without releasing this step",
                     )
             if not fillers & self.cut and (missed := issues.keys() - computed.keys()):
                 step = min(missed)
                 raise self.error(
-                    SimulationError,
                     "exit-in-flight",
-                    next(iter(issues[step].values())).event,
+                    next(iter(issues[step].values())),
                     None,
                     f"warpgroup {number} ends without waiting for step {step}",
-                    step,
                 )
 
     def refill(self, issue: _Action, released: _ByStep, computed: _ByStep, reader: int) -> None:
@@ -306,24 +298,19 @@ class _Rules:
             return
         freed = _matching(released.get(step, {}), issue.operand)
         if not freed and reader not in self.cut:
-            used = next((action.event for action in computed.get(step, {}).values()), None)
             raise self.error(
-                PipelineRace,
                 "refilled-while-read",
-                issue.event,
-                used,
+                issue,
+                next(iter(computed.get(step, {}).values()), None),
                 f"the slot was not released by warpgroup {reader} after step {step}",
-                issue.step,
             )
         for action in freed:
             if issue.event.start < action.event.start:
                 raise self.error(
-                    PipelineRace,
                     "refilled-while-read",
-                    issue.event,
-                    action.event,
+                    issue,
+                    action,
                     "a slot may be filled again only after all its readers have released it",
-                    issue.step,
                 )
 
     def use(self, compute: _Action, issued: _Parts, released: _Parts, fillers: set[int]) -> None:
@@ -331,29 +318,25 @@ class _Rules:
         copies = _matching(issued, compute.operand)
         if not copies and not fillers & self.cut:
             raise self.error(
-                PipelineRace,
                 "read-before-ready",
-                compute.event,
+                compute,
                 None,
                 f"no warpgroup issues the copies of step {compute.step}",
             )
         for action in copies:
             if compute.event.start < action.event.start:
                 raise self.error(
-                    PipelineRace,
                     "read-before-ready",
-                    compute.event,
-                    action.event,
+                    compute,
+                    action,
                     "a wait for the tiles must not end before their copies are issued",
-                    compute.step,
                 )
         for action in _matching(released, compute.operand):
             if action.order < compute.order and action.operand == compute.operand:
                 raise self.error(
-                    PipelineRace,
                     "read-after-release",
-                    compute.event,
-                    action.event,
+                    compute,
+                    action,
                     "a slot must not be used after its release",
                 )
 
@@ -377,35 +360,28 @@ class _Rules:
                         and theirs.event.start < written[-1].event.start
                     ):
                         raise self.error(
-                            PipelineRace,
                             "unordered-accesses",
-                            theirs.event,
-                            written[-1].event,
+                            theirs,
+                            written[-1],
                             "a block may be stored only after all warpgroups have written it",
                         )
 
     def error(
-        self,
-        kind: type[SimulationError],
-        hazard: str,
-        now: Event,
-        before: Event | None,
-        rule: str,
-        step: int | None = None,
+        self, hazard: str, now: _Action, before: _Action | None, rule: str
     ) -> SimulationError:
-        """Return the error that names both events; `step` is the step of an issue, which its event
-        does not contain."""
-        did, other = self.text(now, step), None if before is None else self.text(before, step)
+        """Return the error that names both actions."""
+        did, other = self.text(now), None if before is None else self.text(before)
         text = (
-            f"{_who(now)}: {did}"
-            + ("" if before is None else f", but {_who(before, short=True)}: {other}")
+            f"{_who(now.event)}: {did}"
+            + ("" if before is None else f", but {_who(before.event, short=True)}: {other}")
             + f": {rule}"
         )
-        earlier = None if before is None else _party(before, other or "", step)
-        return reported(kind, Report(hazard, text, _party(now, did, step), earlier, cause=rule))
+        earlier = None if before is None else _party(before, other or "")
+        kind = PipelineRace if hazard in _RACES else SimulationError
+        return reported(kind, Report(hazard, text, _party(now, did), earlier, cause=rule))
 
-    def text(self, event: Event, step: int | None = None) -> str:
-        return f"{_text(event, step)} at {event.start} {self.clock}"
+    def text(self, action: _Action) -> str:
+        return f"{_text(action.event, action.step)} at {action.event.start} {self.clock}"
 
 
 # ---- a trace against the simulated run of the same kernel ----------------------------------------
@@ -477,8 +453,8 @@ def _text(event: Event, step: int | None = None) -> str:
     return moment(event.note or event.kind, details, step)
 
 
-def _party(event: Event, did: str, step: int | None) -> Party:
-    details = event.details
+def _party(action: _Action, did: str) -> Party:
+    event, details = action.event, action.event.details
     return Party(
         did,
         event.warpgroup,
@@ -486,7 +462,7 @@ def _party(event: Event, did: str, step: int | None) -> Party:
         event.cta,
         ring=details.get("ring"),
         slot=details.get("slot"),
-        step=details.get("step", step),
+        step=action.step,
         barrier=details.get("mbar"),
         phase=details.get("phase"),
         gpu=event.gpu,

@@ -78,7 +78,7 @@ def _row(row: Row, width: int, first: float, last: float) -> str:
     text = ""
     for column, letters in enumerate(filled):
         rest = "-" if column < (row.ended - first) * scale else " "
-        best = max(letters, key=lambda x: letters[x], default=rest)
+        best = max(letters, key=letters.__getitem__, default=rest)
         if "l" in letters:  # issuing a copy takes hardly any time, but is what one looks for
             best = "L"
         elif letters.get(best, 0.0) < (0.1 if best in "LS#" else 0.5):

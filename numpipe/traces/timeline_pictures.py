@@ -103,13 +103,13 @@ def timeline(
             f"timeline: path={str(file)!r} ends in none of .html, .svg and .png; without path= the "
             "timeline is text"
         )
+    shows = zip(loaded, names, starts, ends, strict=True)
     if file.suffix == ".html":
-        shows = zip(loaded, names, starts, ends, strict=True)
         text = str(page.Page([page.panel(*one, cta, wanted) for one in shows]))
         file.write_text(text, encoding="utf8", errors="backslashreplace")
         return str(file)
     panels = []
-    for trace, title, first, last in zip(loaded, names, starts, ends, strict=True):
+    for trace, title, first, last in shows:
         shown = view(trace, cta, first, last, wanted)
         if shown is None or not shown.rows:
             raise SpecError(
@@ -180,9 +180,9 @@ def _panel(
     points = (last - first) / (_INCHES * axes.get_position().width * 72)
     y, ticks = inches, []
     for row in shown.rows:
-        for level, band in enumerate(row.bands):
+        for band in row.bands:
             y -= _BAND
-            _band(axes, band, y, first, last, points, level)
+            _band(axes, band, y, first, last, points)
         y -= _ROW
         ticks.append((y + _ROW / 2, row.name))
         _bars(axes, row.bars, y + 0.03, _ROW - 0.06, first, last, points, legend)
@@ -252,7 +252,7 @@ def _bars(
 
 
 def _band(
-    axes: Any, band: Sequence[Span], y: float, first: float, last: float, points: float, level: int
+    axes: Any, band: Sequence[Span], y: float, first: float, last: float, points: float
 ) -> None:
     for number, span in enumerate(band):
         start, end = max(span.start, first), min(span.end, last)

@@ -423,7 +423,7 @@ class _Function:
         """Record a tile that gets new registers while products are in flight."""
         web, seen = self.webs[name], self.seen
         place = self.position(self.definitions[name])
-        newest = self.position(self.definitions[min(state, key=lambda product: state[product])])
+        newest = self.position(self.definitions[min(state, key=state.__getitem__)])
         if place is None or newest is None:
             return
         for product in state:
@@ -476,7 +476,7 @@ class _Function:
             sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name))
         )
         if sum(needed(tiles)) > sum(needed(self.seen.widest[0])):
-            newest = min(state, key=lambda product: state[product])
+            newest = min(state, key=state.__getitem__)
             self.seen.widest = tiles, self.position(self.definitions[newest])
 
     def _first(self, web: str) -> Position | None:

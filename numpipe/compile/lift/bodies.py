@@ -244,17 +244,16 @@ class Bodies(Functions):
         if isinstance(node, ast.Tuple):
             for part in node.elts:
                 self._check_type(part)
-        if isinstance(node, ast.Call) and named_tuple(self.value(node.func)):
-            for part in (*node.args, *(keyword.value for keyword in node.keywords)):
-                self._check_type(part)
-        if not isinstance(node, ast.Call) or self.value(node.func) not in (
-            SMEM,
-            Barrier,
-            ClusterBarrier,
-            RefUnion,
-        ):
+        if not isinstance(node, ast.Call):
             return
-        for part in (*node.args, *(keyword.value for keyword in node.keywords)):
+        kind = self.value(node.func)
+        parts = (*node.args, *(keyword.value for keyword in node.keywords))
+        if named_tuple(kind):
+            for part in parts:
+                self._check_type(part)
+        if kind not in (SMEM, Barrier, ClusterBarrier, RefUnion):
+            return
+        for part in parts:
             self._check_type(part)
             if self.value(part) is MISSING and part not in self.constants.failed:
                 self.error(
@@ -265,7 +264,7 @@ class Bodies(Functions):
                 )
             self.visit(part)  # raises the error that explains why
         try:
-            self.value(node.func)(
+            kind(
                 *map(self.value, node.args),
                 **{str(k.arg): self.value(k.value) for k in node.keywords},
             )

@@ -342,17 +342,13 @@ class Calls(Loops):
 
     def _by_position(self, name: str, node: ast.Call) -> None:
         """Turn the keywords of a call of a nested function into positions."""
-        places = self._binds(name)
-        if (
-            len(places) != 1
-            or not isinstance(places[0], ast.FunctionDef)
-            or not self._nested_facts(name)
-        ):
+        places, facts = self._binds(name), self._nested_facts(name)
+        if len(places) != 1 or not isinstance(places[0], ast.FunctionDef) or not facts:
             if node.keywords:
                 self._no_keywords(node)
             return
-        parameters, facts = parameters_of(places[0]), self._nested_facts(name)
-        if facts is not None and facts.rest:
+        parameters = parameters_of(places[0])
+        if facts.rest:
             fixed = parameters[: facts.parameters]
             if node.keywords or len(node.args) < len(fixed):
                 self.error(

@@ -149,6 +149,10 @@ def truth(value: Any) -> Any:
         return MISSING
 
 
+class _Unknown(Exception):
+    """Raised for a part of an expression that is a run-time value."""
+
+
 class Constants:
     """The compile-time constants of a function, from which expressions are evaluated.
 
@@ -185,7 +189,9 @@ class Constants:
 
         def get(child: ast.AST) -> Any:
             value = self.evaluate(child, local)
-            return MISSING if isinstance(value, StaticArray) else value
+            if value is MISSING or isinstance(value, StaticArray):
+                raise _Unknown
+            return value
 
         try:
             match node:
@@ -203,34 +209,24 @@ class Constants:
                     found = getattr(base, attr, MISSING)
                     return MISSING if of_a_lane(found) else found
                 case ast.Tuple(elts=elts, ctx=ast.Load()):
-                    values = [get(e) for e in elts]
-                    return MISSING if any(v is MISSING for v in values) else tuple(values)
+                    return tuple(map(get, elts))
                 case ast.Subscript(
                     value=ast.Attribute(value=array, attr="shape"), slice=index, ctx=ast.Load()
                 ) if isinstance(of := self.evaluate(array, local), StaticArray):
-                    at = get(index)
-                    size = None if at is MISSING or not of.sizes else of.sizes[at]
+                    size = of.sizes[get(index)] if of.sizes else None
                     return MISSING if size is None else size
                 case ast.Subscript(value=value, slice=index, ctx=ast.Load()):
                     base, at = get(value), get(index)
-                    return (
-                        MISSING
-                        if base is MISSING or at is MISSING or isinstance(base, np.ndarray)
-                        else base[at]
-                    )
+                    return MISSING if isinstance(base, np.ndarray) else base[at]
                 case ast.Slice(lower=lower, upper=upper, step=step):
-                    bounds = [None if part is None else get(part) for part in (lower, upper, step)]
-                    return MISSING if any(bound is MISSING for bound in bounds) else slice(*bounds)
+                    return slice(
+                        *(None if part is None else get(part) for part in (lower, upper, step))
+                    )
                 case ast.BinOp(left=left, op=op, right=right):
                     a, b = get(left), get(right)
-                    return (
-                        MISSING
-                        if a is MISSING or b is MISSING or type(op) not in _PYTHON
-                        else _PYTHON[type(op)](a, b)
-                    )
+                    return _PYTHON[type(op)](a, b) if type(op) in _PYTHON else MISSING
                 case ast.UnaryOp(op=op, operand=operand):
-                    a = get(operand)
-                    return MISSING if a is MISSING else _PYTHON[type(op)](a)
+                    return _PYTHON[type(op)](get(operand))
                 case ast.Compare(left=left, ops=ops, comparators=rights):
                     identity = all(isinstance(o, (ast.Is, ast.IsNot)) for o in ops)
                     values = [
@@ -247,18 +243,17 @@ class Constants:
                     # short-circuit as Python does
                     for part in parts:
                         last = get(part)
-                        if last is MISSING or bool(last) is decides:
+                        if bool(last) is decides:
                             break
                     return last
                 case ast.IfExp(test=test, body=body, orelse=orelse):
-                    chosen = get(test)
-                    return MISSING if chosen is MISSING else get(body if chosen else orelse)
-                case ast.Call(func=func, args=args, keywords=named) if (
-                    function := get(func)
-                ) is not MISSING:
+                    return get(body if get(test) else orelse)
+                case ast.Call(func=func, args=args, keywords=named):
                     return self._call(
-                        function, [get(a) for a in args], {str(k.arg): get(k.value) for k in named}
+                        get(func), [get(a) for a in args], {str(k.arg): get(k.value) for k in named}
                     )
+        except _Unknown:
+            pass
         except Exception as error:
             self.failed[node] = error
         return MISSING
@@ -266,7 +261,7 @@ class Constants:
     def _call(self, function: Any, args: list, named: dict[str, Any]) -> Any:
         """Return the result of a call with constants, if it is a constant; MISSING for calls that
         need a kernel."""
-        if any(value is MISSING for value in (*args, *named.values())) or (
+        if (
             named
             and not _evaluated(function)
             and not any(function is sequence for sequence in _SEQUENCES)

@@ -66,7 +66,7 @@ class Nested(Calls, Waits):
             self.error(node, f"{called}: only positional parameters are supported")
         rest = arguments.vararg
         if rest is not None:  # it becomes the tuple that callers pack (`Facts.packed`)
-            self._packed_by_callers(node, name)
+            self._packed_by_callers(name)
             arguments.vararg = None
             arguments.args.append(rest)
         node.returns = None
@@ -105,10 +105,9 @@ class Nested(Calls, Waits):
             ast.Call(load(f"__np_bind_{lifted}"), [ast.Tuple(captured, ast.Load())], []), node
         )
 
-    def _packed_by_callers(self, node: ast.FunctionDef, name: str) -> None:
+    def _packed_by_callers(self, name: str) -> None:
         """Raise an error if a function that takes ``*rest`` is passed to code that does not pack
-        its
-        extra arguments into a tuple."""
+        its extra arguments into a tuple."""
         nodes = [part for scope, _ in self.scopes for part in walk(scope)]
         packs = set()
         for call in nodes:

@@ -257,11 +257,8 @@ class Rewriter(Known):
                 return ast.copy_location(ast.Constant(np.dtype(value).name), node)
             if value is not MISSING and is_literal(value) and not isinstance(node, ast.Constant):
                 return literal_node(value, node)
-            if (
-                named_tuple(type(value))
-                and isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
-                and is_literal(tuple(value))
-            ):
+            named = isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+            if named and named_tuple(type(value)) and is_literal(tuple(value)):
                 make = self.named(type(value).__name__, type(value), node)
                 return self.visit(
                     ast.copy_location(
@@ -270,7 +267,7 @@ class Rewriter(Known):
                 )
             parts = value if type(value) is tuple else (value,)
             if (
-                isinstance(node, (ast.Name, ast.Attribute, ast.Subscript))
+                named
                 and any(type(p) in specs.RECORDS for p in parts)
                 and all(type(p) in specs.RECORDS or is_literal(p) for p in parts)
             ):
@@ -340,13 +337,10 @@ class Rewriter(Known):
         kept: list[ast.expr] = []
         for part in node.values:
             value = self.value(part)
-            if (
-                value is MISSING
-                or bool(value) is isinstance(node.op, ast.Or)
-                or part is node.values[-1]
-            ):
+            decides = value is not MISSING and bool(value) is isinstance(node.op, ast.Or)
+            if value is MISSING or decides or part is node.values[-1]:
                 kept.append(part)
-            if value is not MISSING and bool(value) is isinstance(node.op, ast.Or):
+            if decides:
                 break
         node.values = kept
         return NOT_MINE if len(kept) > 1 else self.visit(kept[0])

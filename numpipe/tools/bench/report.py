@@ -327,8 +327,8 @@ def table(rows: Sequence[Row], unit: str = "TFLOPS") -> str:
 def aligned(lines: Sequence[Sequence[str]]) -> str:
     """Return lines with equal numbers of cells as text in columns."""
     require("aligned", locals(), lines=each(each(STRING)))
-    if len(set(map(len, lines))) != 1:
-        counts = sorted(set(map(len, lines)))
+    counts = sorted(set(map(len, lines)))
+    if len(counts) != 1:
         raise SpecError(f"aligned: all lines must have the same number of cells, got {counts}")
     widths = [max(len(line[i]) for line in lines) for i in range(len(lines[0]))]
     cells = [[cell.ljust(w) for cell, w in zip(line, widths, strict=True)] for line in lines]

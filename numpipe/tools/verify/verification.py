@@ -348,21 +348,16 @@ def _seeded(
 ) -> Iterator[Run]:
     """Run the schedules of the given seeds."""
     for seed in seeds:
-        own_judge = judge(seed=seed)
+        own_judge, arrays, failed = judge(seed=seed), None, None
         try:
-            yield (
-                seed,
-                arguments.run(functools.partial(kernel.judged, own_judge)),
-                None,
-                own_judge,
-                None,
-            )
+            arrays = arguments.run(functools.partial(kernel.judged, own_judge))
         except SimulationError as error:
-            yield seed, None, error, own_judge, None
+            failed = error
         except Exception as error:
             if seed is not None and hasattr(error, "add_note"):  # Python 3.11
                 error.add_note(f"raised in the schedule of {kernel.name}.simulate(…, seed={seed})")
             raise
+        yield seed, arrays, failed, own_judge, None
 
 
 def verified(
