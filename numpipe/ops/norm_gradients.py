@@ -203,7 +203,7 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
         commit_smem()
         for slot in range(slots):
             fetch(first + slot * step, slot)
-        gain = 1.0 if weight is None else layout_cast(weight[j], vector)
+        gain = None if weight is None else layout_cast(weight[j], vector)
         following = numbers(statistics, ds(first * row.height, row.height))
         slot = 0
         for k in row.blocks(x):
@@ -214,7 +214,7 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
             own, tile = held(grads, slot), held(xs, slot) * inverse - mean * inverse
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
-            own = own if weight is None else own * gain.astype(np.float32)
+            own = own if gain is None else own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
             made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
