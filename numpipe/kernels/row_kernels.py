@@ -35,7 +35,7 @@ __all__ = ["Rows", "rows"]
 MANY = 1 << 20
 """elements from which on short rows are loaded in blocks"""
 SHORT = 512
-"""bytes of longer rows, which are only loaded so if some begin at no multiple of 4 bytes"""
+"""bytes of a row from which on blocks are loaded only if some rows are not aligned to 4 bytes"""
 
 
 @dataclass(eq=False, repr=False)

@@ -464,7 +464,7 @@ def in_ring(
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
 SHORT = 1024
-"""columns up to which FEW are rows of short rows"""
+"""columns up to which rows are few if there are at most four times FEW"""
 WIDTH, SLOTS = 20, 4
 """of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
 blocks of rows in shared memory"""
