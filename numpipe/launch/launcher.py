@@ -288,8 +288,8 @@ class Prepared:
         """Return the function that launches this kernel. It is the driver's own function unless
         there are observers, a log, or words to clear."""
         cuda = driver.get()
-        launch: Callable[..., tuple[Any]] = cuda.launcher(
-            device, None if cleared is None else (*cleared, stream)
+        launch: Callable[..., tuple[Any]] = (
+            cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
         )
 
         def observed(*arguments: Any) -> tuple[Any]:

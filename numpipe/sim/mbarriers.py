@@ -140,8 +140,9 @@ def _not_awaited(mbar: Mbarrier, who: Warpgroup) -> SimulationError | None:
     if ready is None:
         return None
     cause, fix = not_awaited(read, ready)
-    hazard = "unordered-accesses" if filled.mbar is None else "read-before-ready"
-    return race_report.race(read, cause, hazard=hazard, fix=fix, before=filled)
+    if filled.mbar is None:
+        return race_report.race(read, cause, hazard="unordered-accesses", fix=fix, before=filled)
+    return race_report.race(read, cause, hazard="read-before-ready", fix=fix, before=filled)
 
 
 def _once(mbar: Mbarrier, phase: int) -> str:
@@ -284,21 +285,19 @@ def find(
             hazard="missing-init-fence",
         )
     if mbar.epoch:
-        clocks, lacking = who.sm.clocks, ""
+        clocks, lacking, fix = who.sm.clocks, "", ""
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             lacking = (
-                f"but nothing orders this after its initialization at {sites.place(mbar.site)}; "
-                "bar_sync between the two"
+                f"but nothing orders this after its initialization at {sites.place(mbar.site)}"
             )
+            fix = "bar_sync between the two"
         elif asynchronous and who.knows(clocks.index(INITIALISED, mbar.warp)) < mbar.epoch:
-            lacking = (
-                f"whose initialization at {sites.place(mbar.site)} the TMA may not see; "
-                "fence_mbarrier_init by the lane that initialized it, before the bar_sync"
-            )
+            lacking = f"whose initialization at {sites.place(mbar.site)} the TMA may not see"
+            fix = "fence_mbarrier_init by the lane that initialized it, before the bar_sync"
         if lacking:
             raise race_report.race(
                 who,
-                f"{operation} on {mbar.name}, {lacking}",
+                f"{operation} on {mbar.name}, {lacking}; {fix}",
                 hazard="missing-init-fence",
                 mbar=mbar,
                 before=mbar.party(),

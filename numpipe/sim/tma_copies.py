@@ -277,20 +277,23 @@ def store(
             fix=f"for {dtype} there are {', '.join(allowed) or 'none'}",
         )
     where, index, touched = _place(who, "tma_store", box, coords, int(src))
-    end, wrong = shape[-1] * dtype.itemsize, ""
+    end, wrong, fix = shape[-1] * dtype.itemsize, "", ""
     if min(where) < 0:
         # an H200 reports CUDA_ERROR_ILLEGAL_INSTRUCTION; a load may start before the array
-        wrong = ": a store must not start at a negative coordinate; start at 0 and store less"
+        wrong, fix = (
+            ": a store must not start at a negative coordinate",
+            "start at 0 and store less",
+        )
     elif end % 16 and not tensor.padded and where[-1] + tensor.box[-1] > shape[-1]:
-        wrong = (
-            f" passes the end of rows of {end} bytes; the TMA writes whole 16-byte chunks, so it "
-            "overwrites what follows: use rows of a multiple of 16 bytes, or store the edge with "
-            "ordinary stores"
+        wrong = f" passes the end of rows of {end} bytes"
+        fix = (
+            "the TMA writes whole 16-byte chunks, so it overwrites what follows: use rows of a "
+            "multiple of 16 bytes, or store the edge with ordinary stores"
         )
     if wrong:
         raise race_report.violation(
             who,
-            f"tma_store of {tensor.name} at coordinates {where}{wrong}",
+            f"tma_store of {tensor.name} at coordinates {where}{wrong}; {fix}",
             hazard="out-of-bounds",
         )
     group = groups.first + len(groups.committed) + 1

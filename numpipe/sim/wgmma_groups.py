@@ -178,22 +178,25 @@ class Accumulator:
         )
 
     def read(self) -> np.ndarray:
-        wrong = ""
+        wrong = fix = ""
         if self.batch > self.products.drained:
             wrong = (
                 f"before wgmma_wait has covered it: batch {self.batch}, drained up to "
-                f"{self.products.drained}; commit, then wgmma_wait with few enough groups "
+                f"{self.products.drained}"
+            )
+            fix = (
+                "commit, then wgmma_wait with few enough groups "
                 f"pending{self.products.enough(self.batch)}"
             )
         elif self.successor is not False:
             wrong = (
-                f"after a later wgmma, at {sites.place(self.successor)}, took over its registers; "
-                "read the newest one"
+                f"after a later wgmma, at {sites.place(self.successor)}, took over its registers"
             )
+            fix = "read the newest one"
         if wrong:
             raise race_report.race(
                 self.products.who,
-                f"the accumulator of the wgmma at {sites.place(self.site)} is read {wrong}",
+                f"the accumulator of the wgmma at {sites.place(self.site)} is read {wrong}; {fix}",
                 hazard="accumulator-in-flight",
                 before=self.party(),
             )
