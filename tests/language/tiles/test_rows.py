@@ -44,7 +44,7 @@ LANES = np.arange(128)
 
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_every_element_is_held_and_each_lane_has_equally_many(shape: tuple[int, int]) -> None:
-    for lanes in (4, 8, 16, 32):
+    for lanes in (1, 2, 4, 8, 16, 32):
         if shape[1] % (2 * lanes):
             continue
         form = by_rows(Form(shape, F32), f"rows {lanes}", "test")
@@ -185,7 +185,9 @@ def test_show_layout_draws_rows() -> None:
     )
     assert "T11:3" in (picture := str(show_layout((8, 24), layout="rows 32")))
     assert "T12" not in picture
-    with pytest.raises(SpecError, match=r"L lanes \(4, 8, 16 or 32\) share a row, got 'rows 5'"):
+    with pytest.raises(
+        SpecError, match=r"L lanes \(1, 2, 4, 8, 16 or 32\) share a row, got 'rows 5'"
+    ):
         show_layout((8, 24), layout="rows 5")
 
 
