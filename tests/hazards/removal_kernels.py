@@ -24,7 +24,7 @@ from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_gradients import division, of_keys
 from numpipe.ops.cumsum import long_rows, rows_of_parts
-from numpipe.ops.norm_gradients import in_ring
+from numpipe.ops.norm_gradients import in_ring, of_short_rows
 from numpipe.ops.reduce_axis import reducer
 from numpipe.ops.softmax import backward, forward
 from tests.kernels import (
@@ -66,7 +66,8 @@ def run(name: str, kernel: Any, *given: np.ndarray | int, **statics: Any) -> Non
 
     def simulated(seed: int | None) -> Any:
         arrays = [array.copy() if isinstance(array, np.ndarray) else array for array in given]
-        made = kernel.simulate(*arrays, seed=seed, **statics)
+        schedule = {"schedule_seed" if "seed" in statics else "seed": seed}
+        made = kernel.simulate(*arrays, **schedule, **statics)
         return (
             made
             if made is not None
@@ -611,6 +612,17 @@ for ctas in (1, 8):
         *(ints(columns, dtype=F32), ints(12, columns, dtype=F32)),
         *(out(12, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
     )
+run(
+    "gradients of a norm of short rows",
+    of_short_rows(4, 2, "weight", "dbias").scheduled(
+        Rows(18, 64, 18, ctas=2, whole=18, operands=2, flat=True, loops=True)
+    ),
+    *(ints(200, 18), ints(200, 18), ints(200, 2, dtype=F32), ints(18)),
+    *(out(200, 18), out(1, 18, dtype=F32), out(1, 18, dtype=F32)),
+    dropout=0.0,
+    scale=1.0,
+    seed=0,
+)
 for consumed in (False, True):
     run(
         f"an operand that is not used, {consumed}",

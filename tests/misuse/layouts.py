@@ -110,8 +110,8 @@ refused(
     x = numpipe.load_tile(c.at[ds(0, 64), ds(0, 64)], "rows 64")
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
-    'load_tile: the layout by rows of a tile (M, N) must be "rows" or "rows L", where L lanes (4, '
-    "8, 16 or 32) share a row, got 'rows 64'",
+    'load_tile: the layout by rows of a tile (M, N) must be "rows" or "rows L", where L lanes (1, '
+    "2, 4, 8, 16 or 32) share a row, got 'rows 64'",
     kind=SpecError,
     fix={"rows 64": "rows 32"},
 )
