@@ -78,11 +78,11 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
     return 16384 // wide, wide
 
 
-def fitting(length: int, sides: Sequence[int]) -> int:
-    """Return the first side of blocks that cover `length` elements with at most 1/16 more, or with
-    the fewest.
+def block_side(length: int, sides: Sequence[int]) -> int:
+    """Return the first of `sides` whose blocks cover `length` elements with at most 1/16 to spare,
+    or else the one with the fewest to spare.
 
-    >>> fitting(2000, (256, 128, 64)), fitting(83, (64, 32))
+    >>> block_side(2000, (256, 128, 64)), block_side(83, (64, 32))
     (256, 32)
     """
     return min(sides, key=lambda side: max(round_up(length, side), 17 / 16 * length))
@@ -296,9 +296,9 @@ def turned(height: int, width: int, size: int) -> Kernel:
 @functools.cache
 def narrow(columns: int, height: int) -> Kernel:
     """Return the kernel that transposes contiguous rows of so many columns, `height` at a time.
-    Each lane has some of the rows, and each warpgroup some of the columns. Rows of o begin
-    anywhere, but warps store whole lines: of a column, a block stores the elements from up to a
-    line before its first row on."""
+    Each lane has some of the rows, and each warpgroup some of the columns. Rows of o may begin
+    anywhere, but warps store whole lines: for each column, a block begins up to a line before its
+    first row."""
     most = cdiv(columns, NARROW_WARPGROUPS)
 
     @numpipe_kernel(
@@ -430,8 +430,8 @@ def copy_all(
                 rows, columns = read.shape[2:]
                 # Blocks are as large as possible, unless many elements would be outside the matrix.
                 # Width 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
-                width = fitting(columns, (256, 128, 64)) if size == 2 else 64
-                block = (64 // size, 64) if small else (fitting(rows, (64, 32)), width)
+                width = block_side(columns, (256, 128, 64)) if size == 2 else 64
+                block = (64 // size, 64) if small else (block_side(rows, (64, 32)), width)
                 if small and min(rows, columns) <= 8:  # few of a larger block would be used
                     block = (8, 256 // size)
                     block = block if rows <= 8 else block[::-1]

@@ -153,8 +153,8 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 @functools.cache
 def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
-    """Return the kernel of all gradients for contiguous rows that `lanes` of a warp have. A program
-    computes many blocks of rows, and stores a row of sums.
+    """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
+    warp. A program computes many blocks of rows, and stores a row of sums.
 
     Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead.
     Lanes store dx in shared memory, where they have read x; from there it is copied in memory
@@ -508,8 +508,8 @@ def launch_gradient(
 
     # lanes have two rows each, or one of more than 32 * WIDTH columns; 8 rows of a warp would share
     # their banks if rows are a multiple of 128 bytes
-    least = 4 if n * size % 128 else 8
-    lanes = next((lanes for lanes in LANES[::-1] if least <= lanes >= n / WIDTH), 32)
+    least = max(4 if n * size % 128 else 8, n / WIDTH)
+    lanes = next((lanes for lanes in LANES[::-1] if lanes >= least), 32)
     height = 256 // lanes >> (n > 32 * WIDTH)
     # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and 80
     fit = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals)))) or 1

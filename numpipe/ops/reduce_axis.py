@@ -72,7 +72,7 @@ ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
 HELD = 512, 4096
-"""columns of large matrices for whose indices of maxima warps have rows of their own"""
+"""fewest and most columns of large matrices in which `argmax` gives each warp rows of its own"""
 WIDE, SLIM = 256, 64
 """WIDE: most columns of a tile, and of several rows that are read as one only because they are
 narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs"""
