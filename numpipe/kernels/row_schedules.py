@@ -230,7 +230,7 @@ def choose(
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
     # SM has registers for two CTAs of so many if a kernel holds values
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
-    crowded = flat or cluster > 2 or (held and few)
+    crowded = flat or cluster > 2 or unit > 1 or (held and few)
     wgs = 1 if short else 2 if crowded else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
