@@ -147,6 +147,7 @@ class Rows:
     flat: bool = field(default=False, repr=False)
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
+    brief: bool = field(default=False, repr=False)
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
@@ -191,12 +192,11 @@ def choose(
     10
     """
     (operands, held, once, unit), itemsize = needs, dtype.itemsize
-    # whether what a kernel computes from a row is used at once
     brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype)
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
     if n <= min(2048 // values, 1536):
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
     part, wgs = PART * 4 // max(nbytes, 4), 1

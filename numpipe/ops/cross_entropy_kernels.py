@@ -69,17 +69,19 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     @rows(held=smooth or "dx" not in lacking, without=lacking, once="dx" in lacking, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
+        following = row.get(program_id(0) // row.cluster, labels).astype(np.int32)
         for k in row.blocks(x):
+            label = following
+            # the labels of the next block of a program come during this one
+            following = row.get(k + num_programs(0), labels).astype(np.int32)
             logits, block = row.load(k, x)
             n = x.shape[1]
-            label = row.get(k, labels).astype(np.int32)
             counted = label != ignored
             number = labels[k] if row.height == 1 else 0
             i = index(iota((row.height, 1), 0) + k * row.height, "zero")
+            # ptxas would wait for a label before it loads the next row
+            schedule_fence()
             picked = x[i, np.where(counted, label, 0)].astype(np.float32)
-            if row.height > 1:
-                # ptxas would load a row when the previous one is computed
-                schedule_fence()
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
             p, total = row.softmax(logits, shift)
