@@ -179,6 +179,8 @@ def functions(rows: Any) -> dict[str, Function]:
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
     room = cdiv(span, BOX) * BOX
+    # lanes that each have two rows
+    by_lanes, lanes = rows.brief and not shared, f"{ROWS} {256 // height}"
     shared_functions = common(rows)
     exp, log, normal, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "column")
@@ -245,6 +247,8 @@ def functions(rows: Any) -> dict[str, Function]:
             if which == 0:
                 barrier_wait(landed)
             tile = load_tile(rows.at[ds(0, span)], columns=n)
+        elif by_lanes:
+            tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
             tile = x[ds(k * height, height), columns()]
 

@@ -198,7 +198,7 @@ def choose(
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
     if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
+        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -244,7 +244,7 @@ def choose(
 
 
 def _short(
-    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int
+    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int, brief: bool
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat:
@@ -254,13 +254,14 @@ def _short(
         ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
         return rows(height, n, 1, n, ctas, flat=True, loops=True)
     height = 8
-    while height * n < 2048 and height < 32:
+    # lanes with more elements of few rows take fewer instructions for each
+    while height * n < (3073 if brief else 2048) and height < 32:
         height *= 2
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
-    if n <= SHORT_ROW and unit == 1:
+    if n <= (40 if brief else SHORT_ROW) and unit == 1:
         height, wide = short_tile(n)
-    if unit > 1 or SHORT_ROW < n < wide:
+    if not brief and (unit > 1 or SHORT_ROW < n < wide):
         wide = round_up(n, max(64, unit))
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
