@@ -72,9 +72,9 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
         following = row.get(program_id(0) // row.cluster, labels).astype(np.int32)
         for k in row.blocks(x):
             label = following
-            # the labels of the next block of a program come during this one
-            following = row.get(k + num_programs(0), labels).astype(np.int32)
             logits, block = row.load(k, x)
+            # the labels of the next block come while this one is computed
+            following = row.get(k + num_programs(0), labels).astype(np.int32)
             n = x.shape[1]
             counted = label != ignored
             number = labels[k] if row.height == 1 else 0
