@@ -56,6 +56,8 @@ ROOM = 3 * DEFAULT.sms
 TILE = 6144
 """most elements of a block of contiguous rows: larger and smaller ones are not faster, and neither
 are more CTAs of an SM (measured on an H200)"""
+PACKED_TILE = 8192
+"""the same, of 16-bit elements that are only reduced"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -247,11 +249,13 @@ def _short(
     rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int, brief: bool
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
+    # 16-bit elements of rows that are only reduced
+    packed = nbytes < 4 * held
     if flat:
-        room = TILE // (n * held)
+        room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         # two vectors along the columns take as many registers as another matrix
-        ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
+        ctas = 4 if packed else max(1, 512 // (height * n * (held + 1) // 128 + 48))
         return rows(height, n, 1, n, ctas, flat=True, loops=True)
     height = 8
     # lanes with more elements of few rows take fewer instructions for each
@@ -265,7 +269,7 @@ def _short(
         wide = round_up(n, max(64, unit))
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
-    live = height * wide * nbytes // 512 + 16 * (nbytes < 4 * held)
+    live = height * wide * nbytes // 512 + 16 * packed
     return rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
 
 

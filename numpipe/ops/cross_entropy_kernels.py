@@ -124,7 +124,7 @@ def backward() -> RowKernel:
     return cross_entropy_gradient
 
 
-VECTOR, MOST_PARTS = 8192, 256
+VECTOR, MOST_PARTS = 2048, 256
 """elements that a warpgroup adds at once, and the most CTAs that add up losses"""
 
 
