@@ -69,12 +69,12 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     @rows(held=smooth or "dx" not in lacking, without=lacking, once="dx" in lacking, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
-        following = row.get(program_id(0) // row.cluster, labels).astype(np.int32)
+        following = row.get(program_id(0) // row.cluster, labels)
         for k in row.blocks(x):
             label = following
             logits, block = row.load(k, x)
             # the labels of the next block come while this one is computed
-            following = row.get(k + num_programs(0), labels).astype(np.int32)
+            following = row.get(k + num_programs(0), labels)
             n = x.shape[1]
             counted = label != ignored
             number = labels[k] if row.height == 1 else 0
@@ -111,7 +111,7 @@ def backward() -> RowKernel:
     def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
         for k in row.blocks(x):
             logits, block = row.load(k, x)
-            label = row.get(k, labels).astype(np.int32)
+            label = row.get(k, labels)
             number = labels[k] if row.height == 1 else 0
             total, scale, n = row.get(k, lse), row.get(k, grad), x.shape[1]
 
