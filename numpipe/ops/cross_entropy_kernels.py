@@ -79,8 +79,9 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             counted = label != ignored
             number = labels[k] if row.height == 1 else 0
             i = index(iota((row.height, 1), 0) + k * row.height, "zero")
-            # ptxas would wait for a label before it loads the next row
-            schedule_fence()
+            if row.steps == 0:
+                # ptxas would wait for a label before it loads the next row
+                schedule_fence()
             picked = x[i, np.where(counted, label, 0)].astype(np.float32)
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
