@@ -56,6 +56,8 @@ ROOM = 3 * DEFAULT.sms
 TILE = 6144
 """most elements of a block of contiguous rows: larger and smaller ones are not faster, and neither
 are more CTAs of an SM (measured on an H200)"""
+PACKED_TILE = 8192
+"""the same, of 16-bit elements that are only reduced"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -147,6 +149,7 @@ class Rows:
     flat: bool = field(default=False, repr=False)
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
+    brief: bool = field(default=False, repr=False)
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
@@ -191,14 +194,13 @@ def choose(
     10
     """
     (operands, held, once, unit), itemsize = needs, dtype.itemsize
-    # whether what a kernel computes from a row is used at once
     brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype)
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
     if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
+        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -244,27 +246,30 @@ def choose(
 
 
 def _short(
-    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int
+    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int, brief: bool
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
+    # 16-bit elements of rows that are only reduced
+    packed = nbytes < 4 * held
     if flat:
-        room = TILE // (n * held)
+        room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         # two vectors along the columns take as many registers as another matrix
-        ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
+        ctas = 4 if packed else max(1, 512 // (height * n * (held + 1) // 128 + 48))
         return rows(height, n, 1, n, ctas, flat=True, loops=True)
     height = 8
-    while height * n < 2048 and height < 32:
+    # lanes with more elements of few rows take fewer instructions for each
+    while height * n < (3073 if brief else 2048) and height < 32:
         height *= 2
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
-    if n <= SHORT_ROW and unit == 1:
+    if n <= (40 if brief else SHORT_ROW) and unit == 1:
         height, wide = short_tile(n)
-    if unit > 1 or SHORT_ROW < n < wide:
+    if not brief and (unit > 1 or SHORT_ROW < n < wide):
         wide = round_up(n, max(64, unit))
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
-    live = height * wide * nbytes // 512 + 16 * (nbytes < 4 * held)
+    live = height * wide * nbytes // 512 + 16 * packed
     return rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
 
 

@@ -69,17 +69,20 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     @rows(held=smooth or "dx" not in lacking, without=lacking, once="dx" in lacking, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
+        following = row.get(program_id(0) // row.cluster, labels)
         for k in row.blocks(x):
+            label = following
             logits, block = row.load(k, x)
+            # the labels of the next block come while this one is computed
+            following = row.get(k + num_programs(0), labels)
             n = x.shape[1]
-            label = row.get(k, labels).astype(np.int32)
             counted = label != ignored
             number = labels[k] if row.height == 1 else 0
             i = index(iota((row.height, 1), 0) + k * row.height, "zero")
-            picked = x[i, np.where(counted, label, 0)].astype(np.float32)
-            if row.height > 1:
-                # ptxas would load a row when the previous one is computed
+            if row.steps == 0:
+                # ptxas would wait for a label before it loads the next row
                 schedule_fence()
+            picked = x[i, np.where(counted, label, 0)].astype(np.float32)
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
             p, total = row.softmax(logits, shift)
@@ -109,7 +112,7 @@ def backward() -> RowKernel:
     def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
         for k in row.blocks(x):
             logits, block = row.load(k, x)
-            label = row.get(k, labels).astype(np.int32)
+            label = row.get(k, labels)
             number = labels[k] if row.height == 1 else 0
             total, scale, n = row.get(k, lse), row.get(k, grad), x.shape[1]
 

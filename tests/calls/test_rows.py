@@ -135,6 +135,7 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     bf16 = np.dtype(ml_dtypes.bfloat16)
     assert choose(1024).height == 8
     assert choose(1024, Needs(2)).ctas == 3
+    assert [choose(n, Needs(once=True)).height for n in (192, 384, 385)] == [32, 16, 8]
     assert (choose(8192, Needs(2)).wgs, choose(8194, Needs(2)).steps) == (2, 2)
     assert choose(16384, Needs(2), aligned=False).wgs == 4
     long = [choose(65536, Needs(n), bf16) for n in (1, 2)]
