@@ -184,7 +184,7 @@ def reducer(
                 load(first + slot * stride, wg * SLOTS + slot)
 
         # pieces of a tile, whose lanes keep its rows
-        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
+        total = piece(full(whole, lowest, np.float32 if sums or again else x.dtype), 0)
         at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
         if fold > 1:
             last_rows = rest[batch, own, 0]
@@ -281,7 +281,9 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
     @numpipe_rows(once=True, held=int(kind == "dot"), without=() if kind == "dot" else ("weights",))
     def reduce_rows(x, weights, y, *, scale, row: Static):
         for k in row.blocks(x):
-            value, _ = row.load(k, x)
+            # 16-bit elements are compared in pairs
+            dtype = np.float32 if kind in ("sum", "dot") else x.dtype
+            value, _ = row.load(k, x, None, dtype)
 
             def of(j):
                 tile = value(j)
@@ -290,9 +292,9 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
                 return np.abs(tile) if kind == "top" else tile
 
             if kind == "argmax":
-                result = row.argmax(of)
+                result = row.argmax(of, dtype)
             else:
-                result = row.sum(of) if kind in ("sum", "dot") else row.max(of)
+                result = row.sum(of) if kind in ("sum", "dot") else row.max(of, dtype)
             row.put(k, y, final(result, result, scale))
 
     return reduce_rows

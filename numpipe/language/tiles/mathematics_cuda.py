@@ -16,7 +16,16 @@ from ...core.arith_cuda import chosen, libdevice
 from ...core.inert import first_inert
 from ...core.op import Op, cuda_meaning
 from . import mathematics as source
-from .elementwise_cuda import BY_PAIRS, Emit, Packed, emitted, signature, two_at_once, typed
+from .elementwise_cuda import (
+    BY_PAIRS,
+    Emit,
+    Packed,
+    emitted,
+    predicate,
+    signature,
+    two_at_once,
+    typed,
+)
 from .tile import TileLike
 from .trigonometry_cuda import cosine, sine, tangent
 
@@ -134,6 +143,21 @@ nb.overload(
         if isinstance(value, TileLike)
         else None
     ),
+)
+
+_meaning(
+    source.differ,
+    lambda builder, dtype, *two: builder.icmp_unsigned(
+        "!=", *[builder.bitcast(x, nb.i32) for x in two]
+    ),
+    lambda builder, dtype, *two: [
+        predicate(
+            builder,
+            two,
+            f"{{ .reg .b32 bits; lop3.b32 bits, $1, $2, {half}, 0x28; setp.ne.b32 is, bits, 0; }}",
+        )
+        for half in (0xFFFF, 0xFFFF0000)
+    ],
 )
 
 
