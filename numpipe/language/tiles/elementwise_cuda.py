@@ -113,11 +113,6 @@ def _joined(builder: Any, have: list, low: int, high: int) -> Any:
     return builder.or_(first, second)
 
 
-def joined_halves(builder: Any, first: Any, second: Any) -> Any:
-    """Return a register with the low half of one and the high half of another."""
-    return builder.or_(builder.and_(first, 0xFFFF), builder.and_(second, -0x10000))
-
-
 def signature(plan: source.Plan, types: Sequence) -> tuple[Any, list]:
     """Return (type of the result, types of the parameters)."""
     if plan.result.shape:
@@ -153,8 +148,9 @@ def emitted(
     if half and by_pairs is not None:
         packs = [pairs(builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
         made = [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)]
-        masks = tile.dtype == BOOL
-        return assembled(builder, tile, [bit for two in made for bit in two] if masks else made)
+        if tile.dtype == BOOL:
+            made = [bit for two in made for bit in two]
+        return assembled(builder, tile, made)
     operands = [elements(builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
     of = plan.computed if plan.computed == BOOL else packing(plan.computed).wide
     found = [emit(builder, of, *parts) for parts in zip(*operands, strict=True)]
@@ -191,23 +187,6 @@ def two_at_once(instruction: str) -> Packed:
     return emit
 
 
-def predicate(builder: Any, operands: Sequence, text: str) -> Any:
-    """Return the bit that a PTX statement writes to the predicate ``is``. ptxas keeps it there."""
-    text = f"{{ .reg .pred is, other; {text} selp.u32 $0, 1, 0, is; }}"
-    return builder.icmp_unsigned("!=", builder.pure_asm(nb.i32, list(operands), text), 0)
-
-
-def compared_pairs(name: str) -> Packed:
-    """Return a function that emits a comparison of two 16-bit elements at once, and returns both
-    bits."""
-
-    def emit(builder: Any, dtype: np.dtype, *operands: Any) -> Any:
-        text = f"setp.{name}.{'f16x2' if dtype == np.float16 else 'bf16x2'} %s, $1, $2;"
-        return [predicate(builder, operands, text % both) for both in ("is|other", "other|is")]
-
-    return emit
-
-
 BY_PAIRS: dict[str, Packed] = {name: two_at_once(f"{name}.rn") for name in ("add", "sub", "mul")}
 
 
@@ -225,12 +204,7 @@ for _name, _known in source.BINARY.items():
     for _function in (getattr(operator, _name), getattr(operator, f"i{_name.rstrip('_')}")):
         _operator(_function, _known, EMIT[_name], BY_PAIRS.get(_name))
 for _name, _known in source.COMPARISONS.items():
-    _operator(
-        getattr(operator, _name),
-        _known,
-        compare(_known.symbol),
-        compared_pairs(_name.replace("ne", "neu")),
-    )
+    _operator(getattr(operator, _name), _known, compare(_known.symbol))
 
 
 _operator(
@@ -318,7 +292,7 @@ def _where(mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     chosen = []
     for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):
         first, second = builder.select(low, one, other), builder.select(high, one, other)
-        chosen.append(joined_halves(builder, first, second))
+        chosen.append(builder.or_(builder.and_(first, 0xFFFF), builder.and_(second, -0x10000)))
     return assembled(builder, tile, chosen)
 
 

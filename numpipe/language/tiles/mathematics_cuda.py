@@ -9,23 +9,14 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32
+from ...arch.dtypes import FLOAT32, HALVES
 from ...core import numba as nb
 from ...core.approximate_cuda import approximate
 from ...core.arith_cuda import chosen, libdevice
 from ...core.inert import first_inert
 from ...core.op import Op, cuda_meaning
 from . import mathematics as source
-from .elementwise_cuda import (
-    BY_PAIRS,
-    Emit,
-    Packed,
-    emitted,
-    predicate,
-    signature,
-    two_at_once,
-    typed,
-)
+from .elementwise_cuda import BY_PAIRS, Emit, Packed, emitted, signature, two_at_once, typed
 from .tile import TileLike
 from .trigonometry_cuda import cosine, sine, tangent
 
@@ -145,20 +136,24 @@ nb.overload(
     ),
 )
 
-_meaning(
-    source.differ,
-    lambda builder, dtype, *two: builder.icmp_unsigned(
-        "!=", *[builder.bitcast(x, nb.i32) for x in two]
-    ),
-    lambda builder, dtype, *two: [
-        predicate(
-            builder,
-            two,
-            f"{{ .reg .b32 bits; lop3.b32 bits, $1, $2, {half}, 0x28; setp.ne.b32 is, bits, 0; }}",
-        )
+
+def differing(builder: Any, dtype: np.dtype, one: Any, other: Any) -> list:
+    """Return whether the bits of two registers differ, for each of their elements."""
+    if dtype not in HALVES:
+        words = [builder.bitcast(word, nb.i32) for word in (one, other)]
+        return [builder.icmp_unsigned("!=", *words)]
+    # ptxas keeps the predicate, without a register of 0 or 1
+    text = (
+        "{{ .reg .pred p; .reg .b32 bits; lop3.b32 bits, $1, $2, {}, 0x28; setp.ne.b32 p, bits, 0; "
+        "selp.u32 $0, 1, 0, p; }}"
+    )
+    return [
+        builder.icmp_unsigned("!=", builder.pure_asm(nb.i32, [one, other], text.format(half)), 0)
         for half in (0xFFFF, 0xFFFF0000)
-    ],
-)
+    ]
+
+
+_meaning(source.differ, lambda *of: differing(*of)[0], differing)
 
 
 def _finite(other: str, integers: bool) -> Emit:

@@ -20,7 +20,7 @@ from ...core.op import cuda_meaning
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
-from .elementwise_cuda import compared_pairs, inside_of, joined_halves, place_of, two_at_once
+from .elementwise_cuda import inside_of, place_of, two_at_once
 from .exchange import ROOM
 from .fence_order_cuda import own_barrier
 from .layout_names import COLUMN
@@ -29,20 +29,18 @@ from .mathematics_cuda import extreme
 from .tile_cuda import TileType, assembled, floats, in_pairs, narrowed, packed, registers, undefined
 from .words_cuda import load_words, store_words
 
-Own = Callable[[Sequence[int]], Any]
-"""Combines elements of a lane, given their numbers."""
 Combine = Callable[[Any, Any], Any]
 """Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
 EXCHANGE = "np_exchange"
-NOWHERE = 1 << 30
-"""above all indices of a tile"""
-EXTREMES = "max", "min", *source.INDICES
 REDUX = {"sum": "add.s32", "max": "max.s32", "min": "min.s32"}
 """operations of ``redux.sync``, which combines an int32 of all lanes of a warp"""
 
 
 def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
-    """Return a function that emits code to combine two elements into one."""
+    """Return a function that emits code to combine two elements into one; for `_ranked` elements,
+    the greater."""
+    if operation in source.INDICES:
+        return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
     if operation in source.VOTES:
         return builder.or_ if operation == "any" else builder.and_  # type: ignore[no-any-return]
     if operation in ("sum", *source.DIVIDED):
@@ -71,6 +69,14 @@ def _butterflies(
         return builder.emit_asm(nb.i32, [value], text, memory=False)
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
+        if value.type == nb.i64:
+            halves = "".join(
+                text.replace("$0", half).replace("$1", half) for half in ("low", "high")
+            )
+            text = (
+                f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, "
+                f"high}}; }}"
+            )
         other = builder.emit_asm(value.type, [value], text, memory=False)
         value = combine(value, other)
     return value
@@ -81,36 +87,39 @@ def barrier(builder: Any) -> None:
 
 
 def of_warps(builder: Any, values: list, lanes: int = 1) -> Iterator[list]:
-    """Yield each value, of 4 bytes, from all four warps in order.
+    """Yield each value, of 4 or 8 bytes, from all four warps in order.
 
     If `lanes` lanes share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o,
     as do all g; with one lane, every lane has all values. The first barrier protects the previous
     exchange, which may still be being read. Values take turns where there is no room for all.
     """
-    most = ROOM // (16 * lanes)
+    wide = values[0].type == nb.i64
+    most = ROOM // ((32 if wide else 16) * lanes)
     if len(values) > most:
         for first in range(0, len(values), most):
             yield from of_warps(builder, values[first : first + most], lanes)
         return
-    columns, step, stride = lanes > 1, 2 if lanes > 1 else 1, 4 * lanes
+    kind, shift = ("b64", 4) if wide else ("b32", 3)
+    columns, step = lanes > 1, 2 if lanes > 1 else 1
+    stride = (1 << shift) // 2 * lanes
     size = stride * len(values)
     base = builder.external(EXCHANGE, nb.i32)
     thread = builder.lane_index()
     lane, warp = builder.and_(thread, 31), builder.lshr(thread, 5)
-    own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), 3)) if columns else base
+    own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), shift)) if columns else base
     to = builder.add(own, builder.mul(warp, size))
     first = builder.icmp_unsigned("<", lane, lanes)
     barrier(builder)
     chosen = builder.zext(first, nb.i32)
     for i in range(0, len(values), step):
-        store_words(builder, "b32", builder.add(to, stride * i), values[i : i + step], chosen)
+        store_words(builder, kind, builder.add(to, stride * i), values[i : i + step], chosen)
     barrier(builder)
     for i in range(0, len(values), step):
         found = [
             load_words(
                 builder,
                 values[0].type,
-                "b32",
+                kind,
                 builder.add(own, other * size + stride * i),
                 step,
             )
@@ -140,15 +149,17 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     return builder.icmp_unsigned("!=", found, 0)
 
 
-def ranks(builder: Any, dtype: np.dtype, values: list) -> list:
-    """Return int32 ranks of elements, in their order: -0 ranks as 0, NaN as the greatest."""
+def ranks(builder: Any, dtype: np.dtype, values: list, name: str = "argmax") -> list:
+    """Return int32 ranks of elements, the greatest of which belongs to the element that `name`
+    finds: -0 ranks as 0, NaN as the greatest."""
     if dtype == UINT32:
-        return [builder.xor(value, -0x80000000) for value in values]
+        values = [builder.xor(value, -0x80000000) for value in values]
     if dtype in INTEGERS:
-        return values
+        return [value if name == "argmax" else builder.xor(value, -1) for value in values]
     found = []
     for value in values:
-        bits = builder.bitcast(builder.fadd(value, 0.0), nb.i32)
+        signed = builder.fadd(value, 0.0) if name == "argmax" else builder.fsub(0.0, value)
+        bits = builder.bitcast(signed, nb.i32)
         rank = builder.select(
             builder.icmp_signed("<", bits, 0),
             builder.xor(bits, 0x7FFFFFFF),
@@ -158,88 +169,26 @@ def ranks(builder: Any, dtype: np.dtype, values: list) -> list:
     return found
 
 
-def _filled(builder: Any, dtype: np.dtype, parts: list, masks: list, neutral: float) -> list:
-    """Return registers, with `neutral` in place of elements that are outside the tile."""
-    if dtype not in HALVES:
-        return [
-            part if mask is None else builder.select(mask, part, part.type(neutral))
-            for part, mask in zip(parts, masks, strict=True)
-        ]
-    both = packed(builder, dtype, *[nb.ir.Constant(nb.f32, neutral)] * 2)
-    return [
-        joined_halves(
-            builder, *[part if mask is None else builder.select(mask, part, both) for mask in two]
-        )
-        if any(two)
-        else part
-        for part, two in zip(parts, in_pairs(masks), strict=True)
-    ]
-
-
-def _largest(builder: Any, name: str, dtype: np.dtype, parts: list) -> Own:
-    """Return how to find the largest ("max") or smallest of a lane's elements; those of 16 bits are
-    compared in pairs, and returned as float32."""
-    half = dtype in HALVES
-    each = combination(builder, name, FLOAT32 if half else dtype)
-    two = functools.partial(two_at_once(f"{name}.NaN"), builder, dtype) if half else each
-
-    def of(own: Sequence[int]) -> Any:
-        top = _tree(two, [parts[i] for i in dict.fromkeys(i // (1 + half) for i in own)])
-        if half:
-            found = floats(builder, dtype, [top])
-            top = _tree(each, [found[i] for i in sorted({i % 2 for i in own})])
-        return top
-
-    return of
-
-
-def _below(builder: Any, dtype: np.dtype, top: Any) -> Any:
-    """Return a register of the largest elements below the largest one of a lane: below NaN is
-    infinity, so that elements that are not less than or equal to it are the largest."""
-    top = builder.fadd(top, 0.0)
-    if dtype == FLOAT32:
-        one, signs, infinity = 1, -0x80000000, nb.const(0x7F800000)
-        word = builder.bitcast(top, nb.i32)
-    else:
-        one, signs, word = 0x10001, -0x7FFF8000, packed(builder, dtype, top, top)
-        infinity = packed(builder, dtype, *[nb.ir.Constant(nb.f32, math.inf)] * 2)
-    sign = builder.or_(builder.ashr(word, 31), 1)
-    below = builder.sub(word, builder.mul(sign, one))
-    below = builder.select(builder.icmp_signed("==", word, 0), signs + one, below)
-    return builder.select(builder.fcmp_unordered("uno", top, top), infinity, below)
-
-
-def _first(builder: Any, tile: TileType, parts: list, tops: list, along: int | None) -> Own:
-    """Return how to find the least index of a lane's elements that are the largest of their line,
-    which `tops` has for each; if there is none, a large number."""
-    if along is not None and along not in tile.form.record.axes:  # a line of one element
-        return lambda own: nb.const(0)
+def _ranked(builder: Any, name: str, tile: TileType, values: list, along: int | None) -> list:
+    """Return int64 keys of elements, the greatest of which belongs to the element that `name`
+    finds: the rank, then how early the element comes."""
     row, column = place_of(builder, tile)
     flat = len(tile.shape) == 2 and 1 not in tile.shape and along is None
-    by_row = along == 0 or tile.form.places[0][1] is None
-    base = (
-        builder.add(builder.mul(row, tile.shape[-1]), column) if flat else row if by_row else column
-    )
-    steps = (tile.shape[-1], 1) if flat else (by_row, not by_row)
-    where = [(r or 0) * steps[0] + (c or 0) * steps[1] for r, c in tile.form.places]
-
-    def of(own: Sequence[int]) -> Any:
-        limit = tops[own[0]]
-        if tile.dtype not in INTEGERS:
-            limit = _below(builder, tile.dtype, limit)
-        at = nb.const(NOWHERE)
-        for i in sorted(own, key=where.__getitem__, reverse=True):
-            largest = (
-                compared_pairs("gtu")(builder, tile.dtype, parts[i // 2], limit)[i % 2]
-                if tile.dtype in HALVES
-                else builder.icmp_signed("==", parts[i], limit)
-                if tile.dtype in INTEGERS
-                else builder.fcmp_unordered(">", parts[i], builder.bitcast(limit, nb.f32))
-            )
-            at = builder.select(largest, nb.const(where[i]), at)
-        return builder.add(base, at)
-
-    return of
+    own = builder.add(builder.mul(row, tile.shape[-1]), column) if flat else None
+    found = []
+    for rank, (r, c) in zip(
+        ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True
+    ):
+        by_row = c is None or along == 0
+        index = builder.add(
+            own if flat else row if by_row else column,
+            (r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0,
+        )
+        if along is not None and along not in tile.form.record.axes:
+            index = nb.const(0)
+        high = builder.shl(builder.sext(rank, nb.i64), 32)
+        found.append(builder.or_(high, builder.zext(builder.xor(index, -1), nb.i64)))
+    return found
 
 
 def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
@@ -254,6 +203,8 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     )
 
     def finished(builder: Any, value: Any) -> Any:
+        if name in source.INDICES:
+            return builder.xor(builder.trunc(value, nb.i32), -1)
         if name in source.VOTES:
             return builder.icmp_unsigned("!=", value, 0)
         return (
@@ -266,58 +217,62 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     builder, args = yield result(np_, tile, axis, keepdims)
     if not np_.computes:
         return undefined(result) if form.shape else nb.nothing
-    parts, masks = registers(builder, tile, args[1]), inside_of(builder, plan.form)
     wide = tile.dtype in HALVES or name in source.DIVIDED
-    of = FLOAT32 if wide else tile.dtype
-    combine = combination(builder, "max" if name in source.INDICES else name, of)
-    neutral = _neutral(name, of)
+    combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
+    parts = registers(builder, tile, args[1])
+    values = floats(builder, tile.dtype, parts) if wide else parts
+    masks = inside_of(builder, plan.form)
 
-    def together(values: list) -> Own:
-        """Return how to combine a lane's elements, without those that are outside the tile."""
-        inside = _filled(builder, of, values, masks, neutral)
-        return lambda own: _tree(combine, [inside[i] for i in own])
+    def masked(values: list, neutral: float) -> list:
+        """Return elements, with `neutral` in place of those that are outside the tile."""
+        return [
+            value if mask is None else builder.select(mask, value, value.type(neutral))
+            for value, mask in zip(values, masks, strict=True)
+        ]
 
-    if name in EXTREMES:
-        inside = _filled(builder, tile.dtype, parts, masks, neutral)
-        if name == "argmin":  # the index of the largest of other elements
-            flip = -0x7FFF8000 if tile.dtype in HALVES else -1
-            inside = [
-                builder.fsub(-0.0, part) if tile.dtype == FLOAT32 else builder.xor(part, flip)
-                for part in inside
-            ]
-        own = _largest(builder, "min" if name == "min" else "max", tile.dtype, inside)
-    else:
-        values = floats(builder, tile.dtype, parts) if wide else parts
-        if name in source.VOTES and form.shape:
-            values = [builder.zext(value, nb.i32) for value in values]
-        own = together(values)
-    every = range(len(tile.form.places))
+    neutral = _neutral(name, FLOAT32 if wide else tile.dtype)
     if name in source.VOTES and not form.shape:
-        return _vote(builder, name, own(every))
+        return _vote(builder, name, _tree(combine, masked(values, neutral)))
     redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
+    if name in source.VOTES:
+        values = [builder.zext(value, nb.i32) for value in values]
+    if name in source.INDICES:
+        values = _ranked(builder, name, tile, values, None if plan.whole else plan.axis)
 
-    def reduced(own: Own, combine: Combine = combine, redux: str = redux) -> list:
+    def own(values: list) -> Any:
+        """Combine elements of a lane."""
+        if pairs:
+            # values are registers of two elements of a row
+            two = functools.partial(two_at_once(f"{name}.NaN"), builder, tile.dtype)
+            values = floats(builder, tile.dtype, [_tree(two, dict.fromkeys(values))])
+        return _tree(combine, values)
+
+    def reduced(values: list) -> list:
         """Return the registers of the result, or the number alone."""
         if not plan.whole:
             return [
                 finished(builder, value)
-                for value in _along(builder, combine, tile, own, result, redux)
+                for value in _along(builder, own, combine, tile, values, result, redux)
             ]
         record = tile.form.record
         distances = record.distances(*reversed(record.axes))
-        total = _butterflies(builder, combine, own(every), distances, redux)
+        total = _butterflies(builder, combine, own(values), distances, redux)
         if plan.nbytes:
             total = _tree(combine, next(of_warps(builder, [total]))[: record.warps])
         return [finished(builder, total)] * (2 if form.shape else 1)
 
-    found = reduced(own)
-    if name in source.TWICE:
-        lines = found[:1] * len(every) if plan.whole else _of_lines(tile, found, result)
-        if name in source.SPREADS:
-            found = reduced(together(_squares(builder, values, lines)))
-        else:
-            own = _first(builder, tile, inside, lines, None if plan.whole else plan.axis)
-            found = reduced(own, combination(builder, "min", INT32), REDUX["min"])
+    values = masked(values, neutral)
+    pairs = name in ("max", "min") and tile.dtype in HALVES and plan.axis != 0
+    if pairs:
+        words = [
+            packed(builder, tile.dtype, *both) if any(inside) else part
+            for part, both, inside in zip(parts, in_pairs(values), in_pairs(masks), strict=True)
+        ]
+        values = [word for word in words for _ in "ab"]
+    found = reduced(values)
+    if name in source.SPREADS:
+        means = found[:1] * len(values) if plan.whole else _of_lines(tile, found, result)
+        found = reduced(masked(_squares(builder, values, means), neutral))
     if name == "std":
         found = [builder.pure_asm(nb.f32, [value], "sqrt.rn.f32 $0, $1;") for value in found]
     if form.shape:
@@ -328,7 +283,9 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
 
 def _neutral(name: str, dtype: np.dtype) -> float:
     """Return what does not change a reduction when it is combined with."""
-    if name in EXTREMES:
+    if name in source.INDICES:
+        return -(1 << 63)
+    if name in ("max", "min"):
         low, high = (
             (-math.inf, math.inf)
             if dtype == FLOAT32
@@ -336,7 +293,7 @@ def _neutral(name: str, dtype: np.dtype) -> float:
             if dtype == UINT32
             else (-(1 << 31), (1 << 31) - 1)
         )
-        return low if "max" in name else high
+        return low if name == "max" else high
     return int(name == "all") if name in source.VOTES or dtype != FLOAT32 else -0.0
 
 
@@ -356,9 +313,10 @@ def _squares(builder: Any, values: list, means: list) -> list:
 
 def _along(
     builder: Any,
+    combined: Callable,
     combine: Combine,
     tile: TileType,
-    own: Own,
+    values: list,
     result: TileType,
     redux: str,
 ) -> list:
@@ -366,14 +324,16 @@ def _along(
     a column."""
     rows, record = result.form.name.word == COLUMN, tile.form.record
     if int(rows) not in record.axes:  # a line, along the axis of which it has one element
-        return [own([i]) for i in range(len(tile.form.places))]
+        return values
     distances, where = record.distances(int(rows)), tile.form.places
     parts = []
     for row, column in places(result.shape, result.layout):
-        line = [
-            i for i, place in enumerate(where) if (place[0] == row if rows else place[1] == column)
+        own = [
+            value
+            for value, place in zip(values, where, strict=True)
+            if (place[0] == row if rows else place[1] == column)
         ]
-        parts.append(_butterflies(builder, combine, own(line), distances, redux))
+        parts.append(_butterflies(builder, combine, combined(own), distances, redux))
     if rows or record.warps == 1:
         return parts
     return [
