@@ -27,7 +27,6 @@ from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full
 from ..language.tiles.load import load_tile
-from ..language.tiles.mathematics import differ
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
@@ -58,8 +57,8 @@ def functions(rows: Any) -> dict[str, Function]:
     sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, column = (
         lanes[name] for name in ("sum", "sums", "max", "mean", "number", "column")
     )
-    exp, log, normal, first_of, both_reduced = (
-        lanes[name] for name in ("exp", "log", "normal", "first_of", "both_reduced")
+    exp, log, normal, raised, first_of, both_reduced = (
+        lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced")
     )
 
     @function
@@ -188,14 +187,9 @@ def functions(rows: Any) -> dict[str, Function]:
 
         @function
         def higher_at(tile, j, maxima):
-            """Add to maxima and to the columns at which the parts with each begin."""
-            tops, starts = maxima
             for c in static_range(0, size, STEP):
-                # -0 becomes 0, so that equal numbers have equal bits
-                highest = np.maximum(tops, part(tile, j, c, -np.inf) + 0.0)
-                starts = np.where(differ(highest, tops), j.start + c, starts)
-                tops = highest
-            return tops, starts
+                maxima = raised(part(tile, j, c, -np.inf), j.start + c, maxima)
+            return maxima
 
         @function
         def online(tile, j, numbers):

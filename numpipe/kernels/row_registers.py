@@ -12,6 +12,7 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import Function, function
+from ..core.static_range import static_range
 from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.phases import next_phase
 from ..language.memory.remote import async_store_smem
@@ -27,7 +28,7 @@ from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
 from ..language.tiles.row_layouts import shared_lanes
 from ..language.tiles.tile import bitcast
-from ..language.tiles.warp_parts import GROUP, PARTS, split_row, with_rows
+from ..language.tiles.warp_parts import GROUP, PARTS, STEP, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 
@@ -360,6 +361,14 @@ def functions(rows: Any) -> dict[str, Function]:
         return reduced(kept(f(columns()), -np.inf), along)
 
     @function
+    def higher_at(tile, start, maxima):
+        """Add a tile to maxima and to the column in which the tile with each begins."""
+        tops, starts = maxima
+        # -0 becomes 0, so that equal numbers have equal bits
+        highest = np.maximum(tops, tile + 0.0)
+        return highest, np.where(differ(highest, tops), start, starts)
+
+    @function
     def both_reduced(first, second, along):
         """The reductions ``along(first, second)`` of each row, exchanged at once."""
         if shared:
@@ -378,7 +387,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def first_of(tops, columns):
-        """The first of the columns with the largest of elements, none of which is -0."""
+        """The first of the columns with the largest of the maxima of a row."""
         top = reduced(tops, lambda tile: tile.max(axis=1).astype(np.float32))
         # positive float32 numbers have the order of their bits
         keys = np.where(differ(tops, top.astype(tops.dtype)), np.inf, bitcast(columns, np.float32))
@@ -386,7 +395,15 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def argmax(f, dtype="float32"):
-        return first_of(kept(f(columns()), -np.inf) + 0.0, column(columns()))
+        tile, start = kept(f(columns()), -np.inf), columns().start
+        if not shared:
+            return tile.argmax(axis=1)[:, None]
+        # few numbers a lane, so that registers are left for more rows of an SM
+        maxima = full((1, STEP), -np.inf, dtype), full((1, STEP), 0, np.int32)
+        for c in static_range(0, width, STEP):
+            maxima = higher_at(tile[:, c : c + STEP], start + c, maxima)
+        tops, starts = maxima
+        return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
     def softmax(f, off=0.0):
@@ -414,6 +431,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "sum": sum_of,
             "sums": sums,
             "max": largest,
+            "higher_at": higher_at,
             "first_of": first_of,
             "both_reduced": both_reduced,
             "argmax": argmax,
