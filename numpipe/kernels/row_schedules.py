@@ -56,6 +56,9 @@ ROOM = 3 * DEFAULT.sms
 TILE = 6144
 """most elements of a block of contiguous rows: larger and smaller ones are not faster, and neither
 are more CTAs of an SM (measured on an H200)"""
+LEAST, STARTS = 8192, 2048
+"""fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
+warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -108,6 +111,8 @@ class Rows:
     ``x_, block = row.load(k, x)``,      the rows of block k of one or two matrices, as values, and
     ``x_, y_, block = row.load(k, x,     what `store` needs
     y)``
+    ``row.load(k, x, dtype=x.dtype)``    the same, as values of x's type, for ``row.max(f, x.dtype)``
+                                         and ``row.argmax(f, x.dtype)``
     ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
     ``row.max(f)``                       (rows, 1)
     ``row.argmax(f)``                    the first column with the maximum of each row, or with NaN,
@@ -197,8 +202,9 @@ def choose(
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype)
-    if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
+    by_warp = brief and not flat and count >= 8 * DEFAULT.sms
+    if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
+        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -244,7 +250,13 @@ def choose(
 
 
 def _short(
-    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int
+    rows: Callable[..., Rows],
+    n: int,
+    held: int,
+    unit: int,
+    flat: bool,
+    nbytes: int,
+    count: int,
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat:
@@ -262,6 +274,8 @@ def _short(
         height, wide = short_tile(n)
     if unit > 1 or SHORT_ROW < n < wide:
         wide = round_up(n, max(64, unit))
+    if height * wide * nbytes < LEAST and count > STARTS * height:
+        height *= 3  # an odd factor: tiles of a multiple of 64 rows would be accumulators
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     live = height * wide * nbytes // 512 + 16 * (nbytes < 4 * held)

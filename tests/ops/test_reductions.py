@@ -13,6 +13,7 @@ import numpipe
 from numpipe import SpecError, ops
 from numpipe.compile.build import toolchain
 from numpipe.kernels.noted_calls import imagined, noting
+from numpipe.kernels.row_schedules import LEAST, Needs, choose
 from numpipe.ops import reduce_axis
 
 NAMES = ["sum", "mean", "max", "argmax"]
@@ -103,9 +104,20 @@ def test_products_and_short_rows_have_the_kernel_of_rows(
         x = imagined(((1 << 26) // columns, columns), np.float16)
         with noting() as notes:
             ops.matvec(x, imagined((columns,), np.float16))
-            if columns == 130:
-                ops.argmax(x, 1)
-        assert len(notes.calls) == 1 + (columns == 130)
+            ops.argmax(x, 1)
+        assert len(notes.calls) == 2
+
+
+@pytest.mark.parametrize("columns", [64, 200, 2100])
+def test_a_cta_has_many_bytes_if_there_are_many_rows(columns: int) -> None:
+    row = choose(columns, Needs(once=True), np.dtype(np.float16), count=1 << 20)
+    assert row.height > 1 and row.height * columns * 2 >= LEAST
+    x = numbers(150, columns, dtype=np.float16)
+    x[:, columns // 2 :] = x[:, columns // 2 - 1 :: -1]  # each number twice
+    for kind, wanted in (("argmax", np.argmax(x, 1)), ("sum", x.astype(np.float64).sum(1))):
+        found = np.empty(150, np.int32 if kind == "argmax" else np.float32)
+        reduce_axis.row_reducer(kind, None).scheduled(row)(x, y=found, scale=1.0)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
