@@ -111,8 +111,8 @@ class Rows:
     ``x_, block = row.load(k, x)``,      the rows of block k of one or two matrices, as values, and
     ``x_, y_, block = row.load(k, x,     what `store` needs
     y)``
-    ``row.load(k, x, dtype=x.dtype)``    the same, as values of x's type, for ``row.max(f, x.dtype)``
-                                         and ``row.argmax(f, x.dtype)``
+    ``row.load(k, x, dtype=x.dtype)``    the same, as values of the type of x, for
+                                         ``row.max(f, x.dtype)`` and ``row.argmax(f, x.dtype)``
     ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
     ``row.max(f)``                       (rows, 1)
     ``row.argmax(f)``                    the first column with the maximum of each row, or with NaN,
