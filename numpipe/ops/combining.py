@@ -68,8 +68,9 @@ def combiner(
             return highest, at
         total = total.astype(np.float32)
         top = highest[:, None] if axis else highest[None, :]
-        # an element that no other exceeds is -inf, as is the first of the axis
-        return highest, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+        # an element that no other exceeds is -inf, as is the first of the axis; a sum that is NaN
+        # has the bits of a maximum
+        return highest + 0.0, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
     @function
     def final(result, at, scale):
