@@ -56,7 +56,7 @@ ROOM = 3 * DEFAULT.sms
 TILE = 6144
 """most elements of a block of contiguous rows: larger and smaller ones are not faster, and neither
 are more CTAs of an SM (measured on an H200)"""
-LEAST, STARTS = 8192, 2048
+LEAST, STARTS = 6144, 2048
 """fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
 warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
 SHORT_ROW = 80
