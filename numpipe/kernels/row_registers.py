@@ -386,12 +386,18 @@ def functions(rows: Any) -> dict[str, Function]:
         return both_reduced(one, other, lambda a, b: (a.sum(axis=1), b.sum(axis=1)))
 
     @function
+    def highest(tops, keys):
+        """The largest element of each row, or NaN, and the least key of those that are equal."""
+        top = tops.max(axis=1)
+        return top, np.where(differ(tops, top[:, None]), np.inf, keys).min(axis=1)
+
+    @function
     def first_of(tops, columns):
         """The first of the columns with the largest of the maxima of a row."""
-        top = reduced(tops, lambda tile: tile.max(axis=1).astype(np.float32))
-        # positive float32 numbers have the order of their bits
-        keys = np.where(differ(tops, top.astype(tops.dtype)), np.inf, bitcast(columns, np.float32))
-        return bitcast(reduced(keys, lambda tile: tile.min(axis=1)), np.int32)
+        # the bits of float32 maxima, also of NaN; positive float32 numbers have the order of theirs
+        tops = tops.astype(np.float32) + 0.0
+        _, key = both_reduced(tops, bitcast(columns, np.float32), highest)
+        return bitcast(key, np.int32)
 
     @function
     def argmax(f, dtype="float32"):

@@ -223,7 +223,7 @@ def choose(
     direct = not (aligned or flat) or (once and pairs)
     part = size if direct else SHARED
     while cluster < CLUSTER and size > cluster * (
-        FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM else part
+        FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM << once else part
     ):
         cluster *= 2
     if direct:
@@ -284,10 +284,12 @@ def _short(
 
 def short_tile(n: int) -> tuple[int, int]:
     """Return the rows and columns of a tile of rows of n columns, at most SHORT_ROW. 8 lanes share
-    a row of an odd multiple of 16 columns, 4 lanes one of an odd multiple of 8, for narrow rows.
+    a row of an odd multiple of 16 columns, 4 lanes one of an odd multiple of 8, for narrow rows. Of
+    40 columns for rows of 32, elements would be loaded one by one.
 
-    >>> short_tile(12), short_tile(24), short_tile(49)
-    ((32, 16), (64, 24), (32, 80))
+    >>> short_tile(12), short_tile(24), short_tile(32), short_tile(49)
+    ((32, 16), (64, 24), (32, 48), (32, 80))
     """
-    columns, size = min((size * (cdiv(n, size) | 1), size) for size in (16, 8) if n <= 5 * size)
+    sizes = (16, 8) if n <= 40 and n % 16 else (16,)
+    columns, size = min((size * (cdiv(n, size) | 1), size) for size in sizes)
     return 512 // size, columns
