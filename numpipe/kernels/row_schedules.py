@@ -194,6 +194,8 @@ def choose(
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     10
+    >>> [choose(21777, Needs(once=once), half, False, True, 286).cluster for once in (False, True)]
+    [1, 2]
     """
     (operands, held, once, unit), itemsize = needs, dtype.itemsize
     # whether what a kernel computes from a row is used at once
