@@ -120,13 +120,13 @@ def functions(rows: Any) -> dict[str, Function]:
         return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
-    def value(k, x, which):
+    def value(k, x, which, dtype):
         def of(j):
             if slots == 0 or (direct > 0 and j.start + shifts < direct * across):
                 tile = x[ds(k, 1), j]
             else:
                 tile = landed_chunk(k, j, which)
-            return tile.astype(np.float32)
+            return tile.astype(dtype)
 
         return of
 
@@ -240,13 +240,13 @@ def functions(rows: Any) -> dict[str, Function]:
         return sums_of_lanes(lambda j: first, lambda j: second)
 
     @function
-    def largest(f):
-        tops = fold(f, higher, higher_last, each_lane(-np.inf))
-        return largest_of_lanes(lambda j: tops)
+    def largest(f, dtype="float32"):
+        tops = fold(f, higher, higher_last, full((1, STEP), -np.inf, dtype))
+        return largest_of_lanes(lambda j: tops, dtype)
 
     @function
-    def argmax(f):
-        maxima = each_lane(-np.inf), full((1, STEP), 0, np.int32)
+    def argmax(f, dtype="float32"):
+        maxima = full((1, STEP), -np.inf, dtype), full((1, STEP), 0, np.int32)
         tops, starts = fold(f, higher_at, higher_at_last, maxima)
         return first_of(tops, starts + column(ds(0, STEP)))
 

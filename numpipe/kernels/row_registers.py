@@ -23,7 +23,7 @@ from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
 from ..language.tiles.layout_names import ROWS
 from ..language.tiles.load import load_tile
-from ..language.tiles.mathematics import fma
+from ..language.tiles.mathematics import differ, fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
 from ..language.tiles.row_layouts import shared_lanes
@@ -39,8 +39,6 @@ BOX = 256
 """elements that TMA copies at once"""
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
-HIGHEST = 0x7F7FFFFF
-"""bits of the largest float32 number: positive numbers have the order of their bits"""
 
 
 def common(rows: Any) -> dict[str, Function]:
@@ -163,12 +161,12 @@ def loads(fetch: Function, value: Function) -> Function:
     """Return the function that loads rows of one or two matrices as values."""
 
     @function
-    def load(k, x, y=None):
+    def load(k, x, y=None, dtype="float32"):
         fetch(x, k, 0)
         if y is not None:
             fetch(y, k, 1)
-            return value(k, x, 0), value(k, y, 1), k
-        return value(k, x, 0), k
+            return value(k, x, 0, dtype), value(k, y, 1, dtype), k
+        return value(k, x, 0, dtype), k
 
     return load
 
@@ -240,7 +238,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 copy(x, following, which, 1)
 
     @function
-    def value(k, x, which):
+    def value(k, x, which, dtype):
         if flat:
             # the second matrix has arrived with the first
             rows, landed = place(which, which)
@@ -253,7 +251,7 @@ def functions(rows: Any) -> dict[str, Function]:
             tile = x[ds(k * height, height), columns()]
 
         def of(j):
-            return tile.astype(np.float32)
+            return tile.astype(dtype)
 
         return of
 
@@ -367,8 +365,9 @@ def functions(rows: Any) -> dict[str, Function]:
         return reduced(kept(f(columns()), 0.0), lambda tile: tile.sum(axis=1))
 
     @function
-    def largest(f):
-        return reduced(kept(f(columns()), -np.inf), lambda tile: tile.max(axis=1))
+    def largest(f, dtype="float32"):
+        along = lambda tile: tile.max(axis=1).astype(np.float32)
+        return reduced(kept(f(columns()), -np.inf), along)
 
     @function
     def higher_at(tile, start, maxima):
@@ -376,8 +375,7 @@ def functions(rows: Any) -> dict[str, Function]:
         tops, starts = maxima
         # -0 becomes 0, so that equal numbers have equal bits
         highest = np.maximum(tops, tile + 0.0)
-        changed = bitcast(highest, np.int32) != bitcast(tops, np.int32)
-        return highest, np.where(changed, start, starts)
+        return highest, np.where(differ(highest, tops), start, starts)
 
     @function
     def both_reduced(first, second, along):
@@ -398,24 +396,25 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def highest(tops, keys):
-        """The largest element of each row, or NaN, and the largest key of those that are equal."""
+        """The largest element of each row, or NaN, and the least key of those that are equal."""
         top = tops.max(axis=1)
-        found = (tops == top[:, None]) | np.isnan(tops)
-        return top, np.where(found, keys, -np.inf).max(axis=1)
+        return top, np.where(differ(tops, top[:, None]), np.inf, keys).min(axis=1)
 
     @function
     def first_of(tops, columns):
-        """The first of the columns that have the largest of the maxima of a row."""
-        _, key = both_reduced(tops, bitcast(HIGHEST - columns, np.float32), highest)
-        return HIGHEST - bitcast(key, np.int32)
+        """The first of the columns with the largest of the maxima of a row."""
+        # the bits of float32 maxima, also of NaN; positive float32 numbers have the order of theirs
+        tops = tops.astype(np.float32) + 0.0
+        _, key = both_reduced(tops, bitcast(columns, np.float32), highest)
+        return bitcast(key, np.int32)
 
     @function
-    def argmax(f):
+    def argmax(f, dtype="float32"):
         tile, start = kept(f(columns()), -np.inf), columns().start
         if not shared:
-            return first_of(tile, column(columns()))
+            return tile.argmax(axis=1)[:, None]
         # few numbers a lane, so that registers are left for more rows of an SM
-        maxima = full((1, STEP), -np.inf, np.float32), full((1, STEP), 0, np.int32)
+        maxima = full((1, STEP), -np.inf, dtype), full((1, STEP), 0, np.int32)
         for c in static_range(0, width, STEP):
             maxima = higher_at(tile[:, c : c + STEP], start + c, maxima)
         tops, starts = maxima

@@ -58,6 +58,9 @@ TILE = 6144
 are more CTAs of an SM (measured on an H200)"""
 PACKED_TILE = 8192
 """the same, of 16-bit elements that are only reduced"""
+LEAST, STARTS = 6144, 2048
+"""fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
+warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -110,6 +113,8 @@ class Rows:
     ``x_, block = row.load(k, x)``,      the rows of block k of one or two matrices, as values, and
     ``x_, y_, block = row.load(k, x,     what `store` needs
     y)``
+    ``row.load(k, x, dtype=x.dtype)``    the same, as values of the type of x, for
+                                         ``row.max(f, x.dtype)`` and ``row.argmax(f, x.dtype)``
     ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
     ``row.max(f)``                       (rows, 1)
     ``row.argmax(f)``                    the first column with the maximum of each row, or with NaN,
@@ -192,6 +197,8 @@ def choose(
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     10
+    >>> [choose(21777, Needs(once=once), half, False, True, 286).cluster for once in (False, True)]
+    [1, 2]
     """
     (operands, held, once, unit), itemsize = needs, dtype.itemsize
     brief = once and not held and unit == 1
@@ -199,8 +206,9 @@ def choose(
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
-    if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief)
+    by_warp = brief and not flat and count >= 8 * DEFAULT.sms
+    if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
+        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -219,7 +227,7 @@ def choose(
     direct = not (aligned or flat) or (once and pairs)
     part = size if direct else SHARED
     while cluster < CLUSTER and size > cluster * (
-        FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM else part
+        FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM << once else part
     ):
         cluster *= 2
     if direct:
@@ -246,7 +254,14 @@ def choose(
 
 
 def _short(
-    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int, brief: bool
+    rows: Callable[..., Rows],
+    n: int,
+    held: int,
+    unit: int,
+    flat: bool,
+    nbytes: int,
+    brief: bool,
+    count: int,
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     # 16-bit elements of rows that are only reduced
@@ -267,6 +282,8 @@ def _short(
         height, wide = short_tile(n)
     if not brief and (unit > 1 or SHORT_ROW < n < wide):
         wide = round_up(n, max(64, unit))
+    if height * wide * nbytes < LEAST and count > STARTS * height:
+        height *= 3  # an odd factor: tiles of a multiple of 64 rows would be accumulators
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     live = height * wide * nbytes // 512 + 16 * packed
@@ -275,10 +292,12 @@ def _short(
 
 def short_tile(n: int) -> tuple[int, int]:
     """Return the rows and columns of a tile of rows of n columns, at most SHORT_ROW. 8 lanes share
-    a row of an odd multiple of 16 columns, 4 lanes one of an odd multiple of 8, for narrow rows.
+    a row of an odd multiple of 16 columns, 4 lanes one of an odd multiple of 8, for narrow rows. Of
+    40 columns for rows of 32, elements would be loaded one by one.
 
-    >>> short_tile(12), short_tile(24), short_tile(49)
-    ((32, 16), (64, 24), (32, 80))
+    >>> short_tile(12), short_tile(24), short_tile(32), short_tile(49)
+    ((32, 16), (64, 24), (32, 48), (32, 80))
     """
-    columns, size = min((size * (cdiv(n, size) | 1), size) for size in (16, 8) if n <= 5 * size)
+    sizes = (16, 8) if n <= 40 and n % 16 else (16,)
+    columns, size = min((size * (cdiv(n, size) | 1), size) for size in sizes)
     return 512 // size, columns

@@ -12,6 +12,7 @@ from __future__ import annotations
 import numpy as np
 
 from ..core.functions import Function, function
+from ..language.tiles.mathematics import differ
 from ..language.tiles.tile import bitcast
 
 BEYOND = 2**31 - 1
@@ -39,7 +40,9 @@ def combiner(
             tile = np.abs(tile)
         if sums or index:
             # -0 becomes 0, so that equal numbers have equal bits
-            tile = (tile + 0.0).astype(np.float32)
+            tile = tile + 0.0
+        if sums or again:
+            tile = tile.astype(np.float32)
         if sums:
             whole = total + tile
             if exact:
@@ -47,7 +50,7 @@ def combiner(
             return whole, at
         higher = np.maximum(total, tile)
         if index:
-            changed = bitcast(higher, np.int32) != bitcast(total, np.int32)
+            changed = differ(higher, total)
             if again:
                 same = bitcast(tile, np.int32) == bitcast(total, np.int32)
                 at = np.where(same, np.minimum(at, place), at)
@@ -63,9 +66,11 @@ def combiner(
         highest = total.max(axis=axis).astype(np.float32)
         if not index:
             return highest, at
+        total = total.astype(np.float32)
         top = highest[:, None] if axis else highest[None, :]
-        # an element that no other exceeds is -inf, as is the first of the axis
-        return highest, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
+        # an element that no other exceeds is -inf, as is the first of the axis; a sum that is NaN
+        # has the bits of a maximum
+        return highest + 0.0, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
     @function
     def final(result, at, scale):

@@ -71,8 +71,6 @@ NARROW = 128
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
-HELD = 512, 4096
-"""fewest and most columns of large matrices in which `argmax` gives each warp rows of its own"""
 WIDE, SLIM = 256, 64
 """WIDE: most columns of a tile, and of several rows that are read as one only because they are
 narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs"""
@@ -80,8 +78,6 @@ SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
 SLOTS, TILE = 4, 8192
 """tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
-PART = 1024
-"""indices that a CTA stores, if the axis has one element"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
 
@@ -124,7 +120,7 @@ def reducer(
     lowest = -np.inf if "max" in kind else 0.0
     plane = (wgs + 1) * across  # results of each warpgroup, and of all
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = max((4 if ring else 5 if exact or (index and down) else 10 if index else 6) // wgs, 1)
+    ctas = max((4 if ring else 5 if exact or index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
@@ -184,7 +180,7 @@ def reducer(
                 load(first + slot * stride, wg * SLOTS + slot)
 
         # pieces of a tile, whose lanes keep its rows
-        total = piece(full(whole, lowest, np.float32 if sums or index else x.dtype), 0)
+        total = piece(full(whole, lowest, np.float32 if sums or again else x.dtype), 0)
         at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
         if fold > 1:
             last_rows = rest[batch, own, 0]
@@ -267,12 +263,6 @@ def reducer(
     return reduce_axis  # type: ignore[no-any-return]
 
 
-@numpipe_kernel(grid=lambda y: cdiv(y.shape[0], PART), warp_specialized=False)
-def argmax_of_one(y):
-    """Store the indices of maxima along an axis of one element: 0."""
-    y[ds(program_id(0) * PART, PART)] = full(PART, 0, np.int32)
-
-
 @functools.cache
 def row_reducer(kind: str, finish: Function | None) -> RowKernel:
     """Return the kernel of a reduction (`reducer`) of the rows of a matrix, wherever they begin."""
@@ -281,7 +271,9 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
     @numpipe_rows(once=True, held=int(kind == "dot"), without=() if kind == "dot" else ("weights",))
     def reduce_rows(x, weights, y, *, scale, row: Static):
         for k in row.blocks(x):
-            value, _ = row.load(k, x)
+            # 16-bit elements are compared in pairs
+            dtype = np.float32 if kind in ("sum", "dot") else x.dtype
+            value, _ = row.load(k, x, dtype=dtype)
 
             def of(j):
                 tile = value(j)
@@ -290,9 +282,9 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
                 return np.abs(tile) if kind == "top" else tile
 
             if kind == "argmax":
-                result = row.argmax(of)
+                result = row.argmax(of, dtype)
             else:
-                result = row.sum(of) if kind in ("sum", "dot") else row.max(of)
+                result = row.sum(of) if kind in ("sum", "dot") else row.max(of, dtype)
             row.put(k, y, final(result, result, scale))
 
     return reduce_rows
@@ -339,8 +331,8 @@ def schedule(
     axis and across it, those that are loaded at once along the axis, and the warpgroups of a CTA
     and the CTAs that share the axis. `again`: combine the parts of a reduction.
 
-    >>> schedule((1, 65536, 4096), False, 2, kind="dot"), schedule((1, 40, 65536), False, 2)
-    ((64, 16, 512, 1, 1), (512, 1, 8192, 1, 8))
+    >>> schedule((1, 40, 1 << 20), False, 2, kind="dot"), schedule((1, 40, 1 << 20), False, 2)
+    ((64, 8, 512, 1, 316), (512, 1, 8192, 1, 39))
     >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
     ((32, 64, 96, 2, 1), (16, 32, 80, 4, 28))
     """
@@ -367,10 +359,7 @@ def schedule(
             steps = TILE // itemsize // across // step | (across == SLIM) if n >= 12 * step else 1
         length = step * steps
     else:
-        # a warp has its own rows, unless they are few, or long; several rows share weights
-        rows = tiles(1)
-        across = 8 if n <= 512 or rows >= ENOUGH or (kind == "dot" and others > 4) else 1
-        across = 16 if rows >= 8 * ENOUGH else across
+        across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
         step = 512 if across == 1 else 64
         # as many steps at once as leave few for the end of the axis
         fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
@@ -429,15 +418,9 @@ def launch_on_view(
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
     n, others = (rows, columns) if down else (columns, rows)
-    if kind == "argmax" and n == 1:
-        argmax_of_one(reshaped(y, batch * others), **place)
-        return
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS or columns * size <= LONG
-    many = batch == 1 and enough and columns > 0 and not (down or again)
-    # in `reducer`, warps have rows of their own, with fewer steps for indices
-    own = kind == "argmax" and rows * near >= 4 * LARGE and HELD[0] <= columns <= HELD[1]
-    if many and not (own and columns * size % 4 == 0):
+    if batch == 1 and enough and columns > 0 and not (down or again):
         matrix = strided(view, (rows, columns), (near, size))
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return

@@ -49,9 +49,10 @@ def test_any_axis_matches_float64(dtype: Any, shape: tuple[int, ...]) -> None:
         assert torch.equal(largest, ops.max(x, axis)), axis
 
 
-def test_the_first_nan_or_maximum_wins() -> None:
+@pytest.mark.parametrize("dtype", TOLERANCES, ids=str)
+def test_the_first_nan_or_maximum_wins(dtype: Any) -> None:
     for columns in (300, 30000, 300000):
-        x = torch.randn(3, columns, device="cuda")
+        x = torch.randn(3, columns, device="cuda").to(dtype)
         x[0, 70] = x[0, columns - 1] = torch.nan
         x[1, 55] = x[1, columns - 9] = 99
         x[2] = -torch.inf

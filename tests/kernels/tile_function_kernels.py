@@ -11,6 +11,7 @@ import numpy as np
 
 import numpipe
 from numpipe import ds
+from numpipe.language.tiles.mathematics import differ
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 TYPES = {
@@ -194,6 +195,17 @@ def every_exact(limits: tuple[Any, Any]) -> Any:
         mask[ds(0, 64), ds(0, 64)] = bits
 
     return mapped
+
+
+@numpipe.kernel
+def difference(x, z, y):
+    """Set bit 0 where the bits of x and z differ, and bit 1 where those of x and of z's first row
+    do."""
+    tile, other = x[ds(0, 64), ds(0, 128)], z[ds(0, 64), ds(0, 128)]
+    row = z[0, ds(0, 128)]
+    y[ds(0, 64), ds(0, 128)] = differ(tile, other).astype(np.int32) + 2 * differ(
+        tile, row[None, :]
+    ).astype(np.int32)
 
 
 def arrays_of_exact(name: str, dtype: str) -> tuple[np.ndarray, np.ndarray]:

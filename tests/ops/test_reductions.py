@@ -13,6 +13,7 @@ import numpipe
 from numpipe import SpecError, ops
 from numpipe.compile.build import toolchain
 from numpipe.kernels.noted_calls import imagined, noting
+from numpipe.kernels.row_schedules import LEAST, Needs, choose
 from numpipe.ops import reduce_axis
 
 NAMES = ["sum", "mean", "max", "argmax"]
@@ -103,9 +104,20 @@ def test_products_and_short_rows_have_the_kernel_of_rows(
         x = imagined(((1 << 26) // columns, columns), np.float16)
         with noting() as notes:
             ops.matvec(x, imagined((columns,), np.float16))
-            if columns == 130:
-                ops.argmax(x, 1)
-        assert len(notes.calls) == 1 + (columns == 130)
+            ops.argmax(x, 1)
+        assert len(notes.calls) == 2
+
+
+@pytest.mark.parametrize("columns", [64, 200, 2100])
+def test_a_cta_has_many_bytes_if_there_are_many_rows(columns: int) -> None:
+    row = choose(columns, Needs(once=True), np.dtype(np.float16), count=1 << 20)
+    assert row.height > 1 and row.height * columns * 2 >= LEAST
+    x = numbers(150, columns, dtype=np.float16)
+    x[:, columns // 2 :] = x[:, columns // 2 - 1 :: -1]  # each number twice
+    for kind, wanted in (("argmax", np.argmax(x, 1)), ("sum", x.astype(np.float64).sum(1))):
+        found = np.empty(150, np.int32 if kind == "argmax" else np.float32)
+        reduce_axis.row_reducer(kind, None).scheduled(row)(x, y=found, scale=1.0)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
@@ -144,20 +156,24 @@ def test_nan_and_ties_are_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
     tall[7, 0] = tall[89, 0] = np.nan
     tall[5, 1] = tall[70, 1] = 9
     tall[:, 2] = -np.inf
-    for large in (reduce_axis.LARGE, 0):  # columns that lanes load, and TMA
+    tall[:, 3], tall[0, 3] = 0.0, -0.0
+    # columns that lanes load, and TMA
+    for large, dtype in ((reduce_axis.LARGE, np.float32), (0, ml_dtypes.bfloat16)):
         monkeypatch.setattr(reduce_axis, "LARGE", large)
-        np.testing.assert_array_equal(ops.argmax(tall, 0), np.argmax(tall, 0))
-        np.testing.assert_array_equal(ops.max(tall, 0), np.max(tall, 0))
+        x = tall.astype(dtype)
+        wide = x.astype(np.float32)
+        np.testing.assert_array_equal(ops.argmax(x, 0), np.argmax(wide, 0))
+        np.testing.assert_array_equal(ops.max(x, 0).astype(np.float32), np.max(wide, 0))
     assert ops.argmax(np.array([-0.0, *[0.0] * 3000], np.float32)) == 0
     # ops call this kernel for matrices that are too large to simulate here
     by_rows = reduce_axis.row_reducer("argmax", None)
-    for columns in (33, 40001):
-        x, found = numbers(4, columns), np.empty(4, np.int32)
+    for columns, dtype in ((33, np.float32), (33, ml_dtypes.bfloat16), (40001, np.float16)):
+        x, found = numbers(4, columns).astype(dtype), np.empty(4, np.int32)
         x[0, columns // 3] = x[0, columns - 1] = np.nan
         x[1], x[2], x[3, [columns // 2, columns - 2]] = 0.0, -np.inf, 9
         x[1, 0] = -0.0
         by_rows(x, y=found, scale=1.0)
-        np.testing.assert_array_equal(found, np.argmax(x, 1))
+        np.testing.assert_array_equal(found, np.argmax(x.astype(np.float32), 1))
 
 
 def test_axes_without_elements() -> None:

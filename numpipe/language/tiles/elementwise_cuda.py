@@ -147,11 +147,10 @@ def emitted(
         return undefined(tile)
     if half and by_pairs is not None:
         packs = [pairs(builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
-        return assembled(
-            builder,
-            tile,
-            [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)],
-        )
+        made = [by_pairs(builder, plan.computed, *parts) for parts in zip(*packs, strict=True)]
+        if tile.dtype == BOOL:
+            made = [bit for two in made for bit in two]
+        return assembled(builder, tile, made)
     operands = [elements(builder, ty, value, plan) for ty, value in zip(types, args, strict=True)]
     of = plan.computed if plan.computed == BOOL else packing(plan.computed).wide
     found = [emit(builder, of, *parts) for parts in zip(*operands, strict=True)]

@@ -173,6 +173,20 @@ isnan, isinf, isfinite = (
 )
 
 
+def _bits(x: Any) -> Any:
+    return np.asarray(x).view(f"u{np.asarray(x).dtype.itemsize}")
+
+
+differ = elementwise_function(
+    "differ",
+    lambda a, b: _bits(a) != _bits(b),
+    "Return a mask: whether the bits of two tiles of floats differ, also those of NaN.",
+    "ab",
+    takes="fh",
+    compares=True,
+)
+
+
 def _high_word(a: Any, b: Any) -> Any:
     """Return ``a * b >> 32`` of int64 arrays that hold 32-bit integers, without overflow."""
     return a * (b >> 16) + (a * (b & 0xFFFF) >> 16) >> 16

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32
+from ...arch.dtypes import FLOAT32, HALVES
 from ...core import numba as nb
 from ...core.approximate_cuda import approximate
 from ...core.arith_cuda import chosen, libdevice
@@ -135,6 +135,25 @@ nb.overload(
         else None
     ),
 )
+
+
+def differing(builder: Any, dtype: np.dtype, one: Any, other: Any) -> list:
+    """Return whether the bits of two registers differ, for each of their elements."""
+    if dtype not in HALVES:
+        words = [builder.bitcast(word, nb.i32) for word in (one, other)]
+        return [builder.icmp_unsigned("!=", *words)]
+    # ptxas keeps the predicate, without a register of 0 or 1
+    text = (
+        "{{ .reg .pred p; .reg .b32 bits; lop3.b32 bits, $1, $2, {}, 0x28; setp.ne.b32 p, bits, 0; "
+        "selp.u32 $0, 1, 0, p; }}"
+    )
+    return [
+        builder.icmp_unsigned("!=", builder.pure_asm(nb.i32, [one, other], text.format(half)), 0)
+        for half in (0xFFFF, 0xFFFF0000)
+    ]
+
+
+_meaning(source.differ, lambda *of: differing(*of)[0], differing)
 
 
 def _finite(other: str, integers: bool) -> Emit:

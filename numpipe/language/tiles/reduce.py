@@ -28,7 +28,8 @@ any, all of a mask     bool                       one barrier, which votes (PTX 
 `any` and `all` along an axis give a mask, at the cost of a maximum or minimum of int32. `var` and
 `std` reduce twice: to the mean, then the squared differences from it.
 
-`argmin` and `argmax` exchange 8 bytes where the others exchange 4. They return the int32 index of
+`argmin` and `argmax` are reduced twice: to the extreme, then to the first index of elements that
+equal it. They return the int32 index of
 the first such element, in a whole tile in row-major order; like NumPy, they return the first NaN if
 there is one. `mean` is the sum divided by the count, in float32; a 16-bit mean is rounded once.
 Variances and standard deviations have the same types as means.
@@ -71,6 +72,8 @@ REDUCED = "a reduction of a register tile"
 VOTES = "any", "all"
 INDICES = "argmax", "argmin"
 SPREADS = "var", "std"
+TWICE = *INDICES, *SPREADS
+"""reductions that compare elements with the result of a first reduction"""
 FUNCTIONS: dict[str, Callable] = {
     name: getattr(np, name) for name in ("sum", "mean", "max", "min", *INDICES, *VOTES, *SPREADS)
 }
@@ -131,7 +134,6 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         if operation in DIVIDED and form.dtype in INTEGERS
         else form.dtype
     )
-    each = 8 if operation in INDICES else 4
     if along is None or whole:
         shape = (1,) * (
             len(form.shape) if keepdims else len(form.shape) - 1 if axis is not None else 0
@@ -140,7 +142,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         kind = FLOAT32 if dtype == BFLOAT16 and not shape else dtype
         result = Form(shape, kind, deferred(shape)) if shape else Form((), kind)
         alone = form.record.warps == 1 or form.single
-        nbytes = 0 if (form.dtype == BOOL and not shape) or alone else 4 * each
+        nbytes = 0 if (form.dtype == BOOL and not shape) or alone else 16
         elements = int(np.prod(form.shape))
     else:
         size, elements = form.shape[1 - along], form.shape[along]
@@ -149,7 +151,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         layout = deferred(shape) if size == 1 else form.name.along((ROW, COLUMN)[along])
         result = Form(shape, dtype, layout)
         own = form.covered[1 - along]
-        nbytes = 0 if alone or along not in form.record.axes else 4 * own * each
+        nbytes = 0 if alone or along not in form.record.axes else 16 * own
     if nbytes and np_.computes:
         np_.unit.plan_exchange(min(nbytes, ROOM))
     return Plan(form, along, whole, result, elements, nbytes)
@@ -207,7 +209,7 @@ def _reduction(name: str) -> Op:
         if not np_.computes:
             return Tile(None, form) if form.shape else Inert(REDUCED)
         tile = moved(tile, how.form)
-        for _ in range(-(-how.nbytes // ROOM) * (1 + (name in SPREADS))):
+        for _ in range(-(-how.nbytes // ROOM) * (1 + (name in TWICE))):
             exchange(np_, *each_to_all(min(how.nbytes, ROOM) // 4), f"{name} of a register tile")
         if name in VOTES and not form.shape:
             machine = current()

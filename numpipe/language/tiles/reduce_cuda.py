@@ -10,37 +10,38 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32, HALVES, INT32, INTEGERS, UINT32
+from ...arch.dtypes import FLOAT32, HALVES, INT32, INTEGERS, UINT32, packing
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
-from ...core.arith_cuda import convert, type_of
+from ...core.arith_cuda import EMIT, convert, type_of
 from ...core.inert_cuda import InertType
 from ...core.numba import F32
 from ...core.op import cuda_meaning
 from ...plan.context_cuda import own_part
 from ...plan.unit import Unit
 from . import reduce as source
-from .elementwise_cuda import inside_of, place_of
+from .elementwise_cuda import BY_PAIRS, inside_of, place_of, two_at_once
 from .exchange import ROOM
 from .fence_order_cuda import own_barrier
 from .layout_names import COLUMN
 from .layouts import GROUP, places
-from .mathematics_cuda import extreme
-from .tile_cuda import TileType, assembled, floats, narrowed, registers, undefined
+from .mathematics_cuda import differing, extreme
+from .tile_cuda import TileType, assembled, floats, in_pairs, narrowed, packed, registers, undefined
 from .words_cuda import load_words, store_words
 
+Own = Callable[[Sequence[int]], Any]
+"""Combines elements of a lane, given their numbers."""
 Combine = Callable[[Any, Any], Any]
 """Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
 EXCHANGE = "np_exchange"
+NOWHERE = 1 << 30
+"""above all indices of a tile"""
 REDUX = {"sum": "add.s32", "max": "max.s32", "min": "min.s32"}
 """operations of ``redux.sync``, which combines an int32 of all lanes of a warp"""
 
 
 def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
-    """Return a function that emits code to combine two elements into one; for `_ranked` elements,
-    the greater."""
-    if operation in source.INDICES:
-        return lambda a, b: builder.select(builder.icmp_signed(">", b, a), b, a)
+    """Return a function that emits code to combine two elements into one."""
     if operation in source.VOTES:
         return builder.or_ if operation == "any" else builder.and_  # type: ignore[no-any-return]
     if operation in ("sum", *source.DIVIDED):
@@ -69,14 +70,6 @@ def _butterflies(
         return builder.emit_asm(nb.i32, [value], text, memory=False)
     for distance in distances:
         text = f"shfl.sync.bfly.b32 $0, $1, {distance}, 31, 0xffffffff;"
-        if value.type == nb.i64:
-            halves = "".join(
-                text.replace("$0", half).replace("$1", half) for half in ("low", "high")
-            )
-            text = (
-                f"{{ .reg .b32 low, high; mov.b64 {{low, high}}, $1; {halves} mov.b64 $0, {{low, "
-                f"high}}; }}"
-            )
         other = builder.emit_asm(value.type, [value], text, memory=False)
         value = combine(value, other)
     return value
@@ -87,39 +80,36 @@ def barrier(builder: Any) -> None:
 
 
 def of_warps(builder: Any, values: list, lanes: int = 1) -> Iterator[list]:
-    """Yield each value, of 4 or 8 bytes, from all four warps in order.
+    """Yield each value, of 4 bytes, from all four warps in order.
 
     If `lanes` lanes share the columns, lane L g + t has value 2 j + o of columns 2 L j + 2 t + o,
     as do all g; with one lane, every lane has all values. The first barrier protects the previous
     exchange, which may still be being read. Values take turns where there is no room for all.
     """
-    wide = values[0].type == nb.i64
-    most = ROOM // ((32 if wide else 16) * lanes)
+    most = ROOM // (16 * lanes)
     if len(values) > most:
         for first in range(0, len(values), most):
             yield from of_warps(builder, values[first : first + most], lanes)
         return
-    kind, shift = ("b64", 4) if wide else ("b32", 3)
-    columns, step = lanes > 1, 2 if lanes > 1 else 1
-    stride = (1 << shift) // 2 * lanes
+    columns, step, stride = lanes > 1, 2 if lanes > 1 else 1, 4 * lanes
     size = stride * len(values)
     base = builder.external(EXCHANGE, nb.i32)
     thread = builder.lane_index()
     lane, warp = builder.and_(thread, 31), builder.lshr(thread, 5)
-    own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), shift)) if columns else base
+    own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), 3)) if columns else base
     to = builder.add(own, builder.mul(warp, size))
     first = builder.icmp_unsigned("<", lane, lanes)
     barrier(builder)
     chosen = builder.zext(first, nb.i32)
     for i in range(0, len(values), step):
-        store_words(builder, kind, builder.add(to, stride * i), values[i : i + step], chosen)
+        store_words(builder, "b32", builder.add(to, stride * i), values[i : i + step], chosen)
     barrier(builder)
     for i in range(0, len(values), step):
         found = [
             load_words(
                 builder,
                 values[0].type,
-                kind,
+                "b32",
                 builder.add(own, other * size + stride * i),
                 step,
             )
@@ -149,17 +139,15 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     return builder.icmp_unsigned("!=", found, 0)
 
 
-def ranks(builder: Any, dtype: np.dtype, values: list, name: str = "argmax") -> list:
-    """Return int32 ranks of elements, the greatest of which belongs to the element that `name`
-    finds: -0 ranks as 0, NaN as the greatest."""
+def ranks(builder: Any, dtype: np.dtype, values: list) -> list:
+    """Return int32 ranks of elements, in their order: -0 ranks as 0, NaN as the greatest."""
     if dtype == UINT32:
-        values = [builder.xor(value, -0x80000000) for value in values]
+        return [builder.xor(value, -0x80000000) for value in values]
     if dtype in INTEGERS:
-        return [value if name == "argmax" else builder.xor(value, -1) for value in values]
+        return values
     found = []
     for value in values:
-        signed = builder.fadd(value, 0.0) if name == "argmax" else builder.fsub(0.0, value)
-        bits = builder.bitcast(signed, nb.i32)
+        bits = builder.bitcast(builder.fadd(value, 0.0), nb.i32)
         rank = builder.select(
             builder.icmp_signed("<", bits, 0),
             builder.xor(bits, 0x7FFFFFFF),
@@ -169,26 +157,27 @@ def ranks(builder: Any, dtype: np.dtype, values: list, name: str = "argmax") -> 
     return found
 
 
-def _ranked(builder: Any, name: str, tile: TileType, values: list, along: int | None) -> list:
-    """Return int64 keys of elements, the greatest of which belongs to the element that `name`
-    finds: the rank, then how early the element comes."""
+def _first(builder: Any, tile: TileType, parts: list, tops: list, along: int | None) -> Own:
+    """Return how to find the least index of a lane's elements that equal the extreme of their line,
+    which `tops` has for each element; a large number if none does."""
+    axes = [axis for axis in tile.form.record.axes if along in (None, axis)]
+    down, across = (tile.shape[-1] if 1 in axes else 1) * (0 in axes), int(1 in axes)
     row, column = place_of(builder, tile)
-    flat = len(tile.shape) == 2 and 1 not in tile.shape and along is None
-    own = builder.add(builder.mul(row, tile.shape[-1]), column) if flat else None
-    found = []
-    for rank, (r, c) in zip(
-        ranks(builder, tile.dtype, values, name), places(tile.shape, tile.layout), strict=True
-    ):
-        by_row = c is None or along == 0
-        index = builder.add(
-            own if flat else row if by_row else column,
-            (r or 0) * tile.shape[-1] + (c or 0) if flat else (r if by_row else c) or 0,
-        )
-        if along is not None and along not in tile.form.record.axes:
-            index = nb.const(0)
-        high = builder.shl(builder.sext(rank, nb.i64), 32)
-        found.append(builder.or_(high, builder.zext(builder.xor(index, -1), nb.i64)))
-    return found
+    base = builder.add(builder.mul(row, down), builder.mul(column, across))
+    where = [(r or 0) * down + (c or 0) * across for r, c in tile.form.places]
+    each = packing(tile.dtype).per_register
+
+    def of(line: Sequence[int]) -> Any:
+        top, at = tops[line[0]], nb.const(NOWHERE)
+        if each > 1:
+            top = packed(builder, tile.dtype, top, top)
+        # the last one first
+        for i in sorted(line, key=where.__getitem__, reverse=True):
+            differ = differing(builder, tile.dtype, parts[i // each], top)[i % each]
+            at = builder.select(differ, at, nb.const(where[i]))
+        return builder.add(base, at)
+
+    return of
 
 
 def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
@@ -203,8 +192,6 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     )
 
     def finished(builder: Any, value: Any) -> Any:
-        if name in source.INDICES:
-            return builder.xor(builder.trunc(value, nb.i32), -1)
         if name in source.VOTES:
             return builder.icmp_unsigned("!=", value, 0)
         return (
@@ -217,58 +204,80 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     builder, args = yield result(np_, tile, axis, keepdims)
     if not np_.computes:
         return undefined(result) if form.shape else nb.nothing
-    wide = tile.dtype in HALVES or name in source.DIVIDED
-    combine = combination(builder, name, FLOAT32 if wide else tile.dtype)
-    values = registers(builder, tile, args[1])
-    values = floats(builder, tile.dtype, values) if wide else values
+    kind, half = name.removeprefix("arg"), tile.dtype in HALVES
+    of = FLOAT32 if half or name in source.DIVIDED else tile.dtype
+    combine, neutral = combination(builder, kind, of), _neutral(kind, of)
+    parts = registers(builder, tile, args[1])
+    if name in source.INDICES and of == FLOAT32:
+        # equal numbers have equal bits: -0 becomes 0
+        add, zero = (BY_PAIRS["add"], nb.const(0)) if half else (EMIT["add"], 0.0)
+        parts = [add(builder, tile.dtype, part, zero) for part in parts]
     masks = inside_of(builder, plan.form)
 
-    def masked(values: list, neutral: float) -> list:
+    def masked(values: list) -> list:
         """Return elements, with `neutral` in place of those that are outside the tile."""
         return [
             value if mask is None else builder.select(mask, value, value.type(neutral))
             for value, mask in zip(values, masks, strict=True)
         ]
 
-    neutral = _neutral(name, FLOAT32 if wide else tile.dtype)
+    values = masked(floats(builder, tile.dtype, parts) if of != tile.dtype else parts)
+    every = range(len(values))
     if name in source.VOTES and not form.shape:
-        return _vote(builder, name, _tree(combine, masked(values, neutral)))
+        return _vote(builder, name, _tree(combine, values))
     redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
     if name in source.VOTES:
         values = [builder.zext(value, nb.i32) for value in values]
-    if name in source.INDICES:
-        values = _ranked(builder, name, tile, values, None if plan.whole else plan.axis)
 
-    def reduced(values: list) -> list:
+    def reduced(own: Own, combine: Combine = combine, redux: str = redux) -> list:
         """Return the registers of the result, or the number alone."""
         if not plan.whole:
             return [
                 finished(builder, value)
-                for value in _along(builder, combine, tile, values, result, redux)
+                for value in _along(builder, combine, tile, own, result, redux)
             ]
         record = tile.form.record
         distances = record.distances(*reversed(record.axes))
-        total = _butterflies(builder, combine, _tree(combine, values), distances, redux)
+        total = _butterflies(builder, combine, own(every), distances, redux)
         if plan.nbytes:
             total = _tree(combine, next(of_warps(builder, [total]))[: record.warps])
         return [finished(builder, total)] * (2 if form.shape else 1)
 
-    found = reduced(masked(values, neutral))
-    if name in source.SPREADS:
-        means = found[:1] * len(values) if plan.whole else _of_lines(tile, found, result)
-        found = reduced(masked(_squares(builder, values, means), neutral))
+    def pairs(line: Sequence[int]) -> Any:
+        """Return the extreme of a lane's 16-bit elements, which are compared in pairs."""
+        two = functools.partial(two_at_once(f"{kind}.NaN"), builder, tile.dtype)
+        top = _tree(two, [parts[i] for i in dict.fromkeys(i // 2 for i in line)])
+        low_high = floats(builder, tile.dtype, [top])
+        return _tree(combine, [low_high[i % 2] for i in line[:2]])
+
+    own: Own = lambda line: _tree(combine, [values[i] for i in line])
+    if not half:
+        parts = values
+    elif kind in ("max", "min"):
+        own = pairs
+        parts = [
+            packed(builder, tile.dtype, *two) if any(inside) else part
+            for part, two, inside in zip(parts, in_pairs(values), in_pairs(masks), strict=True)
+        ]
+    found = reduced(own)
+    if name in source.TWICE:
+        lines = found[:1] * len(values) if plan.whole else _of_lines(tile, found, result)
+        if name in source.SPREADS:
+            values = masked(_squares(builder, values, lines))
+            found = reduced(own)
+        else:
+            own = _first(builder, tile, parts, lines, None if plan.whole else plan.axis)
+            found = reduced(own, combination(builder, "min", INT32), REDUX["min"])
     if name == "std":
         found = [builder.pure_asm(nb.f32, [value], "sqrt.rn.f32 $0, $1;") for value in found]
     if form.shape:
         return assembled(builder, result, narrowed(builder, form.dtype, found))
-    floating = wide and name not in source.INDICES
+    floating = of == FLOAT32 and name not in source.INDICES
     return convert(builder, found[0], F32, result) if floating else found[0]
 
 
 def _neutral(name: str, dtype: np.dtype) -> float:
     """Return what does not change a reduction when it is combined with."""
-    if name in source.INDICES:
-        return -(1 << 63)
     if name in ("max", "min"):
         low, high = (
             (-math.inf, math.inf)
@@ -299,7 +308,7 @@ def _along(
     builder: Any,
     combine: Combine,
     tile: TileType,
-    values: list,
+    own: Own,
     result: TileType,
     redux: str,
 ) -> list:
@@ -307,16 +316,12 @@ def _along(
     a column."""
     rows, record = result.form.name.word == COLUMN, tile.form.record
     if int(rows) not in record.axes:  # a line, along the axis of which it has one element
-        return values
+        return [own([i]) for i in range(tile.elements)]
     distances, where = record.distances(int(rows)), tile.form.places
     parts = []
     for row, column in places(result.shape, result.layout):
-        own = [
-            value
-            for value, place in zip(values, where, strict=True)
-            if (place[0] == row if rows else place[1] == column)
-        ]
-        parts.append(_butterflies(builder, combine, _tree(combine, own), distances, redux))
+        line = [i for i, at in enumerate(where) if (at[0] == row if rows else at[1] == column)]
+        parts.append(_butterflies(builder, combine, own(line), distances, redux))
     if rows or record.warps == 1:
         return parts
     return [

@@ -27,6 +27,7 @@ from tests.kernels.tile_function_kernels import (
     Case,
     arrays_of,
     arrays_of_exact,
+    difference,
     drawn,
     every_exact,
     exactly,
@@ -302,6 +303,19 @@ def test_exact_functions_give_numpys_bits(name: str, dtype: str, target: str) ->
     exactly(name, dtype)(x, y, target=target)
     assert same_bits(y, wanted_of_exact(name, x))
     assert not same_bits(y, wanted_of_exact(name, x) + 1)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_bits_differ_in_either_half_of_a_register(dtype: str, target: str) -> None:
+    x = drawn((64, 128), dtype)
+    z, y = x.copy(), np.zeros((64, 128), np.int32)
+    bits = z.view(f"u{x.itemsize}")
+    bits[::3, 1::5] ^= 1
+    bits[1::4, ::7] ^= 1 << 8 * x.itemsize - 1  # also 0 and -0
+    difference(x, z, y, target=target)
+    of_row = x.view(bits.dtype) != bits[0]
+    np.testing.assert_array_equal(y, (x.view(bits.dtype) != bits) + 2 * of_row)
+    assert {0, 1, 2, 3} == set(y.ravel().tolist())
 
 
 @pytest.mark.parametrize("dtype", TYPES)
