@@ -53,7 +53,9 @@ def functions(rows: Any) -> dict[str, Function]:
     # the last chunk may be small
     region = (slots - 1) * width + (end if whole < steps else width)
     # the numbers of all lanes, as a row in the registers of the CTAs
-    lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
+    lanes = row_registers.functions(
+        dataclasses.replace(rows, width=STEP, whole=STEP, steps=0, flat=False)
+    )
     sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, column = (
         lanes[name] for name in ("sum", "sums", "max", "mean", "number", "column")
     )

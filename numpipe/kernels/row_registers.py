@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
@@ -173,7 +174,10 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    room = cdiv(span, BOX) * BOX
+    # a row that may begin anywhere is loaded from the start of the line that has its first column
+    line = LINE // dtype.itemsize
+    shifts = 0 if loops or not flat else line - 1
+    room, blocks_held = (cdiv(span, BOX) * BOX, 2) if loops else (width, 1)
     shared_functions = common(rows)
     exp, log, normal, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "column")
@@ -187,10 +191,14 @@ def functions(rows: Any) -> dict[str, Function]:
         return range(first, first + 1)
 
     @function
+    def shift():
+        return program_id(0) // ctas * n % line if shifts else 0
+
+    @function
     def columns():
         # the mask tells the compiler the range of the number
         number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
-        return ds(number * width, width, most=(wgs - 1) * width)
+        return ds(number * width - shift(), width, most=(wgs - 1) * width, least=-shifts)
 
     @function
     def zeros():
@@ -198,12 +206,12 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def flat_rows():
-        """Two blocks of rows of each matrix in shared memory, and the barriers on which copies of
-        them arrive."""
+        """Two blocks of rows of each matrix in shared memory, or one if a program computes one, and
+        the barriers on which copies of them arrive. Each warpgroup has its own part of a row."""
         return scratch(
             (
-                SMEM((2 * operands * room,), dtype),
-                Barrier(num_arrivals=operands, num_barriers=2),
+                SMEM((blocks_held * wgs * operands * room,), dtype),
+                Barrier(num_arrivals=operands, num_barriers=blocks_held * wgs),
             )
         )
 
@@ -212,17 +220,22 @@ def functions(rows: Any) -> dict[str, Function]:
         """Where a block of a matrix is in shared memory, and its barrier: the block that this
         program waits for next, or with `after` 1 the other one."""
         rows, landed = flat_rows()
-        half = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
+        if loops:
+            half = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
+        else:
+            half = axis_index("wg")
         return rows.at[ds((half * operands + which) * room, room)], landed.at[half]
 
     @function
     def copy(x, k, which, after):
         to, landed = place(which, after)
-        copy_gmem_to_smem(x.flat.at[ds(k * span, room)], to, landed)
+        copy_gmem_to_smem(x.flat.at[ds(k * span + columns().start, room)], to, landed)
 
     @function
     def fetch(x, k, which):
-        if flat:
+        if flat and not loops:
+            copy(x, k, which, 0)
+        elif flat:
             following = k + num_programs(0)
             if k < num_programs(0):
                 copy(x, k, which, 0)
@@ -236,10 +249,13 @@ def functions(rows: Any) -> dict[str, Function]:
     def value(k, x, which):
         if flat:
             # the second matrix has arrived with the first
-            rows, landed = place(which, which)
+            rows, landed = place(which, which if loops else 0)
             if which == 0:
                 barrier_wait(landed)
-            tile = load_tile(rows.at[ds(0, span)], columns=n)
+            if loops:
+                tile = load_tile(rows.at[ds(0, span)], columns=n)
+            else:
+                tile = load_tile(rows, "row 128")[None, :]
         else:
             tile = x[ds(k * height, height), columns()]
 
@@ -250,7 +266,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if flat:
+        if loops:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
@@ -275,10 +291,14 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def kept(tile, other):
         """The tile, with `other` from column n on."""
+        j = columns()
+        if shifts and whole > 0:
+            first = np.where(column(ds(j.start, STEP)) >= 0, tile[:, 0:STEP], other)
+            tile = np.concatenate((first, tile[:, STEP:width]), axis=1)
         if whole < width:
-            first = axis_index("wg") * width if wgs > 1 else 0
-            rest = iota((1, width - whole), 1) + (first + whole)
-            last = np.where(rest < n, tile[:, whole:width], other)
+            rest = column(ds(j.start + whole, width - whole))
+            inside = (rest >= 0) & (rest < n) if shifts and whole == 0 else rest < n
+            last = np.where(inside, tile[:, whole:width], other)
             tile = np.concatenate((tile[:, 0:whole], last), axis=1) if whole > 0 else last
         return tile
 

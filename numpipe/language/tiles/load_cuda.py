@@ -141,8 +141,10 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
 
     def registers(pairs: bool) -> list:
         found: list = []
+        lines.clear()  # the addresses of one branch are not those of another
         for first in range(0, len(where), run):
-            if pairs and where[first][1] is not None:
+            right = where[first][1]
+            if pairs and right is not None and not block.may_split(first_form, right, run):
                 found += _run(
                     block,
                     *(by_row(first, True) if rowwise else address(first)),

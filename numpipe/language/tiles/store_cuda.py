@@ -292,8 +292,13 @@ class _Lanes:
         line = None if indices else to.moved(base, builder.add(start[axis], own), one)
 
         def each(count: int) -> None:
-            for i in range(0, len(form.places), count):
-                distance = form.places[i][dim] or 0
+            places = [place[dim] or 0 for place in form.places]
+            for i, distance in enumerate(places):
+                run = count
+                if count > 1 and to.may_split(form, places[i - i % count], count):
+                    run = 1
+                if i % run:
+                    continue
                 further = nb.const(distance)
                 at = indices[i] if indices else builder.add(builder.add(start[axis], own), further)
                 here = (
@@ -306,8 +311,8 @@ class _Lanes:
                 address = (
                     to.moved(line, further, one) if at_once else to.moved(base, at, strides[axis])
                 )
-                if count > 1:
-                    self._run(i, count, address, chosen)
+                if run > 1:
+                    self._run(i, run, address, chosen)
                 else:
                     self._write(address, self._element(first + i), chosen)
 
