@@ -48,7 +48,7 @@ def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n = rows.height, rows.n
     lanes = f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
-    from_shared = rows.flat and rows.loops
+    from_shared = rows.flat and height > 1
     across = cdiv(n, GROUP)
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -176,8 +176,8 @@ def functions(rows: Any) -> dict[str, Function]:
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
     # a row that may begin anywhere is loaded from the start of the line that has its first column
     line = LINE // dtype.itemsize
-    shifts = 0 if loops or not flat else line - 1
-    room, blocks_held = (cdiv(span, BOX) * BOX, 2) if loops else (width, 1)
+    shifts = line - 1 if flat and shared else 0
+    room, halves = width if shared else cdiv(span, BOX) * BOX, 1 + loops
     shared_functions = common(rows)
     exp, log, normal, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "column")
@@ -191,14 +191,19 @@ def functions(rows: Any) -> dict[str, Function]:
         return range(first, first + 1)
 
     @function
+    def number():
+        """The number of this warpgroup among those that share a row."""
+        return axis_index(CLUSTER) * wgs + axis_index("wg")
+
+    @function
     def shift():
         return program_id(0) // ctas * n % line if shifts else 0
 
     @function
     def columns():
         # the mask tells the compiler the range of the number
-        number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
-        return ds(number * width - shift(), width, most=(wgs - 1) * width, least=-shifts)
+        place = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
+        return ds(place * width - shift(), width, most=(wgs - 1) * width, least=-shifts)
 
     @function
     def zeros():
@@ -210,8 +215,8 @@ def functions(rows: Any) -> dict[str, Function]:
         the barriers on which copies of them arrive. Each warpgroup has its own part of a row."""
         return scratch(
             (
-                SMEM((blocks_held * wgs * operands * room,), dtype),
-                Barrier(num_arrivals=operands, num_barriers=blocks_held * wgs),
+                SMEM((halves * wgs * operands * room,), dtype),
+                Barrier(num_arrivals=operands, num_barriers=halves * wgs),
             )
         )
 
@@ -249,13 +254,13 @@ def functions(rows: Any) -> dict[str, Function]:
     def value(k, x, which):
         if flat:
             # the second matrix has arrived with the first
-            rows, landed = place(which, which if loops else 0)
+            rows, landed = place(which, which)
             if which == 0:
                 barrier_wait(landed)
-            if loops:
-                tile = load_tile(rows.at[ds(0, span)], columns=n)
-            else:
+            if shared:
                 tile = load_tile(rows, "row 128")[None, :]
+            else:
+                tile = load_tile(rows.at[ds(0, span)], columns=n)
         else:
             tile = x[ds(k * height, height), columns()]
 
@@ -266,7 +271,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if loops:
+        if flat and not shared:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
@@ -301,11 +306,6 @@ def functions(rows: Any) -> dict[str, Function]:
             last = np.where(inside, tile[:, whole:width], other)
             tile = np.concatenate((tile[:, 0:whole], last), axis=1) if whole > 0 else last
         return tile
-
-    @function
-    def number():
-        """The number of this warpgroup among those that share a row."""
-        return axis_index(CLUSTER) * wgs + axis_index("wg")
 
     @function
     def put(k, v, values, column=None):

@@ -26,6 +26,7 @@ import numpy as np
 
 from ..arch.dimensions import round_up
 from ..arch.dtypes import FLOAT32
+from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
@@ -37,8 +38,9 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
-ODD = 2048
-"""most columns in registers of rows of odd length that TMA can load: the lanes load elements"""
+ODD = 4096
+"""most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
+H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
@@ -203,15 +205,16 @@ def choose(
     while n > part * wgs:
         wgs *= 2
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
-    most = ODD if flat and n % 2 and not once else 2 * part
-    if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
-        width = round_up(cdiv(n, wgs), STEP)
+    # the lanes would load elements of odd rows one by one
+    odd = flat and n % 2 > 0 and not once
+    if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
+        width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
         if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
-        return rows(1, width, wgs, whole, ctas)
+        return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)

@@ -42,6 +42,14 @@ def test_every_schedule_agrees_with_numpy(
     assert wrong(name, x.astype(ml_dtypes.bfloat16), "sim") == []
 
 
+def anywhere(n: int, wgs: int = 1, dtype: Any = np.float32) -> Rows:
+    """Return a schedule for rows of n columns that begin anywhere, in registers of `wgs`
+    warpgroups."""
+    width = -(-(n + 63) // (512 * wgs)) * 512
+    whole = (n - (wgs - 1) * width) // 512 * 512
+    return Rows(n, 1, width, wgs, whole, dtype=np.dtype(dtype), flat=True)
+
+
 STEPS = {
     "a row ends in a step": in_steps(2500, 3),
     "a row does not fit": in_steps(4500, 2),
@@ -50,8 +58,10 @@ STEPS = {
     "CTAs share a row": in_steps(4500, 3, cluster=2),
     "a row of one step begins anywhere": in_steps(1021, 1, flat=True),
     "a row that begins anywhere does not fit": in_steps(4501, 2, flat=True, cluster=2),
+    "warpgroups have parts of a row that begins anywhere": anywhere(2501, 2, ml_dtypes.bfloat16),
+    "a warpgroup has a row that begins anywhere": anywhere(1021),
 }
-"""schedules of longer rows"""
+"""schedules of longer rows, and of those that begin anywhere"""
 
 
 @pytest.mark.variants(3)
@@ -68,7 +78,10 @@ def test_longer_rows_in_steps(name: str, row: Rows, monkeypatch: pytest.MonkeyPa
 @pytest.mark.variants(3, thorough=6)
 @pytest.mark.parametrize(
     "row",
-    [33, 3001, 9000, *(STEPS[of] for of in list(STEPS)[2:6:3]), in_steps(2501, 3, flat=True)],
+    [
+        *(33, 3001, 9000, *(STEPS[of] for of in list(STEPS)[2:6:3])),
+        *(in_steps(2501, 3, flat=True), anywhere(1801, 2)),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", KERNELS)
