@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
@@ -48,8 +47,8 @@ def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n = rows.height, rows.n
     lanes = f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
-    from_shared = rows.flat and height > 1
-    across = cdiv(n, GROUP)
+    from_shared = rows.flat and rows.loops
+    across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
     @function
@@ -75,6 +74,11 @@ def common(rows: Any) -> dict[str, Function]:
         if not precise:
             return e * inverse
         return fma(e, inverse, e * (fma(-total, inverse, 1.0) * inverse))
+
+    @function
+    def shift():
+        """How many elements are before this program's row in its first line of memory."""
+        return program_id(0) // rows.cluster * n % (shifts + 1) if shifts else 0
 
     @function
     def column(j):
@@ -123,6 +127,7 @@ def common(rows: Any) -> dict[str, Function]:
         "exp": exp,
         "log": log,
         "normal": normal,
+        "shift": shift,
         "column": column,
         "random": random,
         "get": get,
@@ -174,13 +179,12 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    # a row that may begin anywhere is loaded from the start of the line that has its first column
-    line = LINE // dtype.itemsize
-    shifts = line - 1 if flat and shared else 0
-    room, halves = width if shared else cdiv(span, BOX) * BOX, 1 + loops
+    shifts = 0 if rows.steps else rows.shifts
+    # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
+    copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
     shared_functions = common(rows)
-    exp, log, normal, column = (
-        shared_functions[name] for name in ("exp", "log", "normal", "column")
+    exp, log, normal, shift, column = (
+        shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
     )
 
     @function
@@ -191,19 +195,11 @@ def functions(rows: Any) -> dict[str, Function]:
         return range(first, first + 1)
 
     @function
-    def number():
-        """The number of this warpgroup among those that share a row."""
-        return axis_index(CLUSTER) * wgs + axis_index("wg")
-
-    @function
-    def shift():
-        return program_id(0) // ctas * n % line if shifts else 0
-
-    @function
     def columns():
         # the mask tells the compiler the range of the number
-        place = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
-        return ds(place * width - shift(), width, most=(wgs - 1) * width, least=-shifts)
+        number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
+        start = number * width - (shift() if shifts else 0)
+        return ds(start, width, most=(wgs - 1) * width, least=-shifts)
 
     @function
     def zeros():
@@ -211,25 +207,25 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def flat_rows():
-        """Two blocks of rows of each matrix in shared memory, or one if a program computes one, and
-        the barriers on which copies of them arrive. Each warpgroup has its own part of a row."""
+        """Two blocks of rows, or parts of one row, of each matrix in shared memory, and the
+        barriers on which copies of them arrive."""
         return scratch(
             (
-                SMEM((halves * wgs * operands * room,), dtype),
-                Barrier(num_arrivals=operands, num_barriers=halves * wgs),
+                SMEM((copies * operands * room,), dtype),
+                Barrier(num_arrivals=operands, num_barriers=copies),
             )
         )
 
     @function
     def place(which, after):
         """Where a block of a matrix is in shared memory, and its barrier: the block that this
-        program waits for next, or with `after` 1 the other one."""
+        program waits for next, or with `after` 1 the other one; or this warpgroup's part."""
         rows, landed = flat_rows()
         if loops:
-            half = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
+            of = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
         else:
-            half = axis_index("wg")
-        return rows.at[ds((half * operands + which) * room, room)], landed.at[half]
+            of = axis_index("wg")
+        return rows.at[ds((of * operands + which) * room, room)], landed.at[of]
 
     @function
     def copy(x, k, which, after):
@@ -238,12 +234,11 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def fetch(x, k, which):
-        if flat and not loops:
-            copy(x, k, which, 0)
-        elif flat:
-            following = k + num_programs(0)
+        if flat:
             if k < num_programs(0):
                 copy(x, k, which, 0)
+        if loops:
+            following = k + num_programs(0)
             if which == 0:
                 # all warps have read the block before this one, and its results
                 commit_smem()
@@ -257,10 +252,10 @@ def functions(rows: Any) -> dict[str, Function]:
             rows, landed = place(which, which)
             if which == 0:
                 barrier_wait(landed)
-            if shared:
-                tile = load_tile(rows, "row 128")[None, :]
-            else:
+            if loops:
                 tile = load_tile(rows.at[ds(0, span)], columns=n)
+            else:
+                tile = load_tile(rows, "row 128")[None, :]
         else:
             tile = x[ds(k * height, height), columns()]
 
@@ -271,7 +266,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if flat and not shared:
+        if loops:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
@@ -294,18 +289,26 @@ def functions(rows: Any) -> dict[str, Function]:
             put_rows(k, y, g(j))
 
     @function
+    def masked(tile, begin, end, other):
+        """Columns of the tile, with `other` outside the row."""
+        at = column(ds(columns().start + begin, end - begin))
+        return np.where((at >= 0) & (at < n), tile[:, begin:end], other)
+
+    @function
     def kept(tile, other):
-        """The tile, with `other` from column n on."""
-        j = columns()
-        if shifts and whole > 0:
-            first = np.where(column(ds(j.start, STEP)) >= 0, tile[:, 0:STEP], other)
-            tile = np.concatenate((first, tile[:, STEP:width]), axis=1)
+        """The tile, with `other` outside the row."""
         if whole < width:
-            rest = column(ds(j.start + whole, width - whole))
-            inside = (rest >= 0) & (rest < n) if shifts and whole == 0 else rest < n
-            last = np.where(inside, tile[:, whole:width], other)
+            last = masked(tile, whole, width, other)
             tile = np.concatenate((tile[:, 0:whole], last), axis=1) if whole > 0 else last
+        if shifts and whole > 0:
+            first = masked(tile, 0, STEP, other)
+            tile = np.concatenate((first, tile[:, STEP:width]), axis=1)
         return tile
+
+    @function
+    def number():
+        """The number of this warpgroup among those that share a row."""
+        return axis_index(CLUSTER) * wgs + axis_index("wg")
 
     @function
     def put(k, v, values, column=None):

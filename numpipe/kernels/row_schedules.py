@@ -17,6 +17,7 @@ of one pass
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -150,6 +151,12 @@ class Rows:
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
 
+    @property
+    def shifts(self) -> int:
+        """The most elements that are loaded before a row that may begin anywhere: from the start of
+        the line that has its first column."""
+        return LINE // self.dtype.itemsize - 1 if self.flat and not self.loops else 0
+
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
         if name.startswith("_") or name not in (known := functions(self)):
@@ -185,7 +192,7 @@ def choose(
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
-    (2, 4, 4, 4)
+    (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
     >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 4]
@@ -200,7 +207,7 @@ def choose(
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype)
     if n <= min(2048 // values, 1536):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values)
+        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -218,7 +225,9 @@ def choose(
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)
-    part = size if direct else SHARED
+    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else
+    light = operands == 1 and not (held or flat or direct) and 2 * count > ROOM
+    part = size if direct else SHARED >> light
     while cluster < CLUSTER and size > cluster * (
         FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM else part
     ):
@@ -234,28 +243,37 @@ def choose(
     # SM has registers for two CTAs of so many if a kernel holds values
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
     crowded = flat or cluster > 2 or (held and few)
-    wgs = 1 if short else 2 if crowded else 4
+    wgs = 1 if short else 2 if crowded or light else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
+    width = CHUNK // (2 * itemsize) if flat or light else 2 * CHUNK // (wgs * itemsize)
     width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     ctas = (10, 3, 2)[wgs // 2] if step * (slots - 1) <= SHARED else 1
+    if light and step * (slots - 1) <= part:
+        ctas = 6
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
 def _short(
-    rows: Callable[..., Rows], n: int, held: int, unit: int, flat: bool, nbytes: int
+    rows: Callable[..., Rows],
+    n: int,
+    held: int,
+    unit: int,
+    flat: bool,
+    nbytes: int,
+    count: int,
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     if flat:
         room = TILE // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        # two vectors along the columns take as many registers as another matrix
-        ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
-        return rows(height, n, 1, n, ctas, flat=True, loops=True)
+        made = rows(height, n, 1, n, flat=True, loops=True)
+        size = 2 * made.operands * height * n * made.dtype.itemsize
+        ctas = max(1, min(512 // (height * n * held // 128 + 36), MOST_SHARED // size))
+        return dataclasses.replace(made, ctas=ctas)
     height = 8
     while height * n < 2048 and height < 32:
         height *= 2
@@ -268,7 +286,10 @@ def _short(
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     live = height * wide * nbytes // 512 + 16 * (nbytes < 4 * held)
-    return rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
+    ctas = max(1, 512 // (live + 40))
+    # room for one more, if all run at once then
+    ctas += cdiv(count, height * DEFAULT.sms) == ctas + 1
+    return rows(height, wide, 1, whole, ctas)
 
 
 def short_tile(n: int) -> tuple[int, int]:

@@ -106,11 +106,9 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
                     tile = tile - mean
                 if not folds:
                     tile = tile * inverse
-                if weight is not None and bias is not None:
-                    tile = fma(tile, weight[j].astype(np.float32), bias[j].astype(np.float32))
-                elif weight is not None:
+                if weight is not None:
                     tile = tile * weight[j].astype(np.float32)
-                elif bias is not None:
+                if bias is not None:
                     tile = tile + bias[j].astype(np.float32)
                 return tile
 

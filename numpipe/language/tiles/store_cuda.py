@@ -291,13 +291,11 @@ class _Lanes:
         one = nb.const(1, nb.i64)
         line = None if indices else to.moved(base, builder.add(start[axis], own), one)
 
-        def each(count: int) -> None:
-            places = [place[dim] or 0 for place in form.places]
-            for i, distance in enumerate(places):
-                run = count
-                if count > 1 and to.may_split(form, places[i - i % count], count):
-                    run = 1
-                if i % run:
+        def each(count: int, begin: int = 0, end: int = len(form.places)) -> None:
+            for i in range(begin, end, count):
+                distance = form.places[i][dim] or 0
+                if count > 1 and to.may_split and not to.surely(form, distance, count):
+                    each(1, i, i + count)
                     continue
                 further = nb.const(distance)
                 at = indices[i] if indices else builder.add(builder.add(start[axis], own), further)
@@ -311,8 +309,8 @@ class _Lanes:
                 address = (
                     to.moved(line, further, one) if at_once else to.moved(base, at, strides[axis])
                 )
-                if run > 1:
-                    self._run(i, run, address, chosen)
+                if count > 1:
+                    self._run(i, count, address, chosen)
                 else:
                     self._write(address, self._element(first + i), chosen)
 
