@@ -270,9 +270,10 @@ def _short(
     if flat:
         room = TILE // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        made = rows(height, n, 1, n, flat=True, loops=True)
-        size = 2 * made.operands * height * n * made.dtype.itemsize
-        ctas = max(1, min(512 // (height * n * held // 128 + 36), MOST_SHARED // size))
+        made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
+        # two blocks, results of one byte, and what warps exchange
+        size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
+        ctas = max(1, min(512 // (span * held // 128 + 36), MOST_SHARED // size))
         return dataclasses.replace(made, ctas=ctas)
     height = 8
     while height * n < 2048 and height < 32:
