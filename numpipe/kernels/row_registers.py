@@ -234,11 +234,12 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def fetch(x, k, which):
-        if flat:
+        if flat and not loops:
+            copy(x, k, which, 0)
+        elif flat:
+            following = k + num_programs(0)
             if k < num_programs(0):
                 copy(x, k, which, 0)
-        if loops:
-            following = k + num_programs(0)
             if which == 0:
                 # all warps have read the block before this one, and its results
                 commit_smem()

@@ -226,7 +226,8 @@ def choose(
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else
-    light = operands == 1 and not (held or flat or direct) and 2 * count > ROOM
+    light = not (held or flat or direct) and operands == 1 and 2 * count > ROOM
+    light = light and size <= CLUSTER * SHARED // 2
     part = size if direct else SHARED >> light
     while cluster < CLUSTER and size > cluster * (
         FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM else part
@@ -251,9 +252,8 @@ def choose(
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    ctas = (10, 3, 2)[wgs // 2] if step * (slots - 1) <= SHARED else 1
-    if light and step * (slots - 1) <= part:
-        ctas = 6
+    fit = 6 if light else (10, 3, 2)[wgs // 2]
+    ctas = fit if step * (slots - 1) <= SHARED else 1
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
