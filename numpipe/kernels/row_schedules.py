@@ -225,9 +225,10 @@ def choose(
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)
-    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else
-    light = not (held or flat or direct) and operands == 1 and 2 * count > ROOM
-    light = light and size <= CLUSTER * SHARED // 2
+    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
+    # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
+    light = not (held or flat or direct) and operands == 1 and size <= CLUSTER * SHARED // 2
+    light = light and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else SHARED >> light
     while cluster < CLUSTER and size > cluster * (
         FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM else part
@@ -273,7 +274,10 @@ def _short(
         made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
-        ctas = max(1, min(512 // (span * held // 128 + 36), MOST_SHARED // size))
+        # in the few lanes of a short row, vectors along the columns take many registers
+        few = n <= SHORT_ROW
+        live = span * (held + few) // 128 + 36 + 12 * few
+        ctas = max(1, min(512 // live, MOST_SHARED // size))
         return dataclasses.replace(made, ctas=ctas)
     height = 8
     while height * n < 2048 and height < 32:

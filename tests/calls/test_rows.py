@@ -152,6 +152,9 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     assert choose(16384, Needs(2), aligned=False).wgs == 4
     long = [choose(65536, Needs(n), bf16) for n in (1, 2)]
     assert [(row.cluster, row.slots) for row in long] == [(4, 4), (4, 2)]
+    # many rows have larger parts
+    many = choose(65536, dtype=bf16, count=8192)
+    assert (many.cluster, many.wgs, many.ctas) == (2, 4, 2)
     longest = choose(1 << 20, dtype=bf16)
     assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 13, 16, 1)
 
@@ -164,7 +167,7 @@ def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
         # with a CTA for each of 190 rows, some SMs would have two rows and others one
         assert [choose(20000, needs, bf16, count=n).cluster for n in (1, 132, 190)] == [1, 1, 2]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
-    assert [(row.cluster, row.slots > 0) for row in many] == [(8, True), (1, False)]
+    assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
     assert choose(50257, Needs(once=True), bf16, False, True).slots > 0, "TMA loads odd rows"
 
 
