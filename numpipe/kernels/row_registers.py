@@ -1,7 +1,7 @@
 """The functions of `Rows` for rows in registers, read once."""
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
 
 from __future__ import annotations
 
