@@ -94,7 +94,7 @@ class RowKernel:
         x, *_ = given = [*args, *named.values()]
         dtype = _info(x).dtype
         count, n = (int(size) for size in x.shape)
-        rows = choose(n, self.needs, dtype, count=count)
+        rows = choose(n, self.needs, dtype, True, False, count)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
         odd = n % 2 and rows.height == 1

@@ -201,8 +201,7 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
 
 def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     # for many rows, of which the first are computed
-    many = {"count": 1000}
-    monkeypatch.setattr(row_kernels, "choose", lambda *given, **_: choose(*given[:5], **many))
+    monkeypatch.setattr(row_kernels, "choose", lambda *given: choose(*given[:5], count=1000))
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
     x = numbers(3, 2501, dtype=np.float16)
     row = choose(2501, Needs(2), x.dtype, False, True, count=1000)
