@@ -17,7 +17,6 @@ from typing import Any
 import numpy as np
 
 from ..arch.dimensions import round_up
-from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
@@ -30,7 +29,7 @@ from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import axis_index, program_id
+from ..plan.context import axis_index
 from . import row_registers
 
 LOWEST = float(np.finfo(np.float32).min)
@@ -43,27 +42,20 @@ def functions(rows: Any) -> dict[str, Function]:
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
     direct = steps - slots
-    # a row that may begin anywhere is loaded from the start of the line that has its first column
-    line = LINE // dtype.itemsize
-    shifts = rows.flat * (line - 1)
-    across = ctas * wgs * width
+    shifts, across = rows.shifts, ctas * wgs * width
     whole = n // across
     # a warpgroup's columns of the step in which the row ends
     end = round_up(cdiv(n + shifts - whole * across, ctas * wgs), STEP)
     # the last chunk may be small
     region = (slots - 1) * width + (end if whole < steps else width)
     # the numbers of all lanes, as a row in the registers of the CTAs
-    lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP, steps=0))
-    sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, column = (
-        lanes[name] for name in ("sum", "sums", "max", "mean", "number", "column")
+    lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP))
+    sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, shift, column = (
+        lanes[name] for name in ("sum", "sums", "max", "mean", "number", "shift", "column")
     )
     exp, log, normal, raised, first_of, both_reduced = (
         lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced")
     )
-
-    @function
-    def shift():
-        return program_id(0) // ctas * n % line if shifts else 0
 
     @function
     def columns(step):

@@ -24,7 +24,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, persistent
 from .decorator import kernel
 from .row_registers import CLUSTER
-from .row_schedules import ODD, Needs, Rows, choose
+from .row_schedules import Needs, Rows, choose
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -97,7 +97,8 @@ class RowKernel:
         rows = choose(n, self.needs, dtype, True, False, count)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
-        if rows.steps or (n % 2 and n > ODD) or (many and (size < SHORT or size % 4)):
+        odd = n % 2 and rows.height == 1
+        if rows.steps or odd or (many and (size < SHORT or size % 4)):
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))

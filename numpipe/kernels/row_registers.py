@@ -1,7 +1,7 @@
 """The functions of `Rows` for rows in registers, read once."""
 
 # tiles in kernels have no types
-# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload"
+# mypy: disable-error-code="no-untyped-def, attr-defined, operator, arg-type, call-overload, index"
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def common(rows: Any) -> dict[str, Function]:
     height, n = rows.height, rows.n
     lanes = f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
     from_shared = rows.flat and rows.loops
-    across = cdiv(n, GROUP)
+    across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
     @function
@@ -77,6 +77,11 @@ def common(rows: Any) -> dict[str, Function]:
         if not precise:
             return e * inverse
         return fma(e, inverse, e * (fma(-total, inverse, 1.0) * inverse))
+
+    @function
+    def shift():
+        """How many elements are before this program's row in its first line of memory."""
+        return program_id(0) // rows.cluster * n % (shifts + 1) if shifts else 0
 
     @function
     def column(j):
@@ -125,6 +130,7 @@ def common(rows: Any) -> dict[str, Function]:
         "exp": term,
         "log": log,
         "normal": normal,
+        "shift": shift,
         "column": column,
         "random": random,
         "get": get,
@@ -176,12 +182,14 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    room = cdiv(span, BOX) * BOX
-    # lanes that each have two rows
-    by_lanes, lanes = rows.brief and not shared, f"{ROWS} {256 // height}"
+    # lanes that each have two rows, or six of a higher tile
+    by_lanes, lanes = rows.brief and not shared, f"{ROWS} {256 // (height & -height)}"
+    shifts = 0 if rows.steps else rows.shifts
+    # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
+    copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
     shared_functions = common(rows)
-    exp, log, normal, column = (
-        shared_functions[name] for name in ("exp", "log", "normal", "column")
+    exp, log, normal, shift, column = (
+        shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
     )
 
     @function
@@ -195,7 +203,8 @@ def functions(rows: Any) -> dict[str, Function]:
     def columns():
         # the mask tells the compiler the range of the number
         number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
-        return ds(number * width, width, most=(wgs - 1) * width)
+        start = number * width - (shift() if shifts else 0)
+        return ds(start, width, most=(wgs - 1) * width, least=-shifts)
 
     @function
     def zeros():
@@ -203,31 +212,36 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def flat_rows():
-        """Two blocks of rows of each matrix in shared memory, and the barriers on which copies of
-        them arrive."""
+        """Two blocks of rows, or parts of one row, of each matrix in shared memory, and the
+        barriers on which copies of them arrive."""
         return scratch(
             (
-                SMEM((2 * operands * room,), dtype),
-                Barrier(num_arrivals=operands, num_barriers=2),
+                SMEM((copies * operands * room,), dtype),
+                Barrier(num_arrivals=operands, num_barriers=copies),
             )
         )
 
     @function
     def place(which, after):
         """Where a block of a matrix is in shared memory, and its barrier: the block that this
-        program waits for next, or with `after` 1 the other one."""
+        program waits for next, or with `after` 1 the other one; or this warpgroup's part."""
         rows, landed = flat_rows()
-        half = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
-        return rows.at[ds((half * operands + which) * room, room)], landed.at[half]
+        if loops:
+            of = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
+        else:
+            of = axis_index("wg")
+        return rows.at[ds((of * operands + which) * room, room)], landed.at[of]
 
     @function
     def copy(x, k, which, after):
         to, landed = place(which, after)
-        copy_gmem_to_smem(x.flat.at[ds(k * span, room)], to, landed)
+        copy_gmem_to_smem(x.flat.at[ds(k * span + columns().start, room)], to, landed)
 
     @function
     def fetch(x, k, which):
-        if flat:
+        if flat and not loops:
+            copy(x, k, which, 0)
+        elif flat:
             following = k + num_programs(0)
             if k < num_programs(0):
                 copy(x, k, which, 0)
@@ -244,7 +258,10 @@ def functions(rows: Any) -> dict[str, Function]:
             rows, landed = place(which, which)
             if which == 0:
                 barrier_wait(landed)
-            tile = load_tile(rows.at[ds(0, span)], columns=n)
+            if loops:
+                tile = load_tile(rows.at[ds(0, span)], columns=n)
+            else:
+                tile = load_tile(rows, "row 128")[None, :]
         elif by_lanes:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
@@ -257,7 +274,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if flat:
+        if loops:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
@@ -280,13 +297,20 @@ def functions(rows: Any) -> dict[str, Function]:
             put_rows(k, y, g(j))
 
     @function
+    def masked(tile, begin, end, other):
+        """Columns of the tile, with `other` outside the row."""
+        at = column(ds(columns().start + begin, end - begin))
+        return np.where((at >= 0) & (at < n), tile[:, begin:end], other)
+
+    @function
     def kept(tile, other):
-        """The tile, with `other` from column n on."""
+        """The tile, with `other` outside the row."""
         if whole < width:
-            first = axis_index("wg") * width if wgs > 1 else 0
-            rest = iota((1, width - whole), 1) + (first + whole)
-            last = np.where(rest < n, tile[:, whole:width], other)
+            last = masked(tile, whole, width, other)
             tile = np.concatenate((tile[:, 0:whole], last), axis=1) if whole > 0 else last
+        if shifts and whole > 0:
+            first = masked(tile, 0, STEP, other)
+            tile = np.concatenate((first, tile[:, STEP:width]), axis=1)
         return tile
 
     @function

@@ -17,6 +17,7 @@ of one pass
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -26,6 +27,7 @@ import numpy as np
 
 from ..arch.dimensions import round_up
 from ..arch.dtypes import FLOAT32
+from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
@@ -37,8 +39,9 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
-ODD = 2048
-"""most columns in registers of rows of odd length that TMA can load: the lanes load elements"""
+ODD = 4096
+"""most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
+H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
@@ -156,6 +159,12 @@ class Rows:
     cluster: int = field(default=1, repr=False)
     brief: bool = field(default=False, repr=False)
 
+    @property
+    def shifts(self) -> int:
+        """The most elements that are loaded before a row that may begin anywhere: from the start of
+        the line that has its first column."""
+        return LINE // self.dtype.itemsize - 1 if self.flat and not self.loops else 0
+
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
         if name.startswith("_") or name not in (known := functions(self)):
@@ -191,13 +200,16 @@ def choose(
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
-    (2, 4, 4, 4)
+    (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
     >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     10
-    >>> [choose(21777, Needs(once=once), half, False, True, 286).cluster for once in (False, True)]
+    >>> [
+    ...     choose(21777, Needs(once=once), half, False, True, 286).cluster
+    ...     for once in (False, True)
+    ... ]
     [1, 2]
     """
     (operands, held, once, unit), itemsize = needs, dtype.itemsize
@@ -213,19 +225,24 @@ def choose(
     while n > part * wgs:
         wgs *= 2
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
-    most = ODD if flat and n % 2 and not once else 2 * part
-    if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat)):
-        width = round_up(cdiv(n, wgs), STEP)
+    # the lanes would load elements of odd rows one by one
+    odd = flat and n % 2 > 0 and not once
+    if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
+        width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
         if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
-        return rows(1, width, wgs, whole, ctas)
+        return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)
-    part = size if direct else SHARED
+    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
+    # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
+    light = not (held or flat or direct) and operands == 1 and size <= CLUSTER * SHARED // 2
+    light = light and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
+    part = size if direct else SHARED >> light
     while cluster < CLUSTER and size > cluster * (
         FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM << once else part
     ):
@@ -241,15 +258,16 @@ def choose(
     # SM has registers for two CTAs of so many if a kernel holds values
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
     crowded = flat or cluster > 2 or unit > 1 or (held and few)
-    wgs = 1 if short else 2 if crowded else 4
+    wgs = 1 if short else 2 if crowded or light else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    width = CHUNK // (2 * itemsize) if flat else 2 * CHUNK // (wgs * itemsize)
+    width = CHUNK // (2 * itemsize) if flat or light else 2 * CHUNK // (wgs * itemsize)
     width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    ctas = (10, 3, 2)[wgs // 2] if step * (slots - 1) <= SHARED else 1
+    fit = 6 if light else (10, 3, 2)[wgs // 2]
+    ctas = fit if step * (slots - 1) <= SHARED else 1
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
@@ -269,9 +287,14 @@ def _short(
     if flat:
         room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        # two vectors along the columns take as many registers as another matrix
-        ctas = 4 if packed else max(1, 512 // (height * n * (held + 1) // 128 + 48))
-        return rows(height, n, 1, n, ctas, flat=True, loops=True)
+        made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
+        # two blocks, results of one byte, and what warps exchange
+        size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
+        # in the few lanes of a short row, vectors along the columns take many registers
+        few = n <= SHORT_ROW
+        live = span * (held + few) // 128 + 36 + 12 * few
+        ctas = 4 if packed else max(1, min(512 // live, MOST_SHARED // size))
+        return dataclasses.replace(made, ctas=ctas)
     height = 8
     # lanes with more elements of few rows take fewer instructions for each
     while height * n < (3073 if brief else 2048) and height < 32:
@@ -287,7 +310,10 @@ def _short(
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     live = height * wide * nbytes // 512 + 16 * packed
-    return rows(height, wide, 1, whole, max(1, 512 // (live + 40)))
+    ctas = max(1, 512 // (live + 40))
+    # room for one more, if all run at once then
+    ctas += cdiv(count, height * DEFAULT.sms) == ctas + 1
+    return rows(height, wide, 1, whole, ctas)
 
 
 def short_tile(n: int) -> tuple[int, int]:

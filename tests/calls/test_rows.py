@@ -42,6 +42,14 @@ def test_every_schedule_agrees_with_numpy(
     assert wrong(name, x.astype(ml_dtypes.bfloat16), "sim") == []
 
 
+def anywhere(n: int, wgs: int = 1, dtype: Any = np.float32) -> Rows:
+    """Return a schedule for rows of n columns that begin anywhere, in registers of `wgs`
+    warpgroups."""
+    width = -(-(n + 63) // (512 * wgs)) * 512
+    whole = (n - (wgs - 1) * width) // 512 * 512
+    return Rows(n, 1, width, wgs, whole, dtype=np.dtype(dtype), flat=True)
+
+
 STEPS = {
     "a row ends in a step": in_steps(2500, 3),
     "a row does not fit": in_steps(4500, 2),
@@ -50,8 +58,10 @@ STEPS = {
     "CTAs share a row": in_steps(4500, 3, cluster=2),
     "a row of one step begins anywhere": in_steps(1021, 1, flat=True),
     "a row that begins anywhere does not fit": in_steps(4501, 2, flat=True, cluster=2),
+    "warpgroups have parts of a row that begins anywhere": anywhere(2501, 2, ml_dtypes.bfloat16),
+    "a warpgroup has a row that begins anywhere": anywhere(1021),
 }
-"""schedules of longer rows"""
+"""schedules of longer rows, and of those that begin anywhere"""
 
 
 @pytest.mark.variants(3)
@@ -68,7 +78,10 @@ def test_longer_rows_in_steps(name: str, row: Rows, monkeypatch: pytest.MonkeyPa
 @pytest.mark.variants(3, thorough=6)
 @pytest.mark.parametrize(
     "row",
-    [33, 3001, 9000, *(STEPS[of] for of in list(STEPS)[2:6:3]), in_steps(2501, 3, flat=True)],
+    [
+        *(33, 3001, 9000, *(STEPS[of] for of in list(STEPS)[2:6:3])),
+        *(in_steps(2501, 3, flat=True), anywhere(1801, 2)),
+    ],
     ids=str,
 )
 @pytest.mark.parametrize("name", KERNELS)
@@ -139,7 +152,10 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     assert (choose(8192, Needs(2)).wgs, choose(8194, Needs(2)).steps) == (2, 2)
     assert choose(16384, Needs(2), aligned=False).wgs == 4
     long = [choose(65536, Needs(n), bf16) for n in (1, 2)]
-    assert [(row.cluster, row.slots) for row in long] == [(2, 4), (4, 2)]
+    assert [(row.cluster, row.slots) for row in long] == [(4, 4), (4, 2)]
+    # many rows have larger parts
+    many = choose(65536, dtype=bf16, count=8192)
+    assert (many.cluster, many.wgs, many.ctas) == (2, 4, 2)
     longest = choose(1 << 20, dtype=bf16)
     assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 13, 16, 1)
 

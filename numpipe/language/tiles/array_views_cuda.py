@@ -130,15 +130,27 @@ class Block:
         return builder.icmp_unsigned("==", odd, none)
 
     def whole_pairs(self, shape: Sequence[int], run: int = 2) -> Any:
-        """Return whether every pair, or `run`, of columns is inside the array or outside it, and
-        can be moved at once."""
+        """Return whether every pair, or `run`, of columns is inside the array or outside it, or
+        `may_split`, and can be moved at once."""
         builder = self.builder
-        if self.room is not None and self.room >= shape[-1] and self.least == 0:
+        if self.room is not None and (self.may_split or self.room >= shape[-1]):
             return self.even(shape, run)
         odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), run - 1)
         whole = builder.icmp_unsigned("==", odd, 0)
         whole = builder.or_(whole, self.aligned(shape[-1:], 1))
         return builder.and_(self.even(shape, run), whole)
+
+    @property
+    def may_split(self) -> bool:
+        """Whether the array may begin or end inside a pair of columns, which then is moved by
+        elements unless it is `surely` inside."""
+        return self.room is not None and (self.room | self.least) % 2 > 0
+
+    def surely(self, form: Form, distance: int, run: int = 2) -> bool:
+        """Return whether all lanes' columns distance … distance + run of a tile are inside the
+        array, wherever the block starts."""
+        end = distance + farthest(form.record)[1] + run
+        return self.room is not None and -self.least <= distance and end <= self.room
 
     def has(self, form: Form, own: Any, distance: int, beyond: bool = False) -> Any:
         """Return whether the array has a lane's pair of columns of a tile.
@@ -146,9 +158,7 @@ class Block:
         own, distance  the pair's first column, in the block: a lane's own and a constant
         beyond         whether the column of some lanes is outside the tile
         """
-        end = distance + farthest(form.record)[1] + 2
-        inside = self.room is not None and -self.least <= distance and end <= self.room
-        if inside and not beyond:
+        if self.surely(form, distance) and not beyond:
             return nb.const(1, nb.i1)
         builder = self.builder
         column = builder.add(own, distance)

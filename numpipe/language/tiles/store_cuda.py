@@ -291,9 +291,12 @@ class _Lanes:
         one = nb.const(1, nb.i64)
         line = None if indices else to.moved(base, builder.add(start[axis], own), one)
 
-        def each(count: int) -> None:
-            for i in range(0, len(form.places), count):
+        def each(count: int, begin: int = 0, end: int = len(form.places)) -> None:
+            for i in range(begin, end, count):
                 distance = form.places[i][dim] or 0
+                if count > 1 and to.may_split and not to.surely(form, distance, count):
+                    each(1, i, i + count)
+                    continue
                 further = nb.const(distance)
                 at = indices[i] if indices else builder.add(builder.add(start[axis], own), further)
                 here = (
