@@ -37,7 +37,6 @@ from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import Place, allocated
 from .over_rows import COLUMNS, MATRIX, ROWS, flat, given, lacking, launch_over_rows
-from .reduce_axis import launch_reduction
 from .tiled import rows_of
 
 
@@ -152,7 +151,7 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
+def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
     warp. A program computes many blocks of rows, and stores a row of sums.
 
@@ -161,7 +160,8 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
     order.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
-    layout, vector = f"rows {lanes}", f"row {lanes}"
+    shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
+    layout, vector = f"rows {shared_by}", f"row {shared_by}"
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -211,7 +211,11 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
             # loads of the next statistics overlap the arithmetic of this block
             following = numbers(statistics, ds((k + step) * row.height, row.height))
             barrier_wait(landed.at[slot])
-            own, tile = held(grads, slot), held(xs, slot) * inverse - mean * inverse
+            own, tile = held(grads, slot), held(xs, slot)
+            if run > 2:
+                meet()
+                fetch(k + slots * step, slot)
+            tile = tile * inverse - mean * inverse
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
             own = own if gain is None else own * gain.astype(np.float32)
@@ -221,15 +225,44 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
-            xs.at[ds(slot * room, size)][...] = made
-            meet()
-            dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
-            commit_smem()
-            fetch(k + slots * step, slot)
+            if run > 2:
+                dx[i, j] = made
+            else:
+                xs.at[ds(slot * room, size)][...] = made
+                meet()
+                dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "runs")
+                commit_smem()
+                fetch(k + slots * step, slot)
             slot = (slot + 1) % slots
         store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
+
+
+@functools.cache
+def of_parts(n: int, *present: str) -> Kernel:
+    """Return the kernel that adds up the rows of sums, (parts, n), which programs have stored."""
+
+    @kernel(
+        grid=(cdiv(n, NARROW), len(present) // 2),
+        warp_specialized=False,
+        without=lacking(present, "of_weight", "of_bias", "dweight", "dbias"),
+    )
+    def norm_gradient_of_parts(of_weight, of_bias, dweight, dbias):
+        j = ds(program_id(0) * NARROW, NARROW)
+
+        def add(parts, totals):
+            tile = full((DEEP, NARROW), 0.0, np.float32)
+            for k in range(0, parts.shape[0], DEEP):
+                tile = tile + parts[ds(k, DEEP), j]
+            totals[0, j] = tile.sum(axis=0)
+
+        if dweight is not None and program_id(1) == 0:
+            add(of_weight, dweight)
+        elif dbias is not None:
+            add(of_bias, dbias)
+
+    return norm_gradient_of_parts
 
 
 SHARED, OTHER = 233472, 4096
@@ -287,7 +320,7 @@ def in_ring(
 
     If x and grad are `flat`, rows follow each other, and begin anywhere.
     """
-    of_sm = WARPGROUPS // wgs
+    teams = WARPGROUPS // wgs
     unit, terms = 16 // itemsize, 1 + centered
     # a lane's pairs of columns are aligned in memory if each second row begins one column early
     shifts = n % 2 if flat else 0
@@ -300,31 +333,34 @@ def in_ring(
     span = size + rests * rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
-    slots = min(8, (SHARED // of_sm - OTHER - 4 * AHEAD * shared) // (2 * span * itemsize))
+    # the sums of columns of a team, if there are several
+    held_sums = terms * (wgs * width + rests * STEP) if teams > 1 else 0
+    fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * held_sums
+    slots = min(8, (SHARED - fixed) // (2 * span * itemsize * teams))
 
     @kernel(
         grid=lambda dweight: (dweight.shape[0] * ctas,),
         cluster=ctas,
         cluster_names="cluster",
-        num_compute_wgs=wgs,
+        num_compute_wgs=WARPGROUPS,
         warp_specialized=False,
         static_dims=(-1,),
         without=lacking(present, "grad_total", "dbias"),
-        compiler_params=CompilerParams(
-            approx_math=True, ctas_per_sm=of_sm, unsafe_no_auto_barriers=True
-        ),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def norm_gradient_in_ring(x, grad, statistics, weight, grad_total, dx, dweight, dbias):
-        wg, rank = axis_index("wg"), axis_index("cluster")
+        wg, rank = axis_index("wg") % wgs, axis_index("cluster")
+        team = axis_index("wg") // wgs if teams > 1 else 0
         at, step = program_id(0) // ctas, num_programs(0) // ctas
+        at, step = at + team * step, teams * step
         count = cdiv(x.shape[0] - at, step)
-        marks = scratch(SMEM((slots * MARKS,), np.float32))
-        xs = scratch(SMEM((slots * span,), x.dtype))
-        grads = scratch(SMEM((slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=slots, num_arrivals=3 + 2 * rests))
-        sums = scratch(SMEM((AHEAD * shared,), np.float32))
-        sent = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
-        stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
+        marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
+        xs = scratch(SMEM((teams * slots * span,), x.dtype))
+        grads = scratch(SMEM((teams * slots * span,), x.dtype))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * rests))
+        sums = scratch(SMEM((teams * AHEAD * shared,), np.float32))
+        sent = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=ctas * wgs))
+        stored = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
@@ -335,8 +371,15 @@ def in_ring(
         rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
         gain, rest_gain = weight[j], weight[rest_j]
 
+        def slot_of(k):
+            return team * slots + k % slots
+
+        def place_of(k):
+            """The place of row k among those whose sums are exchanged."""
+            return team * AHEAD + k % AHEAD
+
         def copy(array, ring, k, first, place, size):
-            i, slot = at + k * step, k % slots
+            i, slot = at + k * step, slot_of(k)
             if flat:
                 view = array.flat.at[ds((i * n + first) // unit * unit, size)]
             else:
@@ -353,18 +396,18 @@ def in_ring(
             if k < count:
                 load(x, xs, k)
                 load(grad, grads, k)
-                slot, view = k % slots, statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
+                slot, view = slot_of(k), statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
                 copy_gmem_to_smem(view, marks.at[ds(slot * MARKS, 4)], landed.at[slot])
 
         def numbers_of(k):
             """1 / sqrt(variance + eps) and the mean, or 0, of row k."""
-            place = k % slots * MARKS + (at + k * step) * terms % 4
+            place = slot_of(k) * MARKS + (at + k * step) * terms % 4
             inverse = marks[ds(place, 1)][:, None]
             return inverse, marks[ds(place + 1, 1)][:, None] if centered else 0.0
 
         def held(ring, k, place, size):
             begin = ((at + k * step) * n - shift) % unit if more else 0
-            part = ring.at[ds(k % slots * span + place + begin, size)]
+            part = ring.at[ds(slot_of(k) * span + place + begin, size)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
         def inside(tile, first, j):
@@ -390,19 +433,19 @@ def in_ring(
 
         def send(k, parts):
             """Send the sums of this warpgroup's parts of row k to all warpgroups."""
-            place = sums.at[ds(k % AHEAD * shared + number * PARTS, PARTS)]
+            place = sums.at[ds(place_of(k) * shared + number * PARTS, PARTS)]
             if ctas > 1:
                 async_store_smem(
-                    parts, place, sent.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
+                    parts, place, sent.at[place_of(k)], cluster_idx=None, cluster_dim="cluster"
                 )
             else:
                 place[...] = parts
-                barrier_arrive(sent.at[k % AHEAD])
+                barrier_arrive(sent.at[place_of(k)])
 
         def sums_of(k):
             """The means over row k of gradient * weight * normed x, and of gradient * weight."""
-            barrier_wait(sent.at[k % AHEAD])
-            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector) * (1.0 / n)
+            barrier_wait(sent.at[place_of(k)])
+            part = load_tile(sums.at[ds(place_of(k) * shared, shared)], vector) * (1.0 / n)
             if not centered:
                 return part.sum(), 0.0
             first = (iota((shared,), 0) & 4) == 0
@@ -413,7 +456,7 @@ def in_ring(
                 fetch(k)
         for k in range(count + 1):
             if k < count:
-                barrier_wait(landed.at[k % slots])
+                barrier_wait(landed.at[slot_of(k)])
                 of_weight, of_bias, slopes, total = added(
                     k, wg * width, j.start if shifts else 0, j, gain, of_weight, of_bias
                 )
@@ -428,7 +471,7 @@ def in_ring(
             if k > 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
                 if k > 1 and k - 2 + slots < count and k % wgs == wg:
-                    barrier_wait(stored.at[(k - 2) % AHEAD])
+                    barrier_wait(stored.at[place_of(k - 2)])
                     fetch(k - 2 + slots)
                 along, mean_own = sums_of(k - 1)
                 scale, mean_of = numbers_of(k - 1)
@@ -447,22 +490,53 @@ def in_ring(
                 if rests > 0 and wg < rests:
                     dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
                 if k - 1 + slots < count:
-                    barrier_arrive(stored.at[(k - 1) % AHEAD])
+                    barrier_arrive(stored.at[place_of(k - 1)])
+
+        if teams > 1:
+            totals = scratch(SMEM((held_sums,), np.float32))
+            added = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
+
+            def with_others(tile, place):
+                """Add the sums of the teams before this one, and leave them for the next one."""
+                part = totals.at[ds(place, tile.shape[1])]
+                if team > 0:
+                    tile = tile + load_tile(part, SPREAD)[None, :]
+                if team < teams - 1:
+                    part[...] = tile.reshape(-1)
+                return tile
+
+            if team > 0:
+                barrier_wait(added.at[team - 1])
+            of_weight = with_others(of_weight, wg * width)
+            if centered:
+                of_bias = with_others(of_bias, held_sums // 2 + wg * width)
+            if rests > 0 and wg < rests:
+                place = wgs * width + wg * STEP
+                rest_weight = with_others(rest_weight, place)
+                if centered:
+                    rest_bias = with_others(rest_bias, held_sums // 2 + place)
+            if team < teams - 1:
+                barrier_arrive(added.at[team])
 
         def put(j, of_weight, of_bias):
-            dweight[ds(at, 1), j] = of_weight
+            i = ds(program_id(0) // ctas, 1)
+            dweight[i, j] = of_weight
             if dbias is not None:
-                dbias[ds(at, 1), j] = of_bias
+                dbias[i, j] = of_bias
 
-        put(j, of_weight, of_bias)
-        if rests > 0 and wg < rests:
-            put(rest_j, rest_weight, rest_bias)
+        if team == teams - 1:
+            put(j, of_weight, of_bias)
+            if rests > 0 and wg < rests:
+                put(rest_j, rest_weight, rest_bias)
 
-    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
+    return norm_gradient_in_ring, PROGRAMS[ctas] // (1 + shifts) * (1 + shifts)
 
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
+DEEP, NARROW = 320, 8
+"""rows and columns of a tile of sums that are added up: short pieces of rows, so that many programs
+load at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
 WIDTH, SLOTS = 20, 4
@@ -517,20 +591,22 @@ def launch_gradient(
 
     if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
         row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
-        run: Kernel | RowKernel = of_short_rows(lanes, slots, *names).scheduled(row)
+        run: Kernel | RowKernel = of_short_rows(
+            lanes, slots, 2 if n * size % 16 else 16 // size, *names
+        ).scheduled(row)
         programs = min(cdiv(count, height), SMS * fit)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
-        programs, options = min(cdiv(count, 2) * 2, most), {}
+        programs, options = min(count // 2 * 2, most), {}
     else:
         run = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
-        programs = min(count // few, SMS * 64 // n) or 1
-        options["parts"] = programs if totals else 0
-    sums = totals
-    if programs > 1:
-        sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
+        programs = (min(count // few, SMS * 64 // n) or 1) if totals else 0
+        options["parts"] = programs
+    if programs < 2:
+        launch_over_rows(run, inputs, results | totals, place, **options)
+        return
+    sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
     launch_over_rows(run, inputs, results | sums, place, **options)
-    if programs > 1:
-        for name, (_, total) in totals.items():
-            launch_reduction("sum", sums[name][1], 0, total, place, again=True)
+    parts = {name.replace("d", "of_", 1): each for name, each in sums.items()}
+    launch_over_rows(of_parts(n, *parts, *totals), parts, totals, place)
