@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
@@ -539,6 +540,7 @@ DEEP, NARROW = 320, 8
 load at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
+EXTRA = 0
 WIDTH, SLOTS = 20, 4
 """of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
 blocks of rows in shared memory"""
@@ -585,28 +587,30 @@ def launch_gradient(
     least = max(4 if n * size % 128 else 8, n / WIDTH)
     lanes = next((lanes for lanes in LANES[::-1] if lanes >= least), 32)
     height = 256 // lanes >> (n > 32 * WIDTH)
+    # longer runs take fewer instructions, but lanes may have columns outside the row
+    runs = (2,) if n * size % 16 else (2, 4, 16 // size)
+    run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
+    cells = cdiv(height * round_up(n, lanes * run), 128)
     # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and 80
-    fit = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals)))) or 1
+    fit = min(4, 512 // (80 + cells * (2 + len(totals))) + EXTRA) or 1
     slots = min(SLOTS, (SHARED // fit - OTHER - 16 * n) // (2 * size * (height * n + BOX)))
 
     if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
         row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
-        run: Kernel | RowKernel = of_short_rows(
-            lanes, slots, 2 if n * size % 16 else 16 // size, *names
-        ).scheduled(row)
+        kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, *names).scheduled(row)
         programs = min(cdiv(count, height), SMS * fit)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
-        run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
+        kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
         programs, options = min(count // 2 * 2, most), {}
     else:
-        run = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
+        kernel = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
         programs = (min(count // few, SMS * 64 // n) or 1) if totals else 0
         options["parts"] = programs
     if programs < 2:
-        launch_over_rows(run, inputs, results | totals, place, **options)
+        launch_over_rows(kernel, inputs, results | totals, place, **options)
         return
     sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
-    launch_over_rows(run, inputs, results | sums, place, **options)
+    launch_over_rows(kernel, inputs, results | sums, place, **options)
     parts = {name.replace("d", "of_", 1): each for name, each in sums.items()}
     launch_over_rows(of_parts(n, *parts, *totals), parts, totals, place)
