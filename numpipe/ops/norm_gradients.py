@@ -330,6 +330,7 @@ def in_ring(
     rests = cdiv(n + shifts - whole, ctas * STEP)
     # columns that a copy loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
+    spread = SPREAD if more else f"{SPREAD} 4"
     size, rest_size = wgs * width + more, STEP + more
     span = size + rests * rest_size
     shared = ctas * wgs * PARTS
@@ -368,9 +369,12 @@ def in_ring(
         j = ds(number * width - shift, width, most=whole - width, least=-shifts)
         rest = whole + (wg * ctas + rank) * STEP - shift
         rest_j, rest_place = ds(rest, STEP), size + wg * rest_size
-        of_weight = of_bias = full((1, width), 0.0, np.float32)
-        rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
-        gain, rest_gain = weight[j], weight[rest_j]
+        gain, rest_gain = load_tile(weight.at[j], spread), load_tile(weight.at[rest_j], spread)
+        column = iota((1, width), 1) + j.start
+        rest_column = layout_cast(iota(STEP), spread)[None, :] + rest
+        # zeros in the lanes that will have the sums
+        of_weight = of_bias = np.where(gain > 0, 0.0, 0.0)[None, :]
+        rest_weight = rest_bias = np.where(rest_gain > 0, 0.0, 0.0)[None, :]
 
         def slot_of(k):
             return team * slots + k % slots
@@ -409,12 +413,13 @@ def in_ring(
         def held(ring, k, place, size):
             begin = ((at + k * step) * n - shift) % unit if more else 0
             part = ring.at[ds(slot_of(k) * span + place + begin, size)]
-            return load_tile(part, SPREAD)[None, :].astype(np.float32)
+            return load_tile(part, spread)[None, :].astype(np.float32)
 
-        def inside(tile, first, j):
-            """The tile of columns j, the first of which is `first`, with 0 outside the row."""
-            column = iota((1, j.size), 1) + first
-            return np.where((column >= 0) & (column < n), tile, 0.0)
+        def inside(column, tiles):
+            """Two tiles with 0 outside the row."""
+            own, tile = tiles
+            there = (column >= 0) & (column < n)
+            return np.where(there, own, 0.0), np.where(there, tile, 0.0)
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -423,12 +428,15 @@ def in_ring(
                 total = total + tile[:, c : c + STEP]
             return total
 
-        def added(k, place, first, j, gain, of_weight, of_bias):
-            """Add columns j of row k, from `first` on, to the sums of columns. Return these sums,
-            gradient * weight * normed x, and gradient * weight."""
+        def loaded(k, place, size):
+            """A part of the gradient, and of the normed rows."""
             inverse, mean = numbers_of(k)
-            own = inside(held(grads, k, place, j.size), first, j)
-            tile = inside(held(xs, k, place, j.size) * inverse - mean * inverse, first, j)
+            tile = held(xs, k, place, size) * inverse - mean * inverse
+            return held(grads, k, place, size), tile
+
+        def added(own, tile, gain, of_weight, of_bias):
+            """Add a part of a row to the sums of columns. Return these sums, gradient * weight *
+            normed x, and gradient * weight."""
             weighted = own * gain.astype(np.float32)
             return of_weight + own * tile, of_bias + own, weighted * tile, weighted
 
@@ -458,13 +466,15 @@ def in_ring(
         for k in range(count + 1):
             if k < count:
                 barrier_wait(landed.at[slot_of(k)])
-                of_weight, of_bias, slopes, total = added(
-                    k, wg * width, j.start if shifts else 0, j, gain, of_weight, of_bias
-                )
+                own, tile = loaded(k, wg * width, width)
+                if shifts > 0:
+                    own, tile = inside(column, (own, tile))
+                of_weight, of_bias, slopes, total = added(own, tile, gain, of_weight, of_bias)
                 slopes, total = folded(slopes), folded(total)
                 if rests > 0 and wg < rests:
+                    rest_own, rest_tile = inside(rest_column, loaded(k, rest_place, STEP))
                     rest_weight, rest_bias, rest_slopes, rest_total = added(
-                        k, rest_place, rest, rest_j, rest_gain, rest_weight, rest_bias
+                        rest_own, rest_tile, rest_gain, rest_weight, rest_bias
                     )
                     slopes, total = slopes + rest_slopes, total + rest_total
                 both = np.concatenate((slopes, total), 1) if centered else slopes
@@ -501,7 +511,7 @@ def in_ring(
                 """Add the sums of the teams before this one, and leave them for the next one."""
                 part = totals.at[ds(place, tile.shape[1])]
                 if team > 0:
-                    tile = tile + load_tile(part, SPREAD)[None, :]
+                    tile = tile + load_tile(part, spread)[None, :]
                 if team < teams - 1:
                     part[...] = tile.reshape(-1)
                 return tile
