@@ -32,6 +32,7 @@ from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.row_layouts import LANES, lanes_for
 from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
+from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
@@ -242,26 +243,26 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
 
 @functools.cache
 def of_parts(n: int, *present: str) -> Kernel:
-    """Return the kernel that adds up the rows of sums, (parts, n), which programs have stored."""
+    """Return the kernel that adds up sums of columns: `parts` has a row of each program for dweight,
+    then those for dbias."""
+    terms = len(present)
 
     @kernel(
-        grid=(cdiv(n, NARROW), len(present) // 2),
+        grid=(cdiv(n, NARROW), terms),
         warp_specialized=False,
-        without=lacking(present, "of_weight", "of_bias", "dweight", "dbias"),
+        without=lacking(present, "dweight", "dbias"),
     )
-    def norm_gradient_of_parts(of_weight, of_bias, dweight, dbias):
-        j = ds(program_id(0) * NARROW, NARROW)
-
-        def add(parts, totals):
-            tile = full((DEEP, NARROW), 0.0, np.float32)
-            for k in range(0, parts.shape[0], DEEP):
-                tile = tile + parts[ds(k, DEEP), j]
-            totals[0, j] = tile.sum(axis=0)
-
-        if dweight is not None and program_id(1) == 0:
-            add(of_weight, dweight)
+    def norm_gradient_of_parts(parts, dweight, dbias):
+        count, term, j = parts.shape[0] // terms, program_id(1), ds(program_id(0) * NARROW, NARROW)
+        begin, end = term * count, (term + 1) * count
+        tile = full((DEEP, NARROW), 0.0, np.float32)
+        for k in range(begin, end, DEEP):
+            tile = tile + parts[ds(k, DEEP, stop=end), j]
+        total = tile.sum(axis=0)
+        if dweight is not None and term == 0:
+            dweight[0, j] = total
         elif dbias is not None:
-            add(of_bias, dbias)
+            dbias[0, j] = total
 
     return norm_gradient_of_parts
 
@@ -550,7 +551,7 @@ DEEP, NARROW = 320, 8
 load at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
-EXTRA = 0
+OTHERS = 40
 WIDTH, SLOTS = 20, 4
 """of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
 blocks of rows in shared memory"""
@@ -601,9 +602,11 @@ def launch_gradient(
     runs = (2,) if n * size % 16 else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
     cells = cdiv(height * round_up(n, lanes * run), 128)
-    # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and 80
-    fit = min(4, 512 // (80 + cells * (2 + len(totals))) + EXTRA) or 1
-    slots = min(SLOTS, (SHARED // fit - OTHER - 16 * n) // (2 * size * (height * n + BOX)))
+    # CTAs that an SM has room for: in registers for sums of columns, rows of x and of the gradient,
+    # and OTHERS; in shared memory for two blocks of rows
+    room, more = 2 * size * (height * n + BOX), OTHER + 16 * n
+    fit = min(4, 512 // (OTHERS + cells * (2 + len(totals))), SHARED // (2 * room + more)) or 1
+    slots = min(SLOTS, (SHARED // fit - more) // room)
 
     if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
         row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
@@ -620,7 +623,8 @@ def launch_gradient(
     if programs < 2:
         launch_over_rows(kernel, inputs, results | totals, place, **options)
         return
-    sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
-    launch_over_rows(kernel, inputs, results | sums, place, **options)
-    parts = {name.replace("d", "of_", 1): each for name, each in sums.items()}
-    launch_over_rows(of_parts(n, *parts, *totals), parts, totals, place)
+    parts = allocated(x, (len(totals) * programs, n), place, np.float32)
+    for number, name in enumerate(totals):
+        results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
+    launch_over_rows(kernel, inputs, results, place, **options)
+    launch_over_rows(of_parts(n, *totals), {"parts": (MATRIX, parts)}, totals, place)
