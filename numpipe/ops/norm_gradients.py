@@ -332,10 +332,14 @@ def in_ring(
     # columns that a copy loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
     spread = SPREAD if more else f"{SPREAD} 4"
-    size, rest_size = wgs * width + more, STEP + more
-    span = size + rests * rest_size
+    # a CTA that has a whole row loads it at once
+    own, pieces = (wgs * width, rests) if ctas > 1 else (wgs * width + rests * STEP, 0)
+    size, rest_size = own + more, STEP + more * (ctas > 1)
+    span = size + pieces * rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
+    # 
+    lag = int(teams == 1)
     # the sums of columns of a team, if there are several
     held_sums = terms * (wgs * width + rests * STEP) if teams > 1 else 0
     fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * held_sums
@@ -360,7 +364,7 @@ def in_ring(
         marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
         xs = scratch(SMEM((teams * slots * span,), x.dtype))
         grads = scratch(SMEM((teams * slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * rests))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * pieces))
         sums = scratch(SMEM((teams * AHEAD * shared,), np.float32))
         sent = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=ctas * wgs))
         stored = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=wgs))
@@ -369,7 +373,8 @@ def in_ring(
         number = rank * wgs + wg
         j = ds(number * width - shift, width, most=whole - width, least=-shifts)
         rest = whole + (wg * ctas + rank) * STEP - shift
-        rest_j, rest_place = ds(rest, STEP), size + wg * rest_size
+        rest_j = ds(rest, STEP)
+        rest_place = (size if pieces else wgs * width) + wg * rest_size
         gain, rest_gain = load_tile(weight.at[j], spread), load_tile(weight.at[rest_j], spread)
         column = iota((1, width), 1) + j.start
         rest_column = layout_cast(iota(STEP), spread)[None, :] + rest
@@ -394,7 +399,7 @@ def in_ring(
 
         def load(array, ring, k):
             copy(array, ring, k, rank * wgs * width - shift, 0, size)
-            for c in static_range(rests):
+            for c in static_range(pieces):
                 first = whole + (c * ctas + rank) * STEP - shift
                 copy(array, ring, k, first, size + c * rest_size, rest_size)
 
@@ -436,10 +441,9 @@ def in_ring(
             return held(grads, k, place, size), tile
 
         def added(own, tile, gain, of_weight, of_bias):
-            """Add a part of a row to the sums of columns. Return these sums, gradient * weight *
-            normed x, and gradient * weight."""
-            weighted = own * gain.astype(np.float32)
-            return of_weight + own * tile, of_bias + own, weighted * tile, weighted
+            """Add a part of a row to the sums of columns. Return these sums, and gradient *
+            weight."""
+            return of_weight + own * tile, of_bias + own, own * gain.astype(np.float32)
 
         def send(k, parts):
             """Send the sums of this warpgroup's parts of row k to all warpgroups."""
@@ -464,45 +468,57 @@ def in_ring(
         if wg == 0:
             for k in range(slots):
                 fetch(k)
-        for k in range(count + 1):
+        for k in range(count + lag):
             if k < count:
                 barrier_wait(landed.at[slot_of(k)])
                 own, tile = loaded(k, wg * width, width)
                 if shifts > 0:
                     own, tile = inside(column, (own, tile))
-                of_weight, of_bias, slopes, total = added(own, tile, gain, of_weight, of_bias)
-                slopes, total = folded(slopes), folded(total)
+                of_weight, of_bias, own = added(own, tile, gain, of_weight, of_bias)
+                slopes, total = folded(own * tile), folded(own)
                 if rests > 0 and wg < rests:
                     rest_own, rest_tile = inside(rest_column, loaded(k, rest_place, STEP))
-                    rest_weight, rest_bias, rest_slopes, rest_total = added(
+                    rest_weight, rest_bias, rest_own = added(
                         rest_own, rest_tile, rest_gain, rest_weight, rest_bias
                     )
-                    slopes, total = slopes + rest_slopes, total + rest_total
+                    slopes, total = slopes + rest_own * rest_tile, total + rest_own
                 both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
-            if k > 0:
+            done = k - lag
+            if done >= 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                if k > 1 and k - 2 + slots < count and k % wgs == wg:
+                if lag > 0 and k > 1 and k - 2 + slots < count and k % wgs == wg:
                     barrier_wait(stored.at[place_of(k - 2)])
                     fetch(k - 2 + slots)
-                along, mean_own = sums_of(k - 1)
-                scale, mean_of = numbers_of(k - 1)
-                slope = along * scale * scale
-                offset = slope * mean_of - mean_own * scale
-                i = ds(at + (k - 1) * step, 1)
+                along, mean_own = sums_of(done)
+                scale, mean_of = numbers_of(done)
+                if lag == 0 and k + slots < count and k % wgs == wg:
+                    fetch(k + slots)
+                i = ds(at + done * step, 1)
 
-                def made(place, j, gain):
-                    tile = held(grads, k - 1, place, j.size) * gain.astype(np.float32)
-                    tile = tile * scale + (offset - held(xs, k - 1, place, j.size) * slope)
+                def made(own, tile, slope, offset, j):
+                    tile = own * scale + (offset - tile * slope)
                     if grad_total is not None:
                         tile = tile + grad_total[i, j].astype(np.float32)
                     return tile
 
-                dx[i, j] = made(wg * width, j, gain)
-                if rests > 0 and wg < rests:
-                    dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
-                if k - 1 + slots < count:
-                    barrier_arrive(stored.at[place_of(k - 1)])
+                slope = along * scale
+                if lag > 0:
+                    slope = slope * scale
+                    offset = slope * mean_of - mean_own * scale
+                    own = held(grads, done, wg * width, width) * gain.astype(np.float32)
+                    dx[i, j] = made(own, held(xs, done, wg * width, width), slope, offset, j)
+                    if rests > 0 and wg < rests:
+                        rest_own = held(grads, done, rest_place, STEP) * rest_gain.astype(np.float32)
+                        rest_tile = held(xs, done, rest_place, STEP)
+                        dx[i, rest_j] = made(rest_own, rest_tile, slope, offset, rest_j)
+                    if done + slots < count:
+                        barrier_arrive(stored.at[place_of(done)])
+                else:
+                    offset = -mean_own * scale
+                    dx[i, j] = made(own, tile, slope, offset, j)
+                    if rests > 0 and wg < rests:
+                        dx[i, rest_j] = made(rest_own, rest_tile, slope, offset, rest_j)
 
         if teams > 1:
             totals = scratch(SMEM((held_sums,), np.float32))
