@@ -434,9 +434,8 @@ def in_ring(
                 total = total + tile[:, c : c + STEP]
             return total
 
-        def loaded(k, place, size):
+        def loaded(k, place, size, inverse, mean):
             """A part of the gradient, and of the normed rows."""
-            inverse, mean = numbers_of(k)
             tile = held(xs, k, place, size) * inverse - mean * inverse
             return held(grads, k, place, size), tile
 
@@ -471,13 +470,16 @@ def in_ring(
         for k in range(count + lag):
             if k < count:
                 barrier_wait(landed.at[slot_of(k)])
-                own, tile = loaded(k, wg * width, width)
+                scale, mean = numbers_of(k)
+                own, tile = loaded(k, wg * width, width, scale, mean)
                 if shifts > 0:
                     own, tile = inside(column, (own, tile))
                 of_weight, of_bias, own = added(own, tile, gain, of_weight, of_bias)
                 slopes, total = folded(own * tile), folded(own)
                 if rests > 0 and wg < rests:
-                    rest_own, rest_tile = inside(rest_column, loaded(k, rest_place, STEP))
+                    rest_own, rest_tile = inside(
+                        rest_column, loaded(k, rest_place, STEP, scale, mean)
+                    )
                     rest_weight, rest_bias, rest_own = added(
                         rest_own, rest_tile, rest_gain, rest_weight, rest_bias
                     )
@@ -491,9 +493,10 @@ def in_ring(
                     barrier_wait(stored.at[place_of(k - 2)])
                     fetch(k - 2 + slots)
                 along, mean_own = sums_of(done)
-                scale, mean_of = numbers_of(done)
-                if lag == 0 and k + slots < count and k % wgs == wg:
-                    fetch(k + slots)
+                if lag > 0:
+                    scale, mean = numbers_of(done)
+                elif k + slots < count and k % wgs == wg:
+                    fetch(k + slots)  # all warps have sent the sums of what they have read
                 i = ds(at + done * step, 1)
 
                 def made(own, tile, slope, offset, j):
@@ -502,10 +505,9 @@ def in_ring(
                         tile = tile + grad_total[i, j].astype(np.float32)
                     return tile
 
-                slope = along * scale
                 if lag > 0:
-                    slope = slope * scale
-                    offset = slope * mean_of - mean_own * scale
+                    slope = along * scale * scale
+                    offset = slope * mean - mean_own * scale
                     own = held(grads, done, wg * width, width) * gain.astype(np.float32)
                     dx[i, j] = made(own, held(xs, done, wg * width, width), slope, offset, j)
                     if rests > 0 and wg < rests:
@@ -515,7 +517,7 @@ def in_ring(
                     if done + slots < count:
                         barrier_arrive(stored.at[place_of(done)])
                 else:
-                    offset = -mean_own * scale
+                    slope, offset = along * scale, -mean_own * scale
                     dx[i, j] = made(own, tile, slope, offset, j)
                     if rests > 0 and wg < rests:
                         dx[i, rest_j] = made(rest_own, rest_tile, slope, offset, rest_j)
