@@ -61,10 +61,10 @@ def gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j):
     """Return the gradient of columns j of rows i: `tile` has the normed rows, `own` the gradient *
     weight, and `sums` are those of own * tile and of own."""
     along, total = sums
-    made = own - tile * (along / n)
+    less = tile * (along * inverse / n)
     if statistics.shape[1] == 2:
-        made = made - total / n
-    made = made * inverse
+        less = less + total * inverse / n
+    made = own * inverse - less
     return made if grad_total is None else made + grad_total[i, j].astype(np.float32)
 
 
@@ -198,13 +198,15 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
             return tile.astype(np.float32)
 
-        # zeros in the lanes that will have the rows
-        xs.at[ds(0, size)][...] = row.zeros()
-        meet()
-        of_weight = of_bias = held(xs, 0)
-        commit_smem()
-        for slot in range(slots):
+        # zeros in the lanes that will have the rows, through the last slot
+        last = slots - 1
+        for slot in range(last):
             fetch(first + slot * step, slot)
+        xs.at[ds(last * room, size)][...] = row.zeros()
+        meet()
+        of_weight = of_bias = held(xs, last)
+        commit_smem()
+        fetch(first + last * step, last)
         gain = None if weight is None else layout_cast(weight[j], vector)
         following = numbers(statistics, ds(first * row.height, row.height))
         slot = 0
@@ -243,8 +245,8 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
 
 @functools.cache
 def of_parts(n: int, *present: str) -> Kernel:
-    """Return the kernel that adds up sums of columns: `parts` has a row of each program for dweight,
-    then those for dbias."""
+    """Return the kernel that adds up the sums of columns of all programs: `parts` has a row of each
+    program for dweight, then a row of each for dbias."""
     terms = len(present)
 
     @kernel(
@@ -313,8 +315,15 @@ def in_ring(
     its programs.
 
     Each warpgroup has `width` columns of each row, and the first `rests` warpgroups of a CTA have
-    STEP of those that are left. The parts of several rows wait in shared memory, and the exchange
-    of the sums of a row overlaps the next row::
+    STEP of those that are left. The parts of several rows wait in shared memory. If fewer than
+    WARPGROUPS share a row, a CTA has several teams, each with rows of its own. A row stays in
+    registers until its sums are known; meanwhile the other teams compute::
+
+        step k    add up the part of row k, send its sums to all warpgroups of the team
+                  add the sums of row k, load a next row in its place, store its part
+
+    At the end, the teams add up their sums of columns, one after another. A single team computes
+    the next row meanwhile, and reads each row twice::
 
         step k    add up the part of row k, send its sums to all warpgroups
                   load a next row in place of row k - 2, which all warpgroups have stored
@@ -332,17 +341,15 @@ def in_ring(
     # columns that a copy loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
     spread = SPREAD if more else f"{SPREAD} 4"
-    # a CTA that has a whole row loads it at once
-    own, pieces = (wgs * width, rests) if ctas > 1 else (wgs * width + rests * STEP, 0)
-    size, rest_size = own + more, STEP + more * (ctas > 1)
+    # the columns of a CTA, which loads a whole row at once
+    columns = wgs * width + rests * STEP
+    pieces, rest_size = (rests, STEP + more) if ctas > 1 else (0, STEP)
+    size = more + (wgs * width if pieces else columns)
     span = size + pieces * rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
-    # 
     lag = int(teams == 1)
-    # the sums of columns of a team, if there are several
-    held_sums = terms * (wgs * width + rests * STEP) if teams > 1 else 0
-    fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * held_sums
+    fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * terms * columns * (teams > 1)
     slots = min(8, (SHARED - fixed) // (2 * span * itemsize * teams))
 
     @kernel(
@@ -375,12 +382,6 @@ def in_ring(
         rest = whole + (wg * ctas + rank) * STEP - shift
         rest_j = ds(rest, STEP)
         rest_place = (size if pieces else wgs * width) + wg * rest_size
-        gain, rest_gain = load_tile(weight.at[j], spread), load_tile(weight.at[rest_j], spread)
-        column = iota((1, width), 1) + j.start
-        rest_column = layout_cast(iota(STEP), spread)[None, :] + rest
-        # zeros in the lanes that will have the sums
-        of_weight = of_bias = np.where(gain > 0, 0.0, 0.0)[None, :]
-        rest_weight = rest_bias = np.where(rest_gain > 0, 0.0, 0.0)[None, :]
 
         def slot_of(k):
             return team * slots + k % slots
@@ -409,6 +410,16 @@ def in_ring(
                 load(grad, grads, k)
                 slot, view = slot_of(k), statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
                 copy_gmem_to_smem(view, marks.at[ds(slot * MARKS, 4)], landed.at[slot])
+
+        if wg == 0:
+            for k in range(slots):
+                fetch(k)
+        gain, rest_gain = load_tile(weight.at[j], spread), load_tile(weight.at[rest_j], spread)
+        column = iota((1, width), 1) + j.start
+        rest_column = layout_cast(iota(STEP), spread)[None, :] + rest
+        # zeros in the lanes that will have the sums
+        of_weight = of_bias = np.where(gain > 0, 0.0, 0.0)[None, :]
+        rest_weight = rest_bias = np.where(rest_gain > 0, 0.0, 0.0)[None, :]
 
         def numbers_of(k):
             """1 / sqrt(variance + eps) and the mean, or 0, of row k."""
@@ -464,9 +475,6 @@ def in_ring(
             first = (iota((shared,), 0) & 4) == 0
             return np.where(first, part, 0.0).sum(), np.where(first, 0.0, part).sum()
 
-        if wg == 0:
-            for k in range(slots):
-                fetch(k)
         for k in range(count + lag):
             if k < count:
                 barrier_wait(landed.at[slot_of(k)])
@@ -497,33 +505,32 @@ def in_ring(
                     scale, mean = numbers_of(done)
                 elif k + slots < count and k % wgs == wg:
                     fetch(k + slots)  # all warps have sent the sums of what they have read
+                slope, offset = along * scale, -mean_own * scale
+                if lag > 0:
+                    own = held(grads, done, wg * width, width) * gain.astype(np.float32)
+                    tile = held(xs, done, wg * width, width)
+                    slope = slope * scale
+                    offset = offset + slope * mean
                 i = ds(at + done * step, 1)
 
-                def made(own, tile, slope, offset, j):
+                def put(own, tile, slope, offset, j):
                     tile = own * scale + (offset - tile * slope)
                     if grad_total is not None:
                         tile = tile + grad_total[i, j].astype(np.float32)
-                    return tile
+                    dx[i, j] = tile
 
-                if lag > 0:
-                    slope = along * scale * scale
-                    offset = slope * mean - mean_own * scale
-                    own = held(grads, done, wg * width, width) * gain.astype(np.float32)
-                    dx[i, j] = made(own, held(xs, done, wg * width, width), slope, offset, j)
-                    if rests > 0 and wg < rests:
-                        rest_own = held(grads, done, rest_place, STEP) * rest_gain.astype(np.float32)
+                put(own, tile, slope, offset, j)
+                if rests > 0 and wg < rests:
+                    if lag > 0:
+                        rest_own = held(grads, done, rest_place, STEP)
+                        rest_own = rest_own * rest_gain.astype(np.float32)
                         rest_tile = held(xs, done, rest_place, STEP)
-                        dx[i, rest_j] = made(rest_own, rest_tile, slope, offset, rest_j)
-                    if done + slots < count:
-                        barrier_arrive(stored.at[place_of(done)])
-                else:
-                    slope, offset = along * scale, -mean_own * scale
-                    dx[i, j] = made(own, tile, slope, offset, j)
-                    if rests > 0 and wg < rests:
-                        dx[i, rest_j] = made(rest_own, rest_tile, slope, offset, rest_j)
+                    put(rest_own, rest_tile, slope, offset, rest_j)
+                if lag > 0 and done + slots < count:
+                    barrier_arrive(stored.at[place_of(done)])
 
         if teams > 1:
-            totals = scratch(SMEM((held_sums,), np.float32))
+            totals = scratch(SMEM((terms * columns,), np.float32))
             added = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
 
             def with_others(tile, place):
@@ -539,25 +546,25 @@ def in_ring(
                 barrier_wait(added.at[team - 1])
             of_weight = with_others(of_weight, wg * width)
             if centered:
-                of_bias = with_others(of_bias, held_sums // 2 + wg * width)
+                of_bias = with_others(of_bias, columns + wg * width)
             if rests > 0 and wg < rests:
                 place = wgs * width + wg * STEP
                 rest_weight = with_others(rest_weight, place)
                 if centered:
-                    rest_bias = with_others(rest_bias, held_sums // 2 + place)
+                    rest_bias = with_others(rest_bias, columns + place)
             if team < teams - 1:
                 barrier_arrive(added.at[team])
 
-        def put(j, of_weight, of_bias):
+        def put_sums(j, of_weight, of_bias):
             i = ds(program_id(0) // ctas, 1)
             dweight[i, j] = of_weight
             if dbias is not None:
                 dbias[i, j] = of_bias
 
         if team == teams - 1:
-            put(j, of_weight, of_bias)
+            put_sums(j, of_weight, of_bias)
             if rests > 0 and wg < rests:
-                put(rest_j, rest_weight, rest_bias)
+                put_sums(rest_j, rest_weight, rest_bias)
 
     return norm_gradient_in_ring, PROGRAMS[ctas] // (1 + shifts) * (1 + shifts)
 
