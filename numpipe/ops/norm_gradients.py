@@ -244,23 +244,20 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_parts(n: int, *present: str) -> Kernel:
-    """Return the kernel that adds up the sums of columns of all programs: `parts` has a row of each
-    program for dweight, then a row of each for dbias."""
-    terms = len(present)
+def of_parts(n: int, height: int, *present: str) -> Kernel:
+    """Return the kernel that adds up the sums of columns of at most `height` programs. `parts` has
+    a row of each for dweight, then a row of each for dbias."""
+    width, terms = max(8, 1 << (TILE // height).bit_length() - 1), len(present)
 
     @kernel(
-        grid=(cdiv(n, NARROW), terms),
+        grid=(cdiv(n, width), terms),
         warp_specialized=False,
         without=lacking(present, "dweight", "dbias"),
     )
     def norm_gradient_of_parts(parts, dweight, dbias):
-        count, term, j = parts.shape[0] // terms, program_id(1), ds(program_id(0) * NARROW, NARROW)
-        begin, end = term * count, (term + 1) * count
-        tile = full((DEEP, NARROW), 0.0, np.float32)
-        for k in range(begin, end, DEEP):
-            tile = tile + parts[ds(k, DEEP, stop=end), j]
-        total = tile.sum(axis=0)
+        count, term, j = parts.shape[0] // terms, program_id(1), ds(program_id(0) * width, width)
+        rows = ds(term * count, height, stop=(term + 1) * count)
+        total = parts[rows, j].sum(axis=0)
         if dweight is not None and term == 0:
             dweight[0, j] = total
         elif dbias is not None:
@@ -571,12 +568,11 @@ def in_ring(
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
-DEEP, NARROW = 320, 8
-"""rows and columns of a tile of sums that are added up: short pieces of rows, so that many programs
-load at the same time"""
+TILE = 4608
+"""elements of a tile of sums: all programs load theirs at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
-OTHERS = 40
+OTHERS = 80
 WIDTH, SLOTS = 20, 4
 """of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
 blocks of rows in shared memory"""
@@ -643,7 +639,7 @@ def launch_gradient(
         programs, options = min(count // 2 * 2, most), {}
     else:
         kernel = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
-        programs = (min(count // few, SMS * 64 // n) or 1) if totals else 0
+        programs = (min(count // few, SMS * 64 // n, 4 * SMS) or 1) if totals else 0
         options["parts"] = programs
     if programs < 2:
         launch_over_rows(kernel, inputs, results | totals, place, **options)
@@ -652,4 +648,5 @@ def launch_gradient(
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    launch_over_rows(of_parts(n, *totals), {"parts": (MATRIX, parts)}, totals, place)
+    run = of_parts(n, round_up(programs, 64), *totals)
+    launch_over_rows(run, {"parts": (MATRIX, parts)}, totals, place)
