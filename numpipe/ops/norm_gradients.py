@@ -346,7 +346,10 @@ def in_ring(
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
     lag = int(teams == 1)
-    fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * terms * columns * (teams > 1)
+    # the sums of columns of a warpgroup
+    half = width + STEP
+    room = half * (1 + ("dbias" in present))
+    fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * wgs * room * (teams > 1)
     slots = min(8, (SHARED - fixed) // (2 * span * itemsize * teams))
 
     @kernel(
@@ -526,42 +529,29 @@ def in_ring(
                 if lag > 0 and done + slots < count:
                     barrier_arrive(stored.at[place_of(done)])
 
+        every = np.concatenate((of_weight, rest_weight), 1)
+        if dbias is not None:
+            every = np.concatenate((every, of_bias, rest_bias), 1)
         if teams > 1:
-            totals = scratch(SMEM((terms * columns,), np.float32))
-            added = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
-
-            def with_others(tile, place):
-                """Add the sums of the teams before this one, and leave them for the next one."""
-                part = totals.at[ds(place, tile.shape[1])]
-                if team > 0:
-                    tile = tile + load_tile(part, spread)[None, :]
-                if team < teams - 1:
-                    part[...] = tile.reshape(-1)
-                return tile
-
+            totals = scratch(SMEM((wgs * room,), np.float32))
+            added_up = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
+            part = totals.at[ds(wg * room, room)]
             if team > 0:
-                barrier_wait(added.at[team - 1])
-            of_weight = with_others(of_weight, wg * width)
-            if centered:
-                of_bias = with_others(of_bias, columns + wg * width)
-            if rests > 0 and wg < rests:
-                place = wgs * width + wg * STEP
-                rest_weight = with_others(rest_weight, place)
-                if centered:
-                    rest_bias = with_others(rest_bias, columns + place)
+                barrier_wait(added_up.at[team - 1])
+                every = every + load_tile(part, spread)[None, :]
             if team < teams - 1:
-                barrier_arrive(added.at[team])
-
-        def put_sums(j, of_weight, of_bias):
-            i = ds(program_id(0) // ctas, 1)
-            dweight[i, j] = of_weight
-            if dbias is not None:
-                dbias[i, j] = of_bias
+                part[...] = every.reshape(-1)
+                barrier_arrive(added_up.at[team])
 
         if team == teams - 1:
-            put_sums(j, of_weight, of_bias)
+            own_row = ds(program_id(0) // ctas, 1)
+            dweight[own_row, j] = every[:, :width]
             if rests > 0 and wg < rests:
-                put_sums(rest_j, rest_weight, rest_bias)
+                dweight[own_row, rest_j] = every[:, width:half]
+            if dbias is not None:
+                dbias[own_row, j] = every[:, half : half + width]
+                if rests > 0 and wg < rests:
+                    dbias[own_row, rest_j] = every[:, half + width :]
 
     return norm_gradient_in_ring, PROGRAMS[ctas] // (1 + shifts) * (1 + shifts)
 
