@@ -22,7 +22,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
-from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -38,7 +38,7 @@ from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import Place, allocated
-from .over_rows import COLUMNS, MATRIX, ROWS, flat, given, lacking, launch_over_rows
+from .over_rows import COLUMNS, MATRIX, given, lacking, launch_over_rows
 from .tiled import rows_of
 
 
@@ -161,7 +161,7 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
     Lanes store dx in shared memory, where they have read x; from there it is copied in memory
     order.
     """
-    absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
+    absent = lacking(present, "grad_total", "dresidual", "dbias")
     shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
     layout, vector = f"rows {shared_by}", f"row {shared_by}"
 
@@ -186,6 +186,7 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
         first, size = program_id(0), row.height * row.n
         room = cdiv(size, BOX) * BOX
         xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
+        ordered = scratch(SMEM((size,), x.dtype))
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
 
         def fetch(k, slot):
@@ -198,17 +199,14 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
             return tile.astype(np.float32)
 
-        # zeros in the lanes that will have the rows, through the last slot
-        last = slots - 1
-        for slot in range(last):
+        for slot in range(slots):
             fetch(first + slot * step, slot)
-        xs.at[ds(last * room, size)][...] = row.zeros()
-        meet()
-        of_weight = of_bias = held(xs, last)
-        commit_smem()
-        fetch(first + last * step, last)
-        gain = None if weight is None else layout_cast(weight[j], vector)
+        gain = layout_cast(weight[j], vector)
         following = numbers(statistics, ds(first * row.height, row.height))
+        # zeros in the lanes that will have the rows
+        ordered[...] = row.zeros()
+        meet()
+        of_weight = of_bias = held(ordered, 0)
         slot = 0
         for k in row.blocks(x):
             i, (inverse, mean) = ds(k * row.height, row.height), following
@@ -216,13 +214,13 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             following = numbers(statistics, ds((k + step) * row.height, row.height))
             barrier_wait(landed.at[slot])
             own, tile = held(grads, slot), held(xs, slot)
-            if run > 2:
-                meet()
-                fetch(k + slots * step, slot)
+            meet()
+            fetch(k + slots * step, slot)
+            slot = (slot + 1) % slots
             tile = tile * inverse - mean * inverse
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
-            own = own if gain is None else own * gain.astype(np.float32)
+            own = own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
             made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
@@ -232,12 +230,9 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             if run > 2:
                 dx[i, j] = made
             else:
-                xs.at[ds(slot * room, size)][...] = made
+                ordered[...] = made
                 meet()
-                dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "runs")
-                commit_smem()
-                fetch(k + slots * step, slot)
-            slot = (slot + 1) % slots
+                dx.flat[ds(k * size, size)] = load_tile(ordered, "runs")
         store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
@@ -276,10 +271,8 @@ and registers for the sums of their columns"""
 PER, LEAST = 8, 1024
 """rows of a program, up to which more warpgroups share a row, and their least columns of it: each
 program stores a row of sums, which are many bytes if rows are few and long"""
-AHEAD = 4
-"""rows whose sums warps may exchange at the same time, a power of two"""
-MARKS = 32
-"""float32 elements of a slot of shared memory for the statistics of a row"""
+AHEAD = 2
+"""rows whose sums warps may exchange at the same time"""
 CLUSTER = 8
 """most CTAs of a cluster"""
 PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
@@ -313,23 +306,17 @@ def in_ring(
 
     Each warpgroup has `width` columns of each row, and the first `rests` warpgroups of a CTA have
     STEP of those that are left. The parts of several rows wait in shared memory. If fewer than
-    WARPGROUPS share a row, a CTA has several teams, each with rows of its own. A row stays in
-    registers until its sums are known; meanwhile the other teams compute::
+    WARPGROUPS share a row, a CTA has several teams, each with rows of its own, which add up their
+    sums of columns at the end, one after another. A row stays in registers until its sums are
+    known::
 
         step k    add up the part of row k, send its sums to all warpgroups of the team
                   add the sums of row k, load a next row in its place, store its part
 
-    At the end, the teams add up their sums of columns, one after another. A single team computes
-    the next row meanwhile, and reads each row twice::
-
-        step k    add up the part of row k, send its sums to all warpgroups
-                  load a next row in place of row k - 2, which all warpgroups have stored
-                  add the sums of row k - 1, store its part
-
     If x and grad are `flat`, rows follow each other, and begin anywhere.
     """
     teams = WARPGROUPS // wgs
-    unit, terms = 16 // itemsize, 1 + centered
+    unit = 16 // itemsize
     # a lane's pairs of columns are aligned in memory if each second row begins one column early
     shifts = n % 2 if flat else 0
     width = n // (ctas * wgs * STEP) * STEP
@@ -345,7 +332,6 @@ def in_ring(
     span = size + pieces * rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
-    lag = int(teams == 1)
     # the sums of columns of a warpgroup
     half = width + STEP
     room = half * (1 + ("dbias" in present))
@@ -368,13 +354,11 @@ def in_ring(
         at, step = program_id(0) // ctas, num_programs(0) // ctas
         at, step = at + team * step, teams * step
         count = cdiv(x.shape[0] - at, step)
-        marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
         xs = scratch(SMEM((teams * slots * span,), x.dtype))
         grads = scratch(SMEM((teams * slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * pieces))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=2 + 2 * pieces))
         sums = scratch(SMEM((teams * AHEAD * shared,), np.float32))
         sent = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=ctas * wgs))
-        stored = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
@@ -408,8 +392,6 @@ def in_ring(
             if k < count:
                 load(x, xs, k)
                 load(grad, grads, k)
-                slot, view = slot_of(k), statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
-                copy_gmem_to_smem(view, marks.at[ds(slot * MARKS, 4)], landed.at[slot])
 
         if wg == 0:
             for k in range(slots):
@@ -420,12 +402,6 @@ def in_ring(
         # zeros in the lanes that will have the sums
         of_weight = of_bias = np.where(gain > 0, 0.0, 0.0)[None, :]
         rest_weight = rest_bias = np.where(rest_gain > 0, 0.0, 0.0)[None, :]
-
-        def numbers_of(k):
-            """1 / sqrt(variance + eps) and the mean, or 0, of row k."""
-            place = slot_of(k) * MARKS + (at + k * step) * terms % 4
-            inverse = marks[ds(place, 1)][:, None]
-            return inverse, marks[ds(place + 1, 1)][:, None] if centered else 0.0
 
         def held(ring, k, place, size):
             begin = ((at + k * step) * n - shift) % unit if more else 0
@@ -475,59 +451,39 @@ def in_ring(
             first = (iota((shared,), 0) & 4) == 0
             return np.where(first, part, 0.0).sum(), np.where(first, 0.0, part).sum()
 
-        for k in range(count + lag):
-            if k < count:
-                barrier_wait(landed.at[slot_of(k)])
-                scale, mean = numbers_of(k)
-                own, tile = loaded(k, wg * width, width, scale, mean)
-                if shifts > 0:
-                    own, tile = inside(column, (own, tile))
-                of_weight, of_bias, own = added(own, tile, gain, of_weight, of_bias)
-                slopes, total = folded(own * tile), folded(own)
-                if rests > 0 and wg < rests:
-                    rest_own, rest_tile = inside(
-                        rest_column, loaded(k, rest_place, STEP, scale, mean)
-                    )
-                    rest_weight, rest_bias, rest_own = added(
-                        rest_own, rest_tile, rest_gain, rest_weight, rest_bias
-                    )
-                    slopes, total = slopes + rest_own * rest_tile, total + rest_own
-                both = np.concatenate((slopes, total), 1) if centered else slopes
-                send(k, split_row(both).sum(axis=1))
-            done = k - lag
-            if done >= 0:
-                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                if lag > 0 and k > 1 and k - 2 + slots < count and k % wgs == wg:
-                    barrier_wait(stored.at[place_of(k - 2)])
-                    fetch(k - 2 + slots)
-                along, mean_own = sums_of(done)
-                if lag > 0:
-                    scale, mean = numbers_of(done)
-                elif k + slots < count and k % wgs == wg:
-                    fetch(k + slots)  # all warps have sent the sums of what they have read
-                slope, offset = along * scale, -mean_own * scale
-                if lag > 0:
-                    own = held(grads, done, wg * width, width) * gain.astype(np.float32)
-                    tile = held(xs, done, wg * width, width)
-                    slope = slope * scale
-                    offset = offset + slope * mean
-                i = ds(at + done * step, 1)
+        following = numbers(statistics, ds(at, 1))
+        for k in range(count):
+            scale, mean = following
+            following = numbers(statistics, ds(at + (k + 1) * step, 1))
+            barrier_wait(landed.at[slot_of(k)])
+            own, tile = loaded(k, wg * width, width, scale, mean)
+            if shifts > 0:
+                own, tile = inside(column, (own, tile))
+            of_weight, of_bias, own = added(own, tile, gain, of_weight, of_bias)
+            slopes, total = folded(own * tile), folded(own)
+            if rests > 0 and wg < rests:
+                rest_own, rest_tile = inside(rest_column, loaded(k, rest_place, STEP, scale, mean))
+                rest_weight, rest_bias, rest_own = added(
+                    rest_own, rest_tile, rest_gain, rest_weight, rest_bias
+                )
+                slopes, total = slopes + rest_own * rest_tile, total + rest_own
+            both = np.concatenate((slopes, total), 1) if centered else slopes
+            send(k, split_row(both).sum(axis=1))
+            along, mean_own = sums_of(k)
+            if k + slots < count and k % wgs == wg:
+                fetch(k + slots)  # all warps have sent the sums of what they have read
 
-                def put(own, tile, slope, offset, j):
-                    tile = own * scale + (offset - tile * slope)
-                    if grad_total is not None:
-                        tile = tile + grad_total[i, j].astype(np.float32)
-                    dx[i, j] = tile
+            def put(j, own, tile):
+                """dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row"""
+                tile = own * scale - (tile * (along * scale) + mean_own * scale)
+                i = ds(at + k * step, 1)
+                if grad_total is not None:
+                    tile = tile + grad_total[i, j].astype(np.float32)
+                dx[i, j] = tile
 
-                put(own, tile, slope, offset, j)
-                if rests > 0 and wg < rests:
-                    if lag > 0:
-                        rest_own = held(grads, done, rest_place, STEP)
-                        rest_own = rest_own * rest_gain.astype(np.float32)
-                        rest_tile = held(xs, done, rest_place, STEP)
-                    put(rest_own, rest_tile, slope, offset, rest_j)
-                if lag > 0 and done + slots < count:
-                    barrier_arrive(stored.at[place_of(done)])
+            put(j, own, tile)
+            if rests > 0 and wg < rests:
+                put(rest_j, rest_own, rest_tile)
 
         every = np.concatenate((of_weight, rest_weight), 1)
         if dbias is not None:
@@ -601,7 +557,7 @@ def launch_gradient(
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
     few = FEW if n > SHORT else 4 * FEW
     many = dweight is not None and count > few
-    aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
+    aligned, anywhere = loadable(rows_of(x), rows_of(grad))
     ctas, wgs = shares(n, size, count)
 
     # lanes have two rows each, or one of more than 32 * WIDTH columns; 8 rows of a warp would share
@@ -615,7 +571,7 @@ def launch_gradient(
     cells = cdiv(height * round_up(n, lanes * run), 128)
     # CTAs that an SM has room for: in registers for sums of columns, rows of x and of the gradient,
     # and OTHERS; in shared memory for two blocks of rows
-    room, more = 2 * size * (height * n + BOX), OTHER + 16 * n
+    room, more = 2 * size * (height * n + BOX), OTHER + (16 + height * size) * n
     fit = min(4, 512 // (OTHERS + cells * (2 + len(totals))), SHARED // (2 * room + more)) or 1
     slots = min(SLOTS, (SHARED // fit - more) // room)
 
@@ -625,7 +581,6 @@ def launch_gradient(
         programs = min(cdiv(count, height), SMS * fit)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
-        inputs |= given(ROWS, statistics=statistics)
         programs, options = min(count // 2 * 2, most), {}
     else:
         kernel = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
