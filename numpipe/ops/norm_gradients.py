@@ -22,7 +22,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
-from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -38,7 +38,7 @@ from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import Place, allocated
-from .over_rows import COLUMNS, MATRIX, given, lacking, launch_over_rows
+from .over_rows import COLUMNS, MATRIX, ROWS, flat, given, lacking, launch_over_rows
 from .tiled import rows_of
 
 
@@ -157,11 +157,11 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
     warp. A program computes many blocks of rows, and stores a row of sums.
 
-    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead.
-    Lanes store dx in shared memory, where they have read x; from there it is copied in memory
-    order.
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead. A
+    lane has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes
+    store dx in shared memory, where they have read x; from there it is copied in memory order.
     """
-    absent = lacking(present, "grad_total", "dresidual", "dbias")
+    absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
     shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
     layout, vector = f"rows {shared_by}", f"row {shared_by}"
 
@@ -186,7 +186,6 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
         first, size = program_id(0), row.height * row.n
         room = cdiv(size, BOX) * BOX
         xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
-        ordered = scratch(SMEM((size,), x.dtype))
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
 
         def fetch(k, slot):
@@ -199,14 +198,17 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
             return tile.astype(np.float32)
 
-        for slot in range(slots):
+        # zeros in the lanes that will have the rows, through the last slot
+        last = slots - 1
+        for slot in range(last):
             fetch(first + slot * step, slot)
-        gain = layout_cast(weight[j], vector)
-        following = numbers(statistics, ds(first * row.height, row.height))
-        # zeros in the lanes that will have the rows
-        ordered[...] = row.zeros()
+        xs.at[ds(last * room, size)][...] = row.zeros()
         meet()
-        of_weight = of_bias = held(ordered, 0)
+        of_weight = of_bias = held(xs, last)
+        commit_smem()
+        fetch(first + last * step, last)
+        gain = None if weight is None else layout_cast(weight[j], vector)
+        following = numbers(statistics, ds(first * row.height, row.height))
         slot = 0
         for k in row.blocks(x):
             i, (inverse, mean) = ds(k * row.height, row.height), following
@@ -214,13 +216,13 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             following = numbers(statistics, ds((k + step) * row.height, row.height))
             barrier_wait(landed.at[slot])
             own, tile = held(grads, slot), held(xs, slot)
-            meet()
-            fetch(k + slots * step, slot)
-            slot = (slot + 1) % slots
+            if run > 2:
+                meet()
+                fetch(k + slots * step, slot)
             tile = tile * inverse - mean * inverse
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
-            own = own * gain.astype(np.float32)
+            own = own if gain is None else own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
             made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
@@ -230,9 +232,12 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             if run > 2:
                 dx[i, j] = made
             else:
-                ordered[...] = made
+                xs.at[ds(slot * room, size)][...] = made
                 meet()
-                dx.flat[ds(k * size, size)] = load_tile(ordered, "runs")
+                dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "runs")
+                commit_smem()
+                fetch(k + slots * step, slot)
+            slot = (slot + 1) % slots
         store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
@@ -271,8 +276,10 @@ and registers for the sums of their columns"""
 PER, LEAST = 8, 1024
 """rows of a program, up to which more warpgroups share a row, and their least columns of it: each
 program stores a row of sums, which are many bytes if rows are few and long"""
-AHEAD = 2
-"""rows whose sums warps may exchange at the same time"""
+AHEAD = 4
+"""rows whose sums warps may exchange at the same time, a power of two"""
+MARKS = 32
+"""float32 elements of a slot of shared memory for the statistics of a row"""
 CLUSTER = 8
 """most CTAs of a cluster"""
 PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
@@ -305,18 +312,19 @@ def in_ring(
     its programs.
 
     Each warpgroup has `width` columns of each row, and the first `rests` warpgroups of a CTA have
-    STEP of those that are left. The parts of several rows wait in shared memory. If fewer than
-    WARPGROUPS share a row, a CTA has several teams, each with rows of its own, which add up their
-    sums of columns at the end, one after another. A row stays in registers until its sums are
-    known::
+    STEP of those that are left. If fewer than WARPGROUPS share a row, a CTA has several teams, each
+    with rows of its own, which add up their sums of columns at the end, one after another. The
+    parts of several rows wait in shared memory, and the exchange of the sums of a row overlaps the
+    next row::
 
-        step k    add up the part of row k, send its sums to all warpgroups of the team
-                  add the sums of row k, load a next row in its place, store its part
+        step k    add up the part of row k, send its sums to all warpgroups
+                  load a next row in place of row k - 2, which all warpgroups have stored
+                  add the sums of row k - 1, store its part
 
     If x and grad are `flat`, rows follow each other, and begin anywhere.
     """
     teams = WARPGROUPS // wgs
-    unit = 16 // itemsize
+    unit, terms = 16 // itemsize, 1 + centered
     # a lane's pairs of columns are aligned in memory if each second row begins one column early
     shifts = n % 2 if flat else 0
     width = n // (ctas * wgs * STEP) * STEP
@@ -324,12 +332,8 @@ def in_ring(
     rests = cdiv(n + shifts - whole, ctas * STEP)
     # columns that a copy loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
-    spread = SPREAD if more else f"{SPREAD} 4"
-    # the columns of a CTA, which loads a whole row at once
-    columns = wgs * width + rests * STEP
-    pieces, rest_size = (rests, STEP + more) if ctas > 1 else (0, STEP)
-    size = more + (wgs * width if pieces else columns)
-    span = size + pieces * rest_size
+    size, rest_size = wgs * width + more, STEP + more
+    span = size + rests * rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
     # the sums of columns of a warpgroup
@@ -354,18 +358,22 @@ def in_ring(
         at, step = program_id(0) // ctas, num_programs(0) // ctas
         at, step = at + team * step, teams * step
         count = cdiv(x.shape[0] - at, step)
+        marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
         xs = scratch(SMEM((teams * slots * span,), x.dtype))
         grads = scratch(SMEM((teams * slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=2 + 2 * pieces))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * rests))
         sums = scratch(SMEM((teams * AHEAD * shared,), np.float32))
         sent = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=ctas * wgs))
+        stored = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
         j = ds(number * width - shift, width, most=whole - width, least=-shifts)
         rest = whole + (wg * ctas + rank) * STEP - shift
-        rest_j = ds(rest, STEP)
-        rest_place = (size if pieces else wgs * width) + wg * rest_size
+        rest_j, rest_place = ds(rest, STEP), size + wg * rest_size
+        of_weight = of_bias = full((1, width), 0.0, np.float32)
+        rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
+        gain, rest_gain = weight[j], weight[rest_j]
 
         def slot_of(k):
             return team * slots + k % slots
@@ -384,7 +392,7 @@ def in_ring(
 
         def load(array, ring, k):
             copy(array, ring, k, rank * wgs * width - shift, 0, size)
-            for c in static_range(pieces):
+            for c in static_range(rests):
                 first = whole + (c * ctas + rank) * STEP - shift
                 copy(array, ring, k, first, size + c * rest_size, rest_size)
 
@@ -392,27 +400,24 @@ def in_ring(
             if k < count:
                 load(x, xs, k)
                 load(grad, grads, k)
+                slot, view = slot_of(k), statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
+                copy_gmem_to_smem(view, marks.at[ds(slot * MARKS, 4)], landed.at[slot])
 
-        if wg == 0:
-            for k in range(slots):
-                fetch(k)
-        gain, rest_gain = load_tile(weight.at[j], spread), load_tile(weight.at[rest_j], spread)
-        column = iota((1, width), 1) + j.start
-        rest_column = layout_cast(iota(STEP), spread)[None, :] + rest
-        # zeros in the lanes that will have the sums
-        of_weight = of_bias = np.where(gain > 0, 0.0, 0.0)[None, :]
-        rest_weight = rest_bias = np.where(rest_gain > 0, 0.0, 0.0)[None, :]
+        def numbers_of(k):
+            """1 / sqrt(variance + eps) and the mean, or 0, of row k."""
+            place = slot_of(k) * MARKS + (at + k * step) * terms % 4
+            inverse = marks[ds(place, 1)][:, None]
+            return inverse, marks[ds(place + 1, 1)][:, None] if centered else 0.0
 
         def held(ring, k, place, size):
             begin = ((at + k * step) * n - shift) % unit if more else 0
             part = ring.at[ds(slot_of(k) * span + place + begin, size)]
-            return load_tile(part, spread)[None, :].astype(np.float32)
+            return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def inside(column, tiles):
-            """Two tiles with 0 outside the row."""
-            own, tile = tiles
-            there = (column >= 0) & (column < n)
-            return np.where(there, own, 0.0), np.where(there, tile, 0.0)
+        def inside(tile, first, j):
+            """The tile of columns j, the first of which is `first`, with 0 outside the row."""
+            column = iota((1, j.size), 1) + first
+            return np.where((column >= 0) & (column < n), tile, 0.0)
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -421,15 +426,14 @@ def in_ring(
                 total = total + tile[:, c : c + STEP]
             return total
 
-        def loaded(k, place, size, inverse, mean):
-            """A part of the gradient, and of the normed rows."""
-            tile = held(xs, k, place, size) * inverse - mean * inverse
-            return held(grads, k, place, size), tile
-
-        def added(own, tile, gain, of_weight, of_bias):
-            """Add a part of a row to the sums of columns. Return these sums, and gradient *
-            weight."""
-            return of_weight + own * tile, of_bias + own, own * gain.astype(np.float32)
+        def added(k, place, first, j, gain, of_weight, of_bias):
+            """Add columns j of row k, from `first` on, to the sums of columns. Return these sums,
+            gradient * weight * normed x, and gradient * weight."""
+            inverse, mean = numbers_of(k)
+            own = inside(held(grads, k, place, j.size), first, j)
+            tile = inside(held(xs, k, place, j.size) * inverse - mean * inverse, first, j)
+            weighted = own * gain.astype(np.float32)
+            return of_weight + own * tile, of_bias + own, weighted * tile, weighted
 
         def send(k, parts):
             """Send the sums of this warpgroup's parts of row k to all warpgroups."""
@@ -451,39 +455,46 @@ def in_ring(
             first = (iota((shared,), 0) & 4) == 0
             return np.where(first, part, 0.0).sum(), np.where(first, 0.0, part).sum()
 
-        following = numbers(statistics, ds(at, 1))
-        for k in range(count):
-            scale, mean = following
-            following = numbers(statistics, ds(at + (k + 1) * step, 1))
-            barrier_wait(landed.at[slot_of(k)])
-            own, tile = loaded(k, wg * width, width, scale, mean)
-            if shifts > 0:
-                own, tile = inside(column, (own, tile))
-            of_weight, of_bias, own = added(own, tile, gain, of_weight, of_bias)
-            slopes, total = folded(own * tile), folded(own)
-            if rests > 0 and wg < rests:
-                rest_own, rest_tile = inside(rest_column, loaded(k, rest_place, STEP, scale, mean))
-                rest_weight, rest_bias, rest_own = added(
-                    rest_own, rest_tile, rest_gain, rest_weight, rest_bias
+        if wg == 0:
+            for k in range(slots):
+                fetch(k)
+        for k in range(count + 1):
+            if k < count:
+                barrier_wait(landed.at[slot_of(k)])
+                of_weight, of_bias, slopes, total = added(
+                    k, wg * width, j.start if shifts else 0, j, gain, of_weight, of_bias
                 )
-                slopes, total = slopes + rest_own * rest_tile, total + rest_own
-            both = np.concatenate((slopes, total), 1) if centered else slopes
-            send(k, split_row(both).sum(axis=1))
-            along, mean_own = sums_of(k)
-            if k + slots < count and k % wgs == wg:
-                fetch(k + slots)  # all warps have sent the sums of what they have read
+                slopes, total = folded(slopes), folded(total)
+                if rests > 0 and wg < rests:
+                    rest_weight, rest_bias, rest_slopes, rest_total = added(
+                        k, rest_place, rest, rest_j, rest_gain, rest_weight, rest_bias
+                    )
+                    slopes, total = slopes + rest_slopes, total + rest_total
+                both = np.concatenate((slopes, total), 1) if centered else slopes
+                send(k, split_row(both).sum(axis=1))
+            if k > 0:
+                # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
+                if k > 1 and k - 2 + slots < count and k % wgs == wg:
+                    barrier_wait(stored.at[place_of(k - 2)])
+                    fetch(k - 2 + slots)
+                along, mean_own = sums_of(k - 1)
+                scale, mean_of = numbers_of(k - 1)
+                slope = along * scale * scale
+                offset = slope * mean_of - mean_own * scale
+                i = ds(at + (k - 1) * step, 1)
 
-            def put(j, own, tile):
-                """dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row"""
-                tile = own * scale - (tile * (along * scale) + mean_own * scale)
-                i = ds(at + k * step, 1)
-                if grad_total is not None:
-                    tile = tile + grad_total[i, j].astype(np.float32)
-                dx[i, j] = tile
+                def made(place, j, gain):
+                    tile = held(grads, k - 1, place, j.size) * gain.astype(np.float32)
+                    tile = tile * scale + (offset - held(xs, k - 1, place, j.size) * slope)
+                    if grad_total is not None:
+                        tile = tile + grad_total[i, j].astype(np.float32)
+                    return tile
 
-            put(j, own, tile)
-            if rests > 0 and wg < rests:
-                put(rest_j, rest_own, rest_tile)
+                dx[i, j] = made(wg * width, j, gain)
+                if rests > 0 and wg < rests:
+                    dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
+                if k - 1 + slots < count:
+                    barrier_arrive(stored.at[place_of(k - 1)])
 
         every = np.concatenate((of_weight, rest_weight), 1)
         if dbias is not None:
@@ -494,20 +505,21 @@ def in_ring(
             part = totals.at[ds(wg * room, room)]
             if team > 0:
                 barrier_wait(added_up.at[team - 1])
-                every = every + load_tile(part, spread)[None, :]
+                every = every + load_tile(part, SPREAD)[None, :]
             if team < teams - 1:
                 part[...] = every.reshape(-1)
                 barrier_arrive(added_up.at[team])
 
-        if team == teams - 1:
-            own_row = ds(program_id(0) // ctas, 1)
-            dweight[own_row, j] = every[:, :width]
+        def put(to, tile):
+            own = ds(program_id(0) // ctas, 1)
+            to[own, j] = tile[:, :width]
             if rests > 0 and wg < rests:
-                dweight[own_row, rest_j] = every[:, width:half]
+                to[own, rest_j] = tile[:, width:]
+
+        if team == teams - 1:
+            put(dweight, every[:, :half])
             if dbias is not None:
-                dbias[own_row, j] = every[:, half : half + width]
-                if rests > 0 and wg < rests:
-                    dbias[own_row, rest_j] = every[:, half + width :]
+                put(dbias, every[:, half:])
 
     return norm_gradient_in_ring, PROGRAMS[ctas] // (1 + shifts) * (1 + shifts)
 
@@ -518,7 +530,6 @@ TILE = 4608
 """elements of a tile of sums: all programs load theirs at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
-OTHERS = 80
 WIDTH, SLOTS = 20, 4
 """of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
 blocks of rows in shared memory"""
@@ -557,7 +568,7 @@ def launch_gradient(
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
     few = FEW if n > SHORT else 4 * FEW
     many = dweight is not None and count > few
-    aligned, anywhere = loadable(rows_of(x), rows_of(grad))
+    aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size, count)
 
     # lanes have two rows each, or one of more than 32 * WIDTH columns; 8 rows of a warp would share
@@ -569,10 +580,11 @@ def launch_gradient(
     runs = (2,) if n * size % 16 else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
     cells = cdiv(height * round_up(n, lanes * run), 128)
-    # CTAs that an SM has room for: in registers for sums of columns, rows of x and of the gradient,
-    # and OTHERS; in shared memory for two blocks of rows
-    room, more = 2 * size * (height * n + BOX), OTHER + (16 + height * size) * n
-    fit = min(4, 512 // (OTHERS + cells * (2 + len(totals))), SHARED // (2 * room + more)) or 1
+    # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and
+    # others, fewer where lanes store runs (measured on an H200); and shared memory for two blocks
+    others = 56 if run > 2 and n <= SHORT else 80
+    room, more = 2 * size * (height * n + BOX), OTHER + 16 * n
+    fit = min(4, 512 // (others + cells * (2 + len(totals))), SHARED // (2 * room + more)) or 1
     slots = min(SLOTS, (SHARED // fit - more) // room)
 
     if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
@@ -581,6 +593,7 @@ def launch_gradient(
         programs = min(cdiv(count, height), SMS * fit)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
+        inputs |= given(ROWS, statistics=statistics)
         programs, options = min(count // 2 * 2, most), {}
     else:
         kernel = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
@@ -593,5 +606,5 @@ def launch_gradient(
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    run = of_parts(n, round_up(programs, 64), *totals)
-    launch_over_rows(run, {"parts": (MATRIX, parts)}, totals, place)
+    adder = of_parts(n, round_up(programs, 64), *totals)
+    launch_over_rows(adder, {"parts": (MATRIX, parts)}, totals, place)

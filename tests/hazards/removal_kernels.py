@@ -609,7 +609,7 @@ for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
         f"gradients of a norm in a ring, by {wgs} warpgroups of {ctas} CTAs",
         in_ring(True, columns, 4, False, ctas, wgs, "grad_total", "dbias")[0],
         *(ints(height, columns, dtype=F32), ints(height, columns, dtype=F32)),
-        *(ints(height, 2, dtype=F32), ints(columns, dtype=F32), ints(height, columns, dtype=F32)),
+        *(ints(2 * height, dtype=F32), ints(columns, dtype=F32), ints(height, columns, dtype=F32)),
         *(out(height, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
     )
 for n, length in ((18, 2), (16, 4)):

@@ -44,8 +44,7 @@ def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
             f"with_rows: expected a multiple of {STEP} columns, got {form}; fix: load "
             f"{round_up(size, STEP)} columns, of which those outside the array are 0"
         )
-    spread = form.layout.startswith(SPREAD) or height > 1
-    have = form if spread else replace(form, layout=SPREAD)
+    have = replace(form, layout=SPREAD) if height == 1 else form
     if rows == height:
         return have, have
     return have, Form((rows, size // rows), form.dtype, SPREAD if rows == 1 else BY_WARP)
