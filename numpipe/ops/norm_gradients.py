@@ -234,7 +234,7 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             else:
                 xs.at[ds(slot * room, size)][...] = made
                 meet()
-                dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "runs")
+                dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
                 commit_smem()
                 fetch(k + slots * step, slot)
             slot = (slot + 1) % slots
