@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
@@ -31,13 +32,13 @@ from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.row_layouts import LANES, lanes_for
 from ..language.tiles.warp_parts import PARTS, SPREAD, STEP, split_row
+from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 from .op_outputs import Place, allocated
 from .over_rows import COLUMNS, MATRIX, ROWS, flat, given, lacking, launch_over_rows
-from .reduce_axis import launch_reduction
 from .tiled import rows_of
 
 
@@ -60,10 +61,10 @@ def gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j):
     """Return the gradient of columns j of rows i: `tile` has the normed rows, `own` the gradient *
     weight, and `sums` are those of own * tile and of own."""
     along, total = sums
-    made = own - tile * (along / n)
+    less = tile * (along * inverse / n)
     if statistics.shape[1] == 2:
-        made = made - total / n
-    made = made * inverse
+        less = less + total * inverse / n
+    made = own * inverse - less
     return made if grad_total is None else made + grad_total[i, j].astype(np.float32)
 
 
@@ -152,16 +153,17 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
+def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
     warp. A program computes many blocks of rows, and stores a row of sums.
 
-    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead.
-    Lanes store dx in shared memory, where they have read x; from there it is copied in memory
-    order.
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead. A
+    lane has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes
+    store dx in shared memory, where they have read x; from there it is copied in memory order.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
-    layout, vector = f"rows {lanes}", f"row {lanes}"
+    shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
+    layout, vector = f"rows {shared_by}", f"row {shared_by}"
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -196,13 +198,15 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
             tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
             return tile.astype(np.float32)
 
-        # zeros in the lanes that will have the rows
-        xs.at[ds(0, size)][...] = row.zeros()
-        meet()
-        of_weight = of_bias = held(xs, 0)
-        commit_smem()
-        for slot in range(slots):
+        # zeros in the lanes that will have the rows, through the last slot
+        last = slots - 1
+        for slot in range(last):
             fetch(first + slot * step, slot)
+        xs.at[ds(last * room, size)][...] = row.zeros()
+        meet()
+        of_weight = of_bias = held(xs, last)
+        commit_smem()
+        fetch(first + last * step, last)
         gain = None if weight is None else layout_cast(weight[j], vector)
         following = numbers(statistics, ds(first * row.height, row.height))
         slot = 0
@@ -211,7 +215,11 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
             # loads of the next statistics overlap the arithmetic of this block
             following = numbers(statistics, ds((k + step) * row.height, row.height))
             barrier_wait(landed.at[slot])
-            own, tile = held(grads, slot), held(xs, slot) * inverse - mean * inverse
+            own, tile = held(grads, slot), held(xs, slot)
+            if run > 2:
+                meet()
+                fetch(k + slots * step, slot)
+            tile = tile * inverse - mean * inverse
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
             own = own if gain is None else own * gain.astype(np.float32)
@@ -221,15 +229,41 @@ def of_short_rows(lanes: int, slots: int, *present: str) -> RowKernel:
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
-            xs.at[ds(slot * room, size)][...] = made
-            meet()
-            dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
-            commit_smem()
-            fetch(k + slots * step, slot)
+            if run > 2:
+                dx[i, j] = made
+            else:
+                xs.at[ds(slot * room, size)][...] = made
+                meet()
+                dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
+                commit_smem()
+                fetch(k + slots * step, slot)
             slot = (slot + 1) % slots
         store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
+
+
+@functools.cache
+def of_parts(n: int, height: int, *present: str) -> Kernel:
+    """Return the kernel that adds up the sums of columns of at most `height` programs. `parts` has
+    a row of each for dweight, then a row of each for dbias."""
+    width, terms = max(8, 1 << (TILE // height).bit_length() - 1), len(present)
+
+    @kernel(
+        grid=(cdiv(n, width), terms),
+        warp_specialized=False,
+        without=lacking(present, "dweight", "dbias"),
+    )
+    def norm_gradient_of_parts(parts, dweight, dbias):
+        count, term, j = parts.shape[0] // terms, program_id(1), ds(program_id(0) * width, width)
+        rows = ds(term * count, height, stop=(term + 1) * count)
+        total = parts[rows, j].sum(axis=0)
+        if dweight is not None and term == 0:
+            dweight[0, j] = total
+        elif dbias is not None:
+            dbias[0, j] = total
+
+    return norm_gradient_of_parts
 
 
 SHARED, OTHER = 233472, 4096
@@ -278,8 +312,10 @@ def in_ring(
     its programs.
 
     Each warpgroup has `width` columns of each row, and the first `rests` warpgroups of a CTA have
-    STEP of those that are left. The parts of several rows wait in shared memory, and the exchange
-    of the sums of a row overlaps the next row::
+    STEP of those that are left. If fewer than WARPGROUPS share a row, a CTA has several teams, each
+    with rows of its own, which add up their sums of columns at the end, one after another. The
+    parts of several rows wait in shared memory, and the exchange of the sums of a row overlaps the
+    next row::
 
         step k    add up the part of row k, send its sums to all warpgroups
                   load a next row in place of row k - 2, which all warpgroups have stored
@@ -287,7 +323,7 @@ def in_ring(
 
     If x and grad are `flat`, rows follow each other, and begin anywhere.
     """
-    of_sm = WARPGROUPS // wgs
+    teams = WARPGROUPS // wgs
     unit, terms = 16 // itemsize, 1 + centered
     # a lane's pairs of columns are aligned in memory if each second row begins one column early
     shifts = n % 2 if flat else 0
@@ -300,31 +336,35 @@ def in_ring(
     span = size + rests * rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
-    slots = min(8, (SHARED // of_sm - OTHER - 4 * AHEAD * shared) // (2 * span * itemsize))
+    # the sums of columns of a warpgroup
+    half = width + STEP
+    room = half * (1 + ("dbias" in present))
+    fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * wgs * room * (teams > 1)
+    slots = min(8, (SHARED - fixed) // (2 * span * itemsize * teams))
 
     @kernel(
         grid=lambda dweight: (dweight.shape[0] * ctas,),
         cluster=ctas,
         cluster_names="cluster",
-        num_compute_wgs=wgs,
+        num_compute_wgs=WARPGROUPS,
         warp_specialized=False,
         static_dims=(-1,),
         without=lacking(present, "grad_total", "dbias"),
-        compiler_params=CompilerParams(
-            approx_math=True, ctas_per_sm=of_sm, unsafe_no_auto_barriers=True
-        ),
+        compiler_params=CompilerParams(approx_math=True, unsafe_no_auto_barriers=True),
     )
     def norm_gradient_in_ring(x, grad, statistics, weight, grad_total, dx, dweight, dbias):
-        wg, rank = axis_index("wg"), axis_index("cluster")
+        wg, rank = axis_index("wg") % wgs, axis_index("cluster")
+        team = axis_index("wg") // wgs if teams > 1 else 0
         at, step = program_id(0) // ctas, num_programs(0) // ctas
+        at, step = at + team * step, teams * step
         count = cdiv(x.shape[0] - at, step)
-        marks = scratch(SMEM((slots * MARKS,), np.float32))
-        xs = scratch(SMEM((slots * span,), x.dtype))
-        grads = scratch(SMEM((slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=slots, num_arrivals=3 + 2 * rests))
-        sums = scratch(SMEM((AHEAD * shared,), np.float32))
-        sent = scratch(Barrier(num_barriers=AHEAD, num_arrivals=ctas * wgs))
-        stored = scratch(Barrier(num_barriers=AHEAD, num_arrivals=wgs))
+        marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
+        xs = scratch(SMEM((teams * slots * span,), x.dtype))
+        grads = scratch(SMEM((teams * slots * span,), x.dtype))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * rests))
+        sums = scratch(SMEM((teams * AHEAD * shared,), np.float32))
+        sent = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=ctas * wgs))
+        stored = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
@@ -335,8 +375,15 @@ def in_ring(
         rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
         gain, rest_gain = weight[j], weight[rest_j]
 
+        def slot_of(k):
+            return team * slots + k % slots
+
+        def place_of(k):
+            """The place of row k among those whose sums are exchanged."""
+            return team * AHEAD + k % AHEAD
+
         def copy(array, ring, k, first, place, size):
-            i, slot = at + k * step, k % slots
+            i, slot = at + k * step, slot_of(k)
             if flat:
                 view = array.flat.at[ds((i * n + first) // unit * unit, size)]
             else:
@@ -353,18 +400,18 @@ def in_ring(
             if k < count:
                 load(x, xs, k)
                 load(grad, grads, k)
-                slot, view = k % slots, statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
+                slot, view = slot_of(k), statistics.at[ds((at + k * step) * terms // 4 * 4, 4)]
                 copy_gmem_to_smem(view, marks.at[ds(slot * MARKS, 4)], landed.at[slot])
 
         def numbers_of(k):
             """1 / sqrt(variance + eps) and the mean, or 0, of row k."""
-            place = k % slots * MARKS + (at + k * step) * terms % 4
+            place = slot_of(k) * MARKS + (at + k * step) * terms % 4
             inverse = marks[ds(place, 1)][:, None]
             return inverse, marks[ds(place + 1, 1)][:, None] if centered else 0.0
 
         def held(ring, k, place, size):
             begin = ((at + k * step) * n - shift) % unit if more else 0
-            part = ring.at[ds(k % slots * span + place + begin, size)]
+            part = ring.at[ds(slot_of(k) * span + place + begin, size)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
         def inside(tile, first, j):
@@ -390,19 +437,19 @@ def in_ring(
 
         def send(k, parts):
             """Send the sums of this warpgroup's parts of row k to all warpgroups."""
-            place = sums.at[ds(k % AHEAD * shared + number * PARTS, PARTS)]
+            place = sums.at[ds(place_of(k) * shared + number * PARTS, PARTS)]
             if ctas > 1:
                 async_store_smem(
-                    parts, place, sent.at[k % AHEAD], cluster_idx=None, cluster_dim="cluster"
+                    parts, place, sent.at[place_of(k)], cluster_idx=None, cluster_dim="cluster"
                 )
             else:
                 place[...] = parts
-                barrier_arrive(sent.at[k % AHEAD])
+                barrier_arrive(sent.at[place_of(k)])
 
         def sums_of(k):
             """The means over row k of gradient * weight * normed x, and of gradient * weight."""
-            barrier_wait(sent.at[k % AHEAD])
-            part = load_tile(sums.at[ds(k % AHEAD * shared, shared)], vector) * (1.0 / n)
+            barrier_wait(sent.at[place_of(k)])
+            part = load_tile(sums.at[ds(place_of(k) * shared, shared)], vector) * (1.0 / n)
             if not centered:
                 return part.sum(), 0.0
             first = (iota((shared,), 0) & 4) == 0
@@ -413,7 +460,7 @@ def in_ring(
                 fetch(k)
         for k in range(count + 1):
             if k < count:
-                barrier_wait(landed.at[k % slots])
+                barrier_wait(landed.at[slot_of(k)])
                 of_weight, of_bias, slopes, total = added(
                     k, wg * width, j.start if shifts else 0, j, gain, of_weight, of_bias
                 )
@@ -428,7 +475,7 @@ def in_ring(
             if k > 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
                 if k > 1 and k - 2 + slots < count and k % wgs == wg:
-                    barrier_wait(stored.at[(k - 2) % AHEAD])
+                    barrier_wait(stored.at[place_of(k - 2)])
                     fetch(k - 2 + slots)
                 along, mean_own = sums_of(k - 1)
                 scale, mean_of = numbers_of(k - 1)
@@ -447,22 +494,40 @@ def in_ring(
                 if rests > 0 and wg < rests:
                     dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
                 if k - 1 + slots < count:
-                    barrier_arrive(stored.at[(k - 1) % AHEAD])
+                    barrier_arrive(stored.at[place_of(k - 1)])
 
-        def put(j, of_weight, of_bias):
-            dweight[ds(at, 1), j] = of_weight
+        every = np.concatenate((of_weight, rest_weight), 1)
+        if dbias is not None:
+            every = np.concatenate((every, of_bias, rest_bias), 1)
+        if teams > 1:
+            totals = scratch(SMEM((wgs * room,), np.float32))
+            added_up = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
+            part = totals.at[ds(wg * room, room)]
+            if team > 0:
+                barrier_wait(added_up.at[team - 1])
+                every = every + load_tile(part, SPREAD)[None, :]
+            if team < teams - 1:
+                part[...] = every.reshape(-1)
+                barrier_arrive(added_up.at[team])
+
+        def put(to, tile):
+            own = ds(program_id(0) // ctas, 1)
+            to[own, j] = tile[:, :width]
+            if rests > 0 and wg < rests:
+                to[own, rest_j] = tile[:, width:]
+
+        if team == teams - 1:
+            put(dweight, every[:, :half])
             if dbias is not None:
-                dbias[ds(at, 1), j] = of_bias
+                put(dbias, every[:, half:])
 
-        put(j, of_weight, of_bias)
-        if rests > 0 and wg < rests:
-            put(rest_j, rest_weight, rest_bias)
-
-    return norm_gradient_in_ring, PROGRAMS[ctas] * of_sm // (1 + shifts) * (1 + shifts)
+    return norm_gradient_in_ring, PROGRAMS[ctas] // (1 + shifts) * (1 + shifts)
 
 
 WIDE, TALL = (16, 64), (128, 8)
 """rows and columns of the tiles that are added up along their columns"""
+TILE = 4608
+"""elements of a tile of sums: all programs load theirs at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
 WIDTH, SLOTS = 20, 4
@@ -511,26 +576,35 @@ def launch_gradient(
     least = max(4 if n * size % 128 else 8, n / WIDTH)
     lanes = next((lanes for lanes in LANES[::-1] if lanes >= least), 32)
     height = 256 // lanes >> (n > 32 * WIDTH)
-    # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and 80
-    fit = min(4, 512 // (80 + cdiv(height * n, 128) * (2 + len(totals)))) or 1
-    slots = min(SLOTS, (SHARED // fit - OTHER - 16 * n) // (2 * size * (height * n + BOX)))
+    # longer runs take fewer instructions, but lanes may have columns outside the row
+    runs = (2,) if n * size % 16 else (2, 4, 16 // size)
+    run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
+    cells = cdiv(height * round_up(n, lanes * run), 128)
+    # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and
+    # others, fewer where lanes store runs (measured on an H200); and shared memory for two blocks
+    others = 56 if run > 2 and n <= SHORT else 80
+    room, more = 2 * size * (height * n + BOX), OTHER + 16 * n
+    fit = min(4, 512 // (others + cells * (2 + len(totals))), SHARED // (2 * room + more)) or 1
+    slots = min(SLOTS, (SHARED // fit - more) // room)
 
     if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
         row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
-        run: Kernel | RowKernel = of_short_rows(lanes, slots, *names).scheduled(row)
+        kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, *names).scheduled(row)
         programs = min(cdiv(count, height), SMS * fit)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
-        run, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
+        kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
-        programs, options = min(cdiv(count, 2) * 2, most), {}
+        programs, options = min(count // 2 * 2, most), {}
     else:
-        run = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
-        programs = min(count // few, SMS * 64 // n) or 1
-        options["parts"] = programs if totals else 0
-    sums = totals
-    if programs > 1:
-        sums = {name: (MATRIX, allocated(x, (programs, n), place, np.float32)) for name in totals}
-    launch_over_rows(run, inputs, results | sums, place, **options)
-    if programs > 1:
-        for name, (_, total) in totals.items():
-            launch_reduction("sum", sums[name][1], 0, total, place, again=True)
+        kernel = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
+        programs = (min(count // few, SMS * 64 // n, 4 * SMS) or 1) if totals else 0
+        options["parts"] = programs
+    if programs < 2:
+        launch_over_rows(kernel, inputs, results | totals, place, **options)
+        return
+    parts = allocated(x, (len(totals) * programs, n), place, np.float32)
+    for number, name in enumerate(totals):
+        results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
+    launch_over_rows(kernel, inputs, results, place, **options)
+    adder = of_parts(n, round_up(programs, 64), *totals)
+    launch_over_rows(adder, {"parts": (MATRIX, parts)}, totals, place)

@@ -603,26 +603,27 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
         ints(1, dtype=F32),
         out(1, row.n),
     )
-for ctas in (1, 8):
-    columns = 512 * ctas + 64
+for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
+    columns = 512 * ctas * wgs + 64
     run(
-        f"gradients of a norm in a ring, by {ctas} CTAs",
-        in_ring(True, columns, 4, False, ctas, 1, "grad_total", "dbias")[0],
-        *(ints(12, columns, dtype=F32), ints(12, columns, dtype=F32), ints(24, dtype=F32)),
-        *(ints(columns, dtype=F32), ints(12, columns, dtype=F32)),
-        *(out(12, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
+        f"gradients of a norm in a ring, by {wgs} warpgroups of {ctas} CTAs",
+        in_ring(True, columns, 4, False, ctas, wgs, "grad_total", "dbias")[0],
+        *(ints(height, columns, dtype=F32), ints(height, columns, dtype=F32)),
+        *(ints(2 * height, dtype=F32), ints(columns, dtype=F32), ints(height, columns, dtype=F32)),
+        *(out(height, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
     )
-run(
-    "gradients of a norm of short rows",
-    of_short_rows(4, 2, "weight", "dbias").scheduled(
-        Rows(18, 64, 18, ctas=2, whole=18, operands=2, flat=True, loops=True)
-    ),
-    *(ints(200, 18), ints(200, 18), ints(200, 2, dtype=F32), ints(18)),
-    *(out(200, 18), out(1, 18, dtype=F32), out(1, 18, dtype=F32)),
-    dropout=0.0,
-    scale=1.0,
-    seed=0,
-)
+for n, length in ((18, 2), (16, 4)):
+    run(
+        f"gradients of a norm of rows of {n} columns",
+        of_short_rows(4, 2, length, "weight", "dbias").scheduled(
+            Rows(n, 64, n, ctas=2, whole=n, operands=2, flat=True, loops=True)
+        ),
+        *(ints(200, n), ints(200, n), ints(200, 2, dtype=F32), ints(n)),
+        *(out(200, n), out(1, n, dtype=F32), out(1, n, dtype=F32)),
+        dropout=0.0,
+        scale=1.0,
+        seed=0,
+    )
 for consumed in (False, True):
     run(
         f"an operand that is not used, {consumed}",

@@ -142,7 +142,8 @@ def test_the_gradient_of_short_rows_has_no_spills(
 
 
 @pytest.mark.parametrize(
-    ("columns", "dtype"), [(18, np.float16), (33, np.float32), (641, np.float32)]
+    ("columns", "dtype"),
+    [(18, np.float16), (33, np.float32), (641, np.float32), (24, np.float16), (192, np.float32)],
 )
 def test_short_rows_are_loaded_by_tma(
     columns: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
