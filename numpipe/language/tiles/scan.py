@@ -346,11 +346,14 @@ def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Lin
         starts = range(first, first + run * lines.lanes, run)
         own = [[*itertools.accumulate(columns[at : at + run], combine)] for at in starts]
         lanes = _running(combine, [each.pop() for each in own])
-        here = own[0] + lanes[:1]
-        for before, each, last in zip(lanes, own[1:], lanes[1:], strict=False):
-            here += [*(combine(before, line) for line in each), last]
         base = found[-1:]
-        found += [combine(base[0], line) for line in here] if base else here
+
+        def behind(line: Line, base: list[Line] = base) -> Line:
+            return combine(base[0], line) if base else line
+
+        ahead = [base, *([behind(line)] for line in lanes)]
+        for start, each, last in zip(ahead, own, lanes, strict=False):
+            found += [*(combine(start[0], line) if start else line for line in each), behind(last)]
     return found
 
 
