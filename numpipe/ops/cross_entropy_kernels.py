@@ -151,14 +151,14 @@ def reduced(*absent: str) -> Kernel:
                 sums = sums + losses[i, j]
         added, count = sums.sum(), counts.sum() if mean else 1.0
         if part < others:
-            publish(work, part, added, launch)
+            publish(work, 0, added, launch)
             if mean:
-                publish(work, MOST_PARTS + part, count, launch)
+                publish(work, 1, count, launch)
         else:
             if others > 0:
                 added = added + totals(work, 0, others, launch).sum()
                 if mean:
-                    count = count + totals(work, MOST_PARTS, others, launch).sum()
+                    count = count + totals(work, 1, others, launch).sum()
                 end_launch(work, launch)
             added = 1.0 if losses is None else added
             total[ds(0, 1)] = full(1, added, np.float32) / full(1, count, np.float32)

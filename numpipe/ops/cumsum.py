@@ -8,12 +8,17 @@ long          a row is in the registers of a CTA, or of a cluster of CTAs if the
               for each warpgroup, two for each warp. The sums of all parts are exchanged through
               shared memory once
 longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
-              A CTA has a tile: some parts for each warp, in registers
+              A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
 
-A CTA adds up the parts of its tile, publishes their total (`language.grid.round_totals`), and scans
-them while it waits for the totals of the tiles before it. The last tile of each `CTAS` publishes
-the sum from the beginning of the row instead, so that nobody waits for more than `CTAS` totals.
+The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
+one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
+them. The last one determines from sums of parts and totals of tiles what each part starts from::
+
+    others  | add 2 | scan 0, store | add 3 | scan 1, store | add 4 | scan 2, store | …
+    last            | totals of 2, starts of 1      | totals of 3, starts of 2      | …
+
+Rounds overlap, because totals take longer than a tile to reach all CTAs.
 """
 
 # tiles in kernels have no types
@@ -27,6 +32,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -34,12 +40,12 @@ from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import rows as numpipe_rows
 from ..kernels.row_registers import CLUSTER
 from ..kernels.row_schedules import CLUSTER as MOST_CTAS
-from ..language.grid.round_totals import CTAS, end_launch, launch_number, publish, totals, workspace
+from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
-from ..language.tiles.elementwise import iota
-from ..language.tiles.load import load_tile
+from ..language.tiles.elementwise import full, iota
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import in_runs
 from ..launch.array_info import ArrayInfo
@@ -47,7 +53,7 @@ from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import Static
+from ..plan.specs import Static, persistent
 from .declaration import op
 from .op_outputs import Arrays, Place
 from .over_rows import launch_over_rows
@@ -63,7 +69,10 @@ FEW = 128
 """rows of which each has an SM"""
 SMALL = 1 << 20
 """Arrays of fewer elements have smaller tiles."""
-TILE = 2, 4, 8
+KEPT = 192
+"""parts in shared memory"""
+RING = 4
+"""rounds whose sums are in shared memory"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
 
@@ -131,30 +140,41 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
 
 
 @functools.cache
-def long_rows(wgs: int, ctas: int, height: int, length: int, meeting: bool) -> Kernel:
+def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
-    warpgroups. An SM has `ctas`."""
+    warpgroups. `one`: there is a single row."""
     parts = wgs * height
+    slots = KEPT // parts
     size = parts * length
 
     @numpipe_kernel(
-        grid=lambda x, rest: (cdiv(x.shape[1] + (rest.shape[1] > 0), parts),),
-        num_compute_wgs=wgs,
+        grid=persistent(),
+        num_compute_wgs=wgs + 1,
         warp_specialized=False,
         static_dims=(-1,),
-        # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
-        workspace=lambda x: workspace(x.shape[1] // parts + 2),
+        cooperative=True,
+        programmatic=True,
+        # safe: what warpgroups write for others is read after a barrier
+        compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
+        workspace=lambda x: workspace(x.shape[1] // parts + 1),
     )
     def cumsum_long(x, rest, y, rest_of_y, columns, work):
         """Compute the running sums of rows of `columns` elements, given as parts (1, part,
         element) and the elements after the last part (1, element)."""
-        own, wg = program_id(0), axis_index("wg")
-        sums, added = scratch((SMEM((parts,), np.float32), Barrier(num_arrivals=wgs)))
-        at, every = ds(own * parts + wg * height, height), ds(0, length)
-        tile = in_runs(x.at[0, at, every]).astype(np.float32)
-        launch = launch_number(work)
-        begun = np.int32(np.int64(own) * size % columns)
+        own, programs, wg = program_id(0), num_programs(0), axis_index("wg")
+        tiles = cdiv(x.shape[1] + (rest.shape[1] > 0), parts)
+        rounds = cdiv(tiles - own, programs)
+        buffer, landed = scratch(
+            (SMEM((wgs * slots, height, length), x.dtype), Barrier(num_barriers=wgs * slots))
+        )
+        sums, added = scratch(
+            (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
+        )
+        starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
+
+        step, first = programs * size % columns, own * size % columns
+        first_part = (own * size + wg * height * length) % columns
+        number = iota(parts)
 
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
@@ -162,57 +182,132 @@ def long_rows(wgs: int, ctas: int, height: int, length: int, meeting: bool) -> K
             beyond = offset - (columns - distance)  # the sum may be no int32
             return np.where(beyond < 0, beyond + columns, beyond)
 
+        def after(offset):
+            """How far from the beginning of its row the next round begins, if this one begins at
+            `offset`."""
+            return moved(offset, step)
+
+        def in_slot(k):
+            return wg * slots + k % slots
+
+        def load(k):
+            if k < rounds:
+                source = (k * programs + own) * parts + wg * height
+                source = x.at[0, ds(source, height), ds(0, length)]
+                copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
+
+        def piece(k, i):
+            """Some parts of this warpgroup's."""
+            return in_runs(buffer.at[in_slot(k), ds(i * ROWS, ROWS), :]).astype(np.float32)
+
+        def begin_of(offset, i):
+            """How far from the beginning of its row a piece begins."""
+            return moved(moved(offset, first_part), i * ROWS * length)
+
+        def rows_meet(offset, i):
+            return (columns % length > 0) & (begin_of(offset, i) > columns - ROWS * length)
+
+        def before_next(offset, i, tile):
+            """Whether elements belong to the row in which their part begins, and whether the next
+            row begins in the part."""
+            begin = begin_of(offset, i) - columns + iota(ROWS) * length
+            end = np.where(begin < 0, -begin, columns - begin)[:, None]
+            return iota(tile, 1) < end, end < length
+
+        def add(k, offset):
+            """Add up each part, from the last row that begins in it."""
+            if k < rounds:
+                barrier_wait(landed.at[in_slot(k)])
+                for i in range(height // ROWS):
+                    tile = piece(k, i)
+                    if not one and rows_meet(offset, i):
+                        before, ends = before_next(offset, i, tile)
+                        tile = np.where(before & ends, 0.0, tile)
+                    at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
+                    sums[at] = tile.sum(axis=1)
+                barrier_arrive(added.at[k % RING])
+
+        def scan_tile(k, offset):
+            barrier_wait(known.at[k % RING])
+            for i in range(height // ROWS):
+                at = wg * height + i * ROWS
+                start = starts[ds(k % RING * parts + at, ROWS)][:, None]
+                to = ds((k * programs + own) * parts + at, ROWS)
+                tile = piece(k, i)
+                found = np.cumsum(tile, axis=1) + start
+                if not one and rows_meet(offset, i):
+                    before, _ = before_next(offset, i, tile)
+                    others = np.cumsum(np.where(before, 0.0, tile), axis=1)
+                    found = np.where(before, found, others)
+                y[0, to, ds(0, length)] = found
+
         def in_row(each, count, number, offset):
             """Sums of `count` elements each, with 0 for those from `number` on, and for those
             before the beginning of the row, which is at a distance of `offset` from `number`."""
             gap = (number - 1 - iota(each.shape[0])) * count
-            return np.where((gap >= 0) & (gap < offset), each, 0.0)
+            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
 
-        # whether elements belong to the row in which their part begins
-        number = wg * height + iota(height)
-        offset = moved(begun, number * length % columns)
-        if meeting:
-            before = iota(tile, 1) < (columns - offset)[:, None]
-        if meeting:
-            ends = columns - offset < length
-            own_sums = np.where(before & ends[:, None], 0.0, tile).sum(axis=1)
+        def before(number, offset, others, total):
+            """The sum of the elements before tile `number` of the round, from the beginning of the
+            row, which is at a distance of `offset`. Those before the round have a sum of
+            `total`."""
+            found = in_row(others, size, number, offset).sum()
+            if one or number * size < offset:
+                found = found + total
+            return found
+
+        def begin(k, offset, launch):
+            """Publish the total of tile k. Return the sums before its parts, from the beginning of
+            the row or of the tile."""
+            start = full(parts, 0.0, np.float32)
+            if k < rounds:
+                barrier_wait(added.at[k % RING])
+                begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
+                end = moved(begun, size % columns)
+                publish(work, k, in_row(each, length, parts, end).sum(), launch)
+                distance = moved(begun, number * length % columns)
+                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
+            return start
+
+        def finish(k, offset, total, start, launch):
+            """Determine the sums that parts start from, given the sum `total` before the round.
+            Return the sum before the next one."""
+            others = totals(work, k, min(programs, tiles - k * programs), launch)
+            begun = moved(offset, first)
+            earlier = before(own, begun, others, total)
+            same_row = moved(begun, number * length % columns) > number * length
+            start = start + (earlier if one else np.where(same_row, earlier, 0.0))
+            starts[ds(k % RING * parts, parts)] = start
+            barrier_arrive(known.at[k % RING])
+            if (k == 0) & (own == 0):
+                end_launch(work, launch)
+            at = x.shape[1] - (k * programs + own) * parts
+            if rest.shape[1] > 0 and at < parts:
+                # all of one row, because rows are longer than parts
+                every = ds(0, ROWS), ds(0, length)
+                here = np.where(number == at, start, 0.0).sum()
+                rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
+            return before(programs, after(offset), others, total)
+
+        offset = 0
+        if wg == wgs:
+            launch, total = launch_number(work), 0.0
+            start = begin(0, offset, launch)
+            for k in range(rounds):
+                next_start = begin(k + 1, after(offset), launch)
+                total = finish(k, offset, total, start, launch)
+                start, offset = next_start, after(offset)
         else:
-            own_sums = tile.sum(axis=1)
-        sums[ds(wg * height, height)] = own_sums
-        barrier_arrive(added)
-        barrier_wait(added)
-        end = moved(begun, size % columns)
-        total = in_row(load_tile(sums, "row 32"), length, parts, end).sum()
-        chain = (own + 1) % CTAS == 0
-        if (wg == 0) & (not chain):
-            publish(work, own + 1, total, launch)
-        if own == 0 and wg == 0:
-            publish(work, 0, 0.0, launch)
-        found = np.cumsum(tile, axis=1)
-        if meeting:
-            found = np.where(before, found, np.cumsum(np.where(before, 0.0, tile), axis=1))
-        each = sums[...]
-        start = in_row(each, length, number[:, None], offset[:, None]).sum(axis=1)
-        base = own // CTAS * CTAS
-        known = own - base + 1
-        earlier = in_row(totals(work, base, known, launch), size, known, begun).sum()
-        if (wg == 0) & chain:
-            publish(work, own + 1, np.where(end > size, total + earlier, total), launch)
-        if own == num_programs(0) - 1 and wg == 0:
-            end_launch(work, launch)
-        start = start + np.where(offset - number * length == begun, earlier, 0.0)
-        if meeting:
-            y[0, at, every] = found + np.where(before, start[:, None], 0.0)
-        else:
-            y[0, at, every] = found + start[:, None]
-        place = x.shape[1] - own * parts
-        if rest.shape[1] > 0 and place < parts and wg == 0:
-            # all of one row, because rows are longer than parts
-            distance = moved(begun, place * length % columns)
-            here = in_row(each, length, place, distance).sum()
-            here = here + np.where(distance - place * length == begun, earlier, 0.0)
-            end_of_x = ds(0, ROWS), every
-            rest_of_y[end_of_x] = np.cumsum(rest[end_of_x].astype(np.float32), axis=1) + here
+            for k in range(slots):
+                load(k)
+            add(0, offset)
+            add(1, after(offset))
+            for k in range(rounds):
+                add(k + 2, after(after(offset)))
+                scan_tile(k, offset)
+                meet()
+                load(k + slots)
+                offset = after(offset)
 
     return cumsum_long  # type: ignore[no-any-return]
 
@@ -255,7 +350,16 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
         for info in arrays.values()
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
-    long_rows(*TILE, length, columns % length > 0 and columns < count)(*views, columns, **place)
+    # the tiles whose rounds take the least time, with one more for the first loads and last stores
+    tile = min(
+        ((2, 16), (4, 16), (1, 16)),
+        key=lambda tile: (
+            (cdiv(count, DEFAULT.sms * tile[0] * tile[1] * length) + 1)
+            * (tile[0] + 1)
+            * (tile[1] + 2)
+        ),
+    )
+    long_rows(*tile, length, columns == count)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:

@@ -1,17 +1,20 @@
-"""Totals that the CTAs of a grid exchange while they run.
+"""Totals that the CTAs of a grid exchange in each round, while they run.
 
-A CTA publishes the total of its tile, and others read the totals of many tiles at once. So each CTA
-knows what earlier tiles add up to, and none waits for a chain of others::
+In round k of a loop, CTA i has tile k G + i of G. It publishes the total of the tile, and every CTA
+reads the totals of all tiles of the round. So each CTA knows what all earlier tiles add up to, and
+none waits for a chain of others. A CTA that publishes the total of its next tile before it reads
+those of this round finds them there::
 
-    launch = launch_number(work)
-    publish(work, number, total, launch)
-    values = totals(work, first, known, launch)
+    publish(work, 0, …)
+    for k in range(rounds):
+        publish(work, k + 1, …)
+        values = totals(work, k, known, launch)
 
-CTAs that start later must not be waited for, unless all CTAs run at the same time
-(``cooperative=True``). A total is a word of 64 bits in global memory, which is stored and loaded
+The CTAs must run at the same time (``cooperative=True``), unless only the last one reads totals: it
+starts after all others. A total is a word of 64 bits in global memory, which is stored and loaded
 at once: a float32, and the number of the launch, by which it differs from what earlier launches
 left there. So no fence is needed, and nothing is cleared. The first word of the workspace has the
-number of the last launch, which `end_launch` replaces when all CTAs have read it.
+number of the last launch, which `end_launch` replaces.
 """
 
 from __future__ import annotations
@@ -25,6 +28,7 @@ from ...core.functions import function
 from ...core.lanes import one_lane
 from ...core.machine import current
 from ...core.op import helper, op
+from ...plan.context import num_programs, program_id
 from ...plan.specs import FLAGS, Workspace
 from ..tiles.layout_names import ROW
 from ..tiles.layouts import Form
@@ -33,36 +37,41 @@ from ..tiles.row_layouts import WHOLE
 from ..tiles.tile import Tile
 
 CTAS = 256
-"""most totals that are read at once"""
+"""most CTAs of a grid"""
 SLOT = 4
 """words in a slot of the workspace, in place of its flags, which are 0 at first"""
 FORM = Form((CTAS,), FLOAT32, f"{ROW} {WHOLE}")
 
 
-def workspace(words: int) -> Workspace:
-    """Return the workspace of a kernel with so many totals. Only such kernels have slots of this
+def workspace(tiles: int) -> Workspace:
+    """Return the workspace of a kernel with so many tiles. Only such kernels have slots of this
     size."""
-    return Workspace((1, FLAGS), slots=2 + words // SLOT)
+    return Workspace((1, FLAGS), slots=1 + (2 * tiles + CTAS) // SLOT)
 
 
 @function
-def publish(work, word, total, launch):  # type: ignore[no-untyped-def]
-    """Publish a total, from one warpgroup."""
-    store_word(work, SLOT + word, total, launch)
+def first_word(k):  # type: ignore[no-untyped-def]
+    """Return the first word of a round, an even number."""
+    return SLOT + k * (num_programs(0) + num_programs(0) % 2)
+
+
+@function
+def publish(work, k, total, launch):  # type: ignore[no-untyped-def]
+    """Publish the total of this CTA's tile of round k, from one warpgroup."""
+    store_word(work, first_word(k) + program_id(0), total, launch)
 
 
 @function
 def end_launch(work, launch):  # type: ignore[no-untyped-def]
-    """Count a launch. One warpgroup of the grid makes this call, when totals of all CTAs that read
-    the launch number are known."""
+    """Count a launch. One warpgroup of the grid makes this call, when it has read totals."""
     store_word(work, 0, 0.0, launch)
 
 
 @function
-def totals(work, first, known, launch):  # type: ignore[no-untyped-def]
-    """Wait for `known` totals, the first of which has an even number. Return a vector with zeros
-    after them."""
-    return await_words(work, SLOT + first, known, launch)
+def totals(work, k, known, launch):  # type: ignore[no-untyped-def]
+    """Wait for the totals of the first `known` CTAs in round k. Return a vector with zeros after
+    them."""
+    return await_words(work, first_word(k), known, launch)
 
 
 @op

@@ -20,7 +20,7 @@ from numpipe.plan.context import num_programs, program_id
 
 @numpipe.kernel(
     grid=numpipe.persistent(),
-    workspace=lambda x: workspace(2 * x.shape[0] + CTAS),
+    workspace=lambda x: workspace(x.shape[0]),
     warp_specialized=False,
     cooperative=True,
 )
@@ -28,10 +28,9 @@ def earlier(x, y, work):  # type: ignore[no-untyped-def]
     """Store the sum of all elements before each."""
     own, programs, launch, before = program_id(0), num_programs(0), launch_number(work), 0.0
     for k in range(cdiv(x.shape[0] - own, programs)):
-        first = k * (programs + programs % 2)
-        publish(work, first + own, x[k * programs + own], launch)
+        publish(work, k, x[k * programs + own], launch)
         known = min(programs, x.shape[0] - k * programs)
-        found = totals(work, first, known, launch)
+        found = totals(work, k, known, launch)
         y[k * programs + own] = before + np.where(iota(CTAS) < own, found, 0.0).sum()
         before = before + found.sum()
         if (k == 0) & (own == 0):
