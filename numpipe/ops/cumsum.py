@@ -3,7 +3,8 @@
 ============  ======================================================================================
 rows          how
 ============  ======================================================================================
-short         a row is in the registers of a warp (`numpipe.rows`)
+short         a row is in the registers of a warp. If it begins at a multiple of 16 bytes, each
+              lane has 16 adjacent bytes at a time; otherwise by `numpipe.rows`
 long          a row is in the registers of a CTA, or of a cluster of CTAs if there are few: 8 parts
               for each warpgroup, two for each warp. The sums of all parts are exchanged through
               shared memory once
@@ -13,12 +14,13 @@ longer        all rows are one array, which is cut into parts of equal length, w
 
 The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
 one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
-them. The last one determines from sums of parts and totals of tiles what each part starts from::
+them. The last one publishes the total of a tile, and adds up those of earlier tiles::
 
     others  | add 2 | scan 0, store | add 3 | scan 1, store | add 4 | scan 2, store | …
-    last            | totals of 2, starts of 1      | totals of 3, starts of 2      | …
+    last            | total of 2, those before 1 | total of 3, those before 2 | …
 
-Rounds overlap, because totals take longer than a tile to reach all CTAs.
+Rounds overlap, because totals take longer than a tile to reach all CTAs. The last warpgroup has few
+instructions in a round: all CTAs wait for the slowest one.
 """
 
 # tiles in kernels have no types
@@ -32,22 +34,26 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..kernels.row_kernels import loadable
 from ..kernels.row_kernels import rows as numpipe_rows
 from ..kernels.row_registers import CLUSTER
 from ..kernels.row_schedules import CLUSTER as MOST_CTAS
-from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
+from ..language.grid.round_totals import CTAS, end_launch, launch_number, publish, totals, workspace
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
+from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import in_runs
+from ..language.tiles.warp_parts import BY_WARP, in_runs
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -71,7 +77,7 @@ SMALL = 1 << 20
 """Arrays of fewer elements have smaller tiles."""
 KEPT = 192
 """parts in shared memory"""
-RING = 4
+RING = 8
 """rounds whose sums are in shared memory"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
@@ -82,6 +88,29 @@ def cumsum_short(x, y, *, row: Static):
     for k in row.blocks(x):
         value, block = row.load(k, x)
         row.store(block, y, lambda j: np.cumsum(value(j), axis=1))
+
+
+@functools.cache
+def aligned_rows(columns: int, run: int) -> Kernel:
+    """Return the kernel for rows that begin at multiples of 16 bytes, or `run` elements, which are
+    adjacent in a lane."""
+    lanes = min(32, 1 << (cdiv(columns, run) - 1).bit_length())
+    own = round_up(columns, lanes * run) // lanes
+    height = 128 // lanes * max(1, 32 // own)
+    layout = f"rows {lanes} {run}"
+
+    @numpipe_kernel(
+        grid=lambda x: (cdiv(x.shape[0], height),),
+        warp_specialized=False,
+        static_dims=(-1,),
+        compiler_params=CompilerParams(ctas_per_sm=512 // (max(32, own) + 32)),
+    )
+    def cumsum_aligned(x, y):
+        i, j = ds(program_id(0) * height, height), ds(0, columns)
+        tile = load_tile(x.at[i, j], layout)
+        y[i, j] = np.cumsum(tile.astype(np.float32), axis=1)
+
+    return cumsum_aligned  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -170,11 +199,10 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
         sums, added = scratch(
             (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
         )
-        starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
+        earlier, known = scratch((SMEM((RING * ROWS,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * height * length) % columns
-        number = iota(parts)
 
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
@@ -227,57 +255,58 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
-        def scan_tile(k, offset):
-            barrier_wait(known.at[k % RING])
-            for i in range(height // ROWS):
-                at = wg * height + i * ROWS
-                start = starts[ds(k % RING * parts + at, ROWS)][:, None]
-                to = ds((k * programs + own) * parts + at, ROWS)
-                tile = piece(k, i)
-                found = np.cumsum(tile, axis=1) + start
-                if not one and rows_meet(offset, i):
-                    before, _ = before_next(offset, i, tile)
-                    others = np.cumsum(np.where(before, 0.0, tile), axis=1)
-                    found = np.where(before, found, others)
-                y[0, to, ds(0, length)] = found
-
-        def in_row(each, count, number, offset):
+        def in_row(each, place, count, number, offset):
             """Sums of `count` elements each, with 0 for those from `number` on, and for those
             before the beginning of the row, which is at a distance of `offset` from `number`."""
-            gap = (number - 1 - iota(each.shape[0])) * count
+            gap = (number - 1 - place) * count
             return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
 
         def before(number, offset, others, total):
             """The sum of the elements before tile `number` of the round, from the beginning of the
             row, which is at a distance of `offset`. Those before the round have a sum of
             `total`."""
-            found = in_row(others, size, number, offset).sum()
+            found = in_row(others, iota(CTAS), size, number, offset).sum()
             if one or number * size < offset:
                 found = found + total
             return found
 
+        def parts_of(k):
+            return load_tile(sums.at[ds(k % RING * parts, parts)], "row 32")
+
+        def scan_tile(k, offset):
+            barrier_wait(known.at[k % RING])
+            before_tile = earlier[ds(k % RING * ROWS, ROWS)]
+            place = layout_cast(iota((1, parts), 1), BY_WARP)
+            for i in range(height // ROWS):
+                at = wg * height + i * ROWS
+                number = at + iota(ROWS)
+                begun = moved(moved(offset, first), number * length % columns)
+                start = in_row(parts_of(k), place, length, number[:, None], begun[:, None])
+                same_row, start = begun > number * length, start.sum(axis=1)
+                start = start + (before_tile if one else np.where(same_row, before_tile, 0.0))
+                to = ds((k * programs + own) * parts + at, ROWS)
+                tile = piece(k, i)
+                found = np.cumsum(tile, axis=1) + start[:, None]
+                if not one and rows_meet(offset, i):
+                    before, _ = before_next(offset, i, tile)
+                    others = np.cumsum(np.where(before, 0.0, tile), axis=1)
+                    found = np.where(before, found, others)
+                y[0, to, ds(0, length)] = found
+
         def begin(k, offset, launch):
-            """Publish the total of tile k. Return the sums before its parts, from the beginning of
-            the row or of the tile."""
-            start = full(parts, 0.0, np.float32)
+            """Publish the total of tile k."""
             if k < rounds:
                 barrier_wait(added.at[k % RING])
-                begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
-                end = moved(begun, size % columns)
-                publish(work, k, in_row(each, length, parts, end).sum(), launch)
-                distance = moved(begun, number * length % columns)
-                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
-            return start
+                end = moved(moved(offset, first), size % columns)
+                publish(work, k, in_row(parts_of(k), iota(parts), length, parts, end).sum(), launch)
 
-        def finish(k, offset, total, start, launch):
-            """Determine the sums that parts start from, given the sum `total` before the round.
-            Return the sum before the next one."""
+        def finish(k, offset, total, launch):
+            """Determine the sum before tile k, given the sum `total` before the round. Return the
+            sum before the next one."""
             others = totals(work, k, min(programs, tiles - k * programs), launch)
             begun = moved(offset, first)
-            earlier = before(own, begun, others, total)
-            same_row = moved(begun, number * length % columns) > number * length
-            start = start + (earlier if one else np.where(same_row, earlier, 0.0))
-            starts[ds(k % RING * parts, parts)] = start
+            here = before(own, begun, others, total)
+            earlier[ds(k % RING * ROWS, ROWS)] = full(ROWS, here, np.float32)
             barrier_arrive(known.at[k % RING])
             if (k == 0) & (own == 0):
                 end_launch(work, launch)
@@ -285,18 +314,21 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
             if rest.shape[1] > 0 and at < parts:
                 # all of one row, because rows are longer than parts
                 every = ds(0, ROWS), ds(0, length)
-                here = np.where(number == at, start, 0.0).sum()
-                rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
+                begun = moved(begun, at * length % columns)
+                same_row = begun > at * length
+                start = in_row(parts_of(k), iota(parts), length, at, begun).sum()
+                start = start + (here if one else np.where(same_row, here, 0.0))
+                rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + start
             return before(programs, after(offset), others, total)
 
         offset = 0
         if wg == wgs:
             launch, total = launch_number(work), 0.0
-            start = begin(0, offset, launch)
+            begin(0, offset, launch)
             for k in range(rounds):
-                next_start = begin(k + 1, after(offset), launch)
-                total = finish(k, offset, total, start, launch)
-                start, offset = next_start, after(offset)
+                begin(k + 1, after(offset), launch)
+                total = finish(k, offset, total, launch)
+                offset = after(offset)
         else:
             for k in range(slots):
                 load(k)
@@ -320,6 +352,14 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
         strided(info, (rows, count, length), (down, length * size, size)),
         strided(info, (rows, columns - end), (down, size), (0, end)),
     )
+
+
+def in_warps(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
+    """Compute the running sums of the rows of a matrix, each in a warp."""
+    columns, run = x.shape[1], 16 // x.dtype.itemsize
+    aligned = columns % run == 0 and loadable(x, y)[0]
+    kernel: Any = aligned_rows(columns, run) if aligned else cumsum_short
+    kernel(x, y, **place)
 
 
 def cluster_of(rows: int, columns: int) -> int:
@@ -371,7 +411,7 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     ):
         with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(in_tiles, place=place))
     else:
-        kernel: Any = cumsum_short if columns <= SHORT else in_parts
+        kernel: Any = in_warps if columns <= SHORT else in_parts
         launch_over_rows(kernel, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
 
 

@@ -82,6 +82,26 @@ def test_arrays_may_have_any_strides(columns: int) -> None:
     assert cumsum(x[:0], target="sim").shape == (0, 4)
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("columns", [8, 104, 520])
+def test_lanes_have_16_adjacent_bytes_of_aligned_rows(dtype: Any, columns: int) -> None:
+    x = np.random.default_rng(0).integers(-2, 3, (37, columns)).astype(dtype)
+    aligned = OP.aligned_rows(columns, 16 // x.dtype.itemsize)
+    y = np.full_like(x, np.nan)
+    aligned(x, y, target="sim")
+    assert (y == np.cumsum(x, axis=1)).all()
+
+
+@pytest.mark.parametrize("columns, aligned", [(104, True), (103, False)])
+def test_rows_of_whole_runs_are_loaded_in_runs(
+    columns: int, aligned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(OP, "aligned_rows", lambda n, run: made.append(n) or OP.cumsum_short)
+    cumsum(np.zeros((9, columns), np.float16), target="sim")
+    assert made == [columns] * aligned
+
+
 @pytest.mark.parametrize(
     "arguments, words",
     [

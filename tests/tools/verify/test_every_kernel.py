@@ -223,6 +223,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
         over_rows,
         {
             "argmax_of_one",
+            "cumsum_aligned",
             "cumsum_long",
             "cumsum_parts",
             "gated",
