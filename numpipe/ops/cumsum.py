@@ -3,8 +3,8 @@
 ============  ======================================================================================
 rows          how
 ============  ======================================================================================
-short         a row is in the registers of a warp. If it begins at a multiple of 16 bytes, each
-              lane has 16 adjacent bytes at a time; otherwise by `numpipe.rows`
+short         a row is in the registers of a warp. If rows begin at multiples of 16 bytes, a lane
+              has 16 adjacent bytes at a time; others are loaded by `numpipe.rows`
 long          a row is in the registers of a CTA, or of a cluster of CTAs if there are few: 8 parts
               for each warpgroup, two for each warp. The sums of all parts are exchanged through
               shared memory once
@@ -14,13 +14,12 @@ longer        all rows are one array, which is cut into parts of equal length, w
 
 The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
 one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
-them. The last one publishes the total of a tile, and adds up those of earlier tiles::
+them. The last one determines from sums of parts and totals of tiles what each part starts from::
 
     others  | add 2 | scan 0, store | add 3 | scan 1, store | add 4 | scan 2, store | …
-    last            | total of 2, those before 1 | total of 3, those before 2 | …
+    last            | totals of 2, starts of 1      | totals of 3, starts of 2      | …
 
-Rounds overlap, because totals take longer than a tile to reach all CTAs. The last warpgroup has few
-instructions in a round: all CTAs wait for the slowest one.
+Rounds overlap, because totals take longer than a tile to reach all CTAs.
 """
 
 # tiles in kernels have no types
@@ -37,23 +36,21 @@ import numpy as np
 from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
 from ..kernels.row_kernels import rows as numpipe_rows
 from ..kernels.row_registers import CLUSTER
 from ..kernels.row_schedules import CLUSTER as MOST_CTAS
-from ..language.grid.round_totals import CTAS, end_launch, launch_number, publish, totals, workspace
+from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
 from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
-from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import BY_WARP, in_runs
+from ..language.tiles.warp_parts import in_runs
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -67,17 +64,16 @@ from .tiled import TYPES, dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
-SHORT = 1536
-"""most columns of a row in the registers of a warp"""
+SHORT, MOST = 1536, 4096
+"""most columns of a row in the registers of a warp: of any rows, and of rows that begin at multiples
+of 16 bytes"""
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 FEW = 128
 """rows of which each has an SM"""
-SMALL = 1 << 20
-"""Arrays of fewer elements have smaller tiles."""
 KEPT = 192
 """parts in shared memory"""
-RING = 8
+RING = 4
 """rounds whose sums are in shared memory"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
@@ -114,21 +110,10 @@ def aligned_rows(columns: int, run: int) -> Kernel:
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
+def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
     """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
-    cluster. An SM has `ctas`. `exact`: sums of parts, and of sums, have few rounding errors."""
+    cluster. An SM has `ctas`."""
     count = ROWS * wgs * cluster
-
-    @function
-    def sum_of(tile):
-        """The sums of rows."""
-        if not exact:
-            return tile.sum(axis=1)
-        # multiples of a large number add up without rounding errors, and the rests are small
-        grid = np.minimum(np.abs(tile).max(axis=1), 2.0**116)[:, None] * 1024.0
-        coarse = tile + grid - grid
-        rest = (tile - coarse).sum(axis=1)
-        return coarse.sum(axis=1) + np.where(np.isnan(rest), 0.0, rest)
 
     @numpipe_kernel(
         grid=lambda x: (x.shape[0] * cluster,),
@@ -150,7 +135,7 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
         if rest.shape[1] > 0:
             every = ds(0, rest.shape[1])
             end = rest[row, every]
-        own = sum_of(parts.astype(np.float32))
+        own = parts.astype(np.float32).sum(axis=1)
         if cluster > 1:
             async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
         else:
@@ -159,11 +144,10 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
         barrier_wait(written)
         totals = sums[...]
         before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
-        start = sum_of(np.where(before, totals, 0.0))
+        start = np.where(before, totals, 0.0).sum(axis=1)
         y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
         if rest.shape[1] > 0 and number == 0:
-            total = sum_of(totals[None, :]).sum()
-            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + total
+            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
 
     return cumsum_parts  # type: ignore[no-any-return]
 
@@ -199,10 +183,11 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
         sums, added = scratch(
             (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
         )
-        earlier, known = scratch((SMEM((RING * ROWS,), np.float32), Barrier(num_barriers=RING)))
+        starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * height * length) % columns
+        number = iota(parts)
 
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
@@ -255,58 +240,57 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
-        def in_row(each, place, count, number, offset):
-            """Sums of `count` elements each, with 0 for those from `number` on, and for those
-            before the beginning of the row, which is at a distance of `offset` from `number`."""
-            gap = (number - 1 - place) * count
-            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
-
-        def before(number, offset, others, total):
-            """The sum of the elements before tile `number` of the round, from the beginning of the
-            row, which is at a distance of `offset`. Those before the round have a sum of
-            `total`."""
-            found = in_row(others, iota(CTAS), size, number, offset).sum()
-            if one or number * size < offset:
-                found = found + total
-            return found
-
-        def parts_of(k):
-            return load_tile(sums.at[ds(k % RING * parts, parts)], "row 32")
-
         def scan_tile(k, offset):
             barrier_wait(known.at[k % RING])
-            before_tile = earlier[ds(k % RING * ROWS, ROWS)]
-            place = layout_cast(iota((1, parts), 1), BY_WARP)
             for i in range(height // ROWS):
                 at = wg * height + i * ROWS
-                number = at + iota(ROWS)
-                begun = moved(moved(offset, first), number * length % columns)
-                start = in_row(parts_of(k), place, length, number[:, None], begun[:, None])
-                same_row, start = begun > number * length, start.sum(axis=1)
-                start = start + (before_tile if one else np.where(same_row, before_tile, 0.0))
+                start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
-                found = np.cumsum(tile, axis=1) + start[:, None]
+                found = np.cumsum(tile, axis=1) + start
                 if not one and rows_meet(offset, i):
                     before, _ = before_next(offset, i, tile)
                     others = np.cumsum(np.where(before, 0.0, tile), axis=1)
                     found = np.where(before, found, others)
                 y[0, to, ds(0, length)] = found
 
+        def in_row(each, count, number, offset):
+            """Sums of `count` elements each, with 0 for those from `number` on, and for those
+            before the beginning of the row, which is at a distance of `offset` from `number`."""
+            gap = (number - 1 - iota(each.shape[0])) * count
+            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
+
+        def before(number, offset, others, total):
+            """The sum of the elements before tile `number` of the round, from the beginning of the
+            row, which is at a distance of `offset`. Those before the round have a sum of
+            `total`."""
+            found = in_row(others, size, number, offset).sum()
+            if one or number * size < offset:
+                found = found + total
+            return found
+
         def begin(k, offset, launch):
-            """Publish the total of tile k."""
+            """Publish the total of tile k. Return the sums before its parts, from the beginning of
+            the row or of the tile."""
+            start = full(parts, 0.0, np.float32)
             if k < rounds:
                 barrier_wait(added.at[k % RING])
-                end = moved(moved(offset, first), size % columns)
-                publish(work, k, in_row(parts_of(k), iota(parts), length, parts, end).sum(), launch)
+                begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
+                end = moved(begun, size % columns)
+                publish(work, k, in_row(each, length, parts, end).sum(), launch)
+                distance = moved(begun, number * length % columns)
+                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
+            return start
 
-        def finish(k, offset, total, launch):
-            """Determine the sum before tile k, given the sum `total` before the round. Return the
-            sum before the next one."""
+        def finish(k, offset, total, start, launch):
+            """Determine the sums that parts start from, given the sum `total` before the round.
+            Return the sum before the next one."""
             others = totals(work, k, min(programs, tiles - k * programs), launch)
             begun = moved(offset, first)
-            here = before(own, begun, others, total)
-            earlier[ds(k % RING * ROWS, ROWS)] = full(ROWS, here, np.float32)
+            earlier = before(own, begun, others, total)
+            same_row = moved(begun, number * length % columns) > number * length
+            start = start + (earlier if one else np.where(same_row, earlier, 0.0))
+            starts[ds(k % RING * parts, parts)] = start
             barrier_arrive(known.at[k % RING])
             if (k == 0) & (own == 0):
                 end_launch(work, launch)
@@ -314,21 +298,18 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
             if rest.shape[1] > 0 and at < parts:
                 # all of one row, because rows are longer than parts
                 every = ds(0, ROWS), ds(0, length)
-                begun = moved(begun, at * length % columns)
-                same_row = begun > at * length
-                start = in_row(parts_of(k), iota(parts), length, at, begun).sum()
-                start = start + (here if one else np.where(same_row, here, 0.0))
-                rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + start
+                here = np.where(number == at, start, 0.0).sum()
+                rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
             return before(programs, after(offset), others, total)
 
         offset = 0
         if wg == wgs:
             launch, total = launch_number(work), 0.0
-            begin(0, offset, launch)
+            start = begin(0, offset, launch)
             for k in range(rounds):
-                begin(k + 1, after(offset), launch)
-                total = finish(k, offset, total, launch)
-                offset = after(offset)
+                next_start = begin(k + 1, after(offset), launch)
+                total = finish(k, offset, total, start, launch)
+                start, offset = next_start, after(offset)
         else:
             for k in range(slots):
                 load(k)
@@ -354,31 +335,28 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
     )
 
 
-def in_warps(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
-    """Compute the running sums of the rows of a matrix, each in a warp."""
-    columns, run = x.shape[1], 16 // x.dtype.itemsize
-    aligned = columns % run == 0 and loadable(x, y)[0]
-    kernel: Any = aligned_rows(columns, run) if aligned else cumsum_short
-    kernel(x, y, **place)
-
-
 def cluster_of(rows: int, columns: int) -> int:
     """Return how many CTAs share a row: few rows have more CTAs than others."""
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
     return 1 << max(most, 1).bit_length() - 1
 
 
-def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
+def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
-    few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
-    # two for rows of which 32 lanes have each part (measured on an H200)
-    wgs = 2 if few or (x.shape[1] > HELD // 2 and x.shape[1] % 1024 == 0) else 1
-    count = ROWS * wgs * cluster
-    length = x.shape[1] // count // line * line
-    # as many as registers allow without spills: a lane has a sixteenth of a part
-    ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64)) // wgs
-    views = *cut(x, count, length), *cut(y, count, length)
-    rows_of_parts(wgs, ctas, cluster, few and line == 4)(*views, **place)
+    (rows, columns), run = x.shape, 16 // x.dtype.itemsize
+    if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
+        aligned_rows(columns, run)(x, y, **place)
+    elif columns <= SHORT:
+        cumsum_short(x, y, **place)
+    else:
+        cluster, few = cluster_of(rows, columns), rows <= FEW
+        wgs = 1 + few
+        count = ROWS * wgs * cluster
+        length = columns // count // run * run
+        # as many as registers allow without spills: a lane has a sixteenth of a part
+        ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64))
+        views = *cut(x, count, length), *cut(y, count, length)
+        rows_of_parts(wgs, ctas, cluster)(*views, **place)
 
 
 def in_tiles(arrays: Arrays, place: Place) -> None:
@@ -403,16 +381,12 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
-    columns, fits = x.shape[-1], lambda info: dense(info) and info.ptr % 16 == 0
-    # parts of few 16-bit elements are slow in registers (measured on an H200)
-    short = SHORT < columns <= HELD // 4 and columns % 512 == 0 and math.prod(x.shape) >= SMALL
-    if columns > HELD * cluster_of(math.prod(x.shape[:-1]), columns) or (
-        short and x.dtype.itemsize == 2 and fits(x) and fits(y)
-    ):
+    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
+    if columns > (HELD if rows == 1 else HELD * cluster_of(rows, columns)):
+        fits = lambda info: dense(info) and info.ptr % 16 == 0
         with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(in_tiles, place=place))
     else:
-        kernel: Any = in_warps if columns <= SHORT else in_parts
-        launch_over_rows(kernel, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
+        launch_over_rows(in_registers, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

@@ -580,7 +580,7 @@ run(
 )
 run(
     "a running sum of a long row",
-    rows_of_parts(2, 2, 1, True),
+    rows_of_parts(2, 2, 1),
     ints(1, 16, 64, dtype=F32),
     ints(1, 16, dtype=F32),
     out(1, 16, 64, dtype=F32),
