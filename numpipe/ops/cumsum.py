@@ -65,8 +65,7 @@ from .tiled import TYPES, dense, reshaped, with_fitting
 __all__ = ["cumsum"]
 
 SHORT, MOST = 1536, 4096
-"""most columns of a row in the registers of a warp: of any rows, and of rows that begin at multiples
-of 16 bytes"""
+"""most columns of a row in the registers of a warp; MOST: if rows begin at multiples of 16 bytes"""
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 FEW = 128
