@@ -251,7 +251,9 @@ def _short(
         room = TILE // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         # two vectors along the columns take as many registers as another matrix
-        ctas = max(1, 512 // (height * n * (held + 1) // 128 + 48))
+        brief = nbytes < 4 * held and height * n <= TILE
+        live = height * n * (nbytes if brief else 4 * (held + 1)) // 512
+        ctas = max(1, 512 // (live + 48))
         return rows(height, n, 1, n, ctas, flat=True, loops=True)
     height = 8
     while height * n < 2048 and height < 32:
