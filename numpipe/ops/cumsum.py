@@ -91,14 +91,14 @@ def aligned_rows(columns: int, run: int) -> Kernel:
     adjacent in a lane."""
     lanes = min(32, 1 << (cdiv(columns, run) - 1).bit_length())
     own = round_up(columns, lanes * run) // lanes
-    height = 128 // lanes * max(1, 32 // own)
+    height = 128 // lanes * max(1, 16 // own)
     layout = f"rows {lanes} {run}"
 
     @numpipe_kernel(
         grid=lambda x: (cdiv(x.shape[0], height),),
         warp_specialized=False,
         static_dims=(-1,),
-        compiler_params=CompilerParams(ctas_per_sm=512 // (max(32, own) + 32)),
+        compiler_params=CompilerParams(ctas_per_sm=512 // (max(16, own) + 32)),
     )
     def cumsum_aligned(x, y):
         i, j = ds(program_id(0) * height, height), ds(0, columns)
@@ -349,11 +349,12 @@ def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
         cumsum_short(x, y, **place)
     else:
         cluster, few = cluster_of(rows, columns), rows <= FEW
-        wgs = 1 + few
+        # two for rows of which 32 lanes have many columns of each part (measured on an H200)
+        wgs = 1 + (few or (columns > HELD * 3 // 4 and columns % 1024 == 0))
         count = ROWS * wgs * cluster
         length = columns // count // run * run
         # as many as registers allow without spills: a lane has a sixteenth of a part
-        ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64))
+        ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64)) // wgs
         views = *cut(x, count, length), *cut(y, count, length)
         rows_of_parts(wgs, ctas, cluster)(*views, **place)
 
