@@ -3,7 +3,8 @@
 ============  ======================================================================================
 rows          how
 ============  ======================================================================================
-short         a row is in the registers of a warp (`numpipe.rows`)
+short         a row is in the registers of a warp. If rows begin at multiples of 16 bytes, a lane
+              has 16 adjacent bytes at a time; others are loaded by `numpipe.rows`
 long          a row is in the registers of a CTA, or of a cluster of CTAs if there are few: 8 parts
               for each warpgroup, two for each warp. The sums of all parts are exchanged through
               shared memory once
@@ -32,11 +33,12 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..core.functions import function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
+from ..kernels.row_kernels import loadable
 from ..kernels.row_kernels import rows as numpipe_rows
 from ..kernels.row_registers import CLUSTER
 from ..kernels.row_schedules import CLUSTER as MOST_CTAS
@@ -46,6 +48,7 @@ from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.warp_parts import in_runs
 from ..launch.array_info import ArrayInfo
@@ -61,21 +64,21 @@ from .tiled import TYPES, dense, reshaped, with_fitting
 
 __all__ = ["cumsum"]
 
-SHORT = 1536
-"""most columns of a row in the registers of a warp"""
+SHORT, MOST = 1536, 4096
+"""most columns of a row in the registers of a warp; MOST: if rows begin at multiples of 16 bytes"""
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 FEW = 128
 """rows of which each has an SM"""
-SMALL = 1 << 20
-"""Arrays of fewer elements have smaller tiles."""
+KEPT = 192
+"""parts in shared memory"""
 RING = 4
 """rounds whose sums are in shared memory"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
 
 
-@numpipe_rows()
+@numpipe_rows(held=1, once=True)
 def cumsum_short(x, y, *, row: Static):
     for k in row.blocks(x):
         value, block = row.load(k, x)
@@ -83,21 +86,33 @@ def cumsum_short(x, y, *, row: Static):
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
-    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
-    cluster. An SM has `ctas`. `exact`: sums of parts, and of sums, have few rounding errors."""
-    count = ROWS * wgs * cluster
+def aligned_rows(columns: int, run: int) -> Kernel:
+    """Return the kernel for rows that begin at multiples of 16 bytes, or `run` elements, which are
+    adjacent in a lane."""
+    lanes = min(32, 1 << (cdiv(columns, run) - 1).bit_length())
+    own = round_up(columns, lanes * run) // lanes
+    height = 128 // lanes * max(1, 16 // own)
+    layout = f"rows {lanes} {run}"
 
-    @function
-    def sum_of(tile):
-        """The sums of rows."""
-        if not exact:
-            return tile.sum(axis=1)
-        # multiples of a large number add up without rounding errors, and the rests are small
-        grid = np.minimum(np.abs(tile).max(axis=1), 2.0**116)[:, None] * 1024.0
-        coarse = tile + grid - grid
-        rest = (tile - coarse).sum(axis=1)
-        return coarse.sum(axis=1) + np.where(np.isnan(rest), 0.0, rest)
+    @numpipe_kernel(
+        grid=lambda x: (cdiv(x.shape[0], height),),
+        warp_specialized=False,
+        static_dims=(-1,),
+        compiler_params=CompilerParams(ctas_per_sm=512 // (max(16, own) + 32)),
+    )
+    def cumsum_aligned(x, y):
+        i, j = ds(program_id(0) * height, height), ds(0, columns)
+        tile = load_tile(x.at[i, j], layout)
+        y[i, j] = np.cumsum(tile.astype(np.float32), axis=1)
+
+    return cumsum_aligned  # type: ignore[no-any-return]
+
+
+@functools.cache
+def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
+    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
+    cluster. An SM has `ctas`."""
+    count = ROWS * wgs * cluster
 
     @numpipe_kernel(
         grid=lambda x: (x.shape[0] * cluster,),
@@ -119,7 +134,7 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
         if rest.shape[1] > 0:
             every = ds(0, rest.shape[1])
             end = rest[row, every]
-        own = sum_of(parts.astype(np.float32))
+        own = parts.astype(np.float32).sum(axis=1)
         if cluster > 1:
             async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
         else:
@@ -128,20 +143,20 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, exact: bool) -> Kernel:
         barrier_wait(written)
         totals = sums[...]
         before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
-        start = sum_of(np.where(before, totals, 0.0))
+        start = np.where(before, totals, 0.0).sum(axis=1)
         y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
         if rest.shape[1] > 0 and number == 0:
-            total = sum_of(totals[None, :]).sum()
-            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + total
+            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
 
     return cumsum_parts  # type: ignore[no-any-return]
 
 
 @functools.cache
-def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
+def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
     """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
-    warpgroups, of which shared memory has `slots`."""
+    warpgroups. `one`: there is a single row."""
     parts = wgs * height
+    slots = KEPT // parts
     size = parts * length
 
     @numpipe_kernel(
@@ -150,6 +165,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
         warp_specialized=False,
         static_dims=(-1,),
         cooperative=True,
+        programmatic=True,
         # safe: what warpgroups write for others is read after a barrier
         compiler_params=CompilerParams(unsafe_no_auto_barriers=True),
         workspace=lambda x: workspace(x.shape[1] // parts + 1),
@@ -216,7 +232,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 barrier_wait(landed.at[in_slot(k)])
                 for i in range(height // ROWS):
                     tile = piece(k, i)
-                    if rows_meet(offset, i):
+                    if not one and rows_meet(offset, i):
                         before, ends = before_next(offset, i, tile)
                         tile = np.where(before & ends, 0.0, tile)
                     at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
@@ -231,7 +247,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
                 to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
                 found = np.cumsum(tile, axis=1) + start
-                if rows_meet(offset, i):
+                if not one and rows_meet(offset, i):
                     before, _ = before_next(offset, i, tile)
                     others = np.cumsum(np.where(before, 0.0, tile), axis=1)
                     found = np.where(before, found, others)
@@ -241,14 +257,14 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             """Sums of `count` elements each, with 0 for those from `number` on, and for those
             before the beginning of the row, which is at a distance of `offset` from `number`."""
             gap = (number - 1 - iota(each.shape[0])) * count
-            return np.where((gap >= 0) & (gap < offset), each, 0.0)
+            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
 
         def before(number, offset, others, total):
             """The sum of the elements before tile `number` of the round, from the beginning of the
             row, which is at a distance of `offset`. Those before the round have a sum of
             `total`."""
             found = in_row(others, size, number, offset).sum()
-            if number * size < offset:
+            if one or number * size < offset:
                 found = found + total
             return found
 
@@ -272,7 +288,7 @@ def long_rows(wgs: int, slots: int, height: int, length: int) -> Kernel:
             begun = moved(offset, first)
             earlier = before(own, begun, others, total)
             same_row = moved(begun, number * length % columns) > number * length
-            start = start + np.where(same_row, earlier, 0.0)
+            start = start + (earlier if one else np.where(same_row, earlier, 0.0))
             starts[ds(k % RING * parts, parts)] = start
             barrier_arrive(known.at[k % RING])
             if (k == 0) & (own == 0):
@@ -324,17 +340,23 @@ def cluster_of(rows: int, columns: int) -> int:
     return 1 << max(most, 1).bit_length() - 1
 
 
-def in_parts(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
+def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
-    few, cluster, line = x.shape[0] <= FEW, cluster_of(*x.shape), 16 // x.dtype.itemsize
-    # two for rows of which 32 lanes have each part (measured on an H200)
-    wgs = 2 if few or (x.shape[1] > HELD // 2 and x.shape[1] % 1024 == 0) else 1
-    count = ROWS * wgs * cluster
-    length = x.shape[1] // count // line * line
-    # as many as registers allow without spills: a lane has a sixteenth of a part
-    ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64)) // wgs
-    views = *cut(x, count, length), *cut(y, count, length)
-    rows_of_parts(wgs, ctas, cluster, few and line == 4)(*views, **place)
+    (rows, columns), run = x.shape, 16 // x.dtype.itemsize
+    if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
+        aligned_rows(columns, run)(x, y, **place)
+    elif columns <= SHORT:
+        cumsum_short(x, y, **place)
+    else:
+        cluster, few = cluster_of(rows, columns), rows <= FEW
+        # two for rows of which 32 lanes have many columns of each part (measured on an H200)
+        wgs = 1 + (few or (columns > HELD * 3 // 4 and columns % 1024 == 0))
+        count = ROWS * wgs * cluster
+        length = columns // count // run * run
+        # as many as registers allow without spills: a lane has a sixteenth of a part
+        ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64)) // wgs
+        views = *cut(x, count, length), *cut(y, count, length)
+        rows_of_parts(wgs, ctas, cluster)(*views, **place)
 
 
 def in_tiles(arrays: Arrays, place: Place) -> None:
@@ -347,28 +369,24 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
     # the tiles whose rounds take the least time, with one more for the first loads and last stores
-    wgs, height = min(
-        ((2, 16), (2, 24), (1, 16)),
+    tile = min(
+        ((2, 16), (4, 16), (1, 16)),
         key=lambda tile: (
             (cdiv(count, DEFAULT.sms * tile[0] * tile[1] * length) + 1)
             * (tile[0] + 1)
             * (tile[1] + 2)
         ),
     )
-    long_rows(wgs, 4, height, length)(*views, columns, **place)
+    long_rows(*tile, length, columns == count)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
-    columns, fits = x.shape[-1], lambda info: dense(info) and info.ptr % 16 == 0
-    # parts of few 16-bit elements are slow in registers (measured on an H200)
-    short = SHORT < columns <= HELD // 4 and columns % 512 == 0 and math.prod(x.shape) >= SMALL
-    if columns > HELD * cluster_of(math.prod(x.shape[:-1]), columns) or (
-        short and x.dtype.itemsize == 2 and fits(x) and fits(y)
-    ):
+    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
+    if columns > (HELD if rows == 1 else HELD * cluster_of(rows, columns)):
+        fits = lambda info: dense(info) and info.ptr % 16 == 0
         with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(in_tiles, place=place))
     else:
-        kernel: Any = cumsum_short if columns <= SHORT else in_parts
-        launch_over_rows(kernel, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
+        launch_over_rows(in_registers, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

@@ -580,7 +580,7 @@ run(
 )
 run(
     "a running sum of a long row",
-    rows_of_parts(2, 2, 1, True),
+    rows_of_parts(2, 2, 1),
     ints(1, 16, 64, dtype=F32),
     ints(1, 16, dtype=F32),
     out(1, 16, 64, dtype=F32),
@@ -588,7 +588,7 @@ run(
 )
 run(
     "running sums of tiles",
-    long_rows(1, 4, 8, 64),
+    long_rows(1, 8, 64, False),
     ints(1, 80, 64, dtype=F32),
     ints(1, 16, dtype=F32),
     out(1, 80, 64, dtype=F32),

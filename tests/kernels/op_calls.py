@@ -30,10 +30,11 @@ def run_ops_over_rows() -> None:
     ops.matvec(numbers(2, 3, 128), numbers(2, 128), target="sim")
     ops.matvec(numbers(128, 6).T, numbers(128), target="sim")
     ops.matvec(numbers(1, 20000), numbers(20000), target="sim")
+    ops.cumsum(x, target="sim")
     ops.cumsum(numbers(2, 5000), target="sim")
     # ops call these for matrices that are too large to simulate here
     arrays = numbers(1, 40, 64), numbers(1, 8), numbers(1, 40, 64), numbers(1, 8)
-    long_rows(2, 4, 8, 64)(*arrays, 700, target="sim")
+    long_rows(2, 8, 64, False)(*arrays, 700, target="sim")
     row_reducer("sum", None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
     flat = numbers(2 * 20 * 26), numbers(20 * 13), numbers(20 * 13)
     rotated_rows(13, False)(*flat, numbers(2 * 20 * 26), target="sim")

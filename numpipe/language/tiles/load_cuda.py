@@ -78,7 +78,7 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
     the array, and starts at an even column if pairs may be loaded at once."""
     first_form = forms[0]
     row, column = place_of(builder, TileType(first_form))
-    flat, run = len(first_form.shape) == 1, first_form.name.vector or 2
+    flat, run = len(first_form.shape) == 1, first_form.name.vector or first_form.name.run
     width, lanes = first_form.shape[-1], first_form.name.lanes
     where = [place for form in forms for place in form.places]
     beyond = [form.outside(place)[1] for form in forms for place in form.places]
@@ -172,15 +172,15 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
     if all(place[1] is None for place in where):
         return registers(False)
     if whole:
-        return in_pairs(block.even, first_form.shape)
+        return in_pairs(block.even, first_form.shape, run)
     if not rowwise:
         return in_pairs(block.aligned, (width,), run)
     if block.room is not None:
-        return in_pairs(block.whole_pairs, first_form.shape)
+        return in_pairs(block.whole_pairs, first_form.shape, run)
     return builder.one_of(
-        builder.and_(block.inside, block.aligned(first_form.shape, 2 if pairs else 1)),
+        builder.and_(block.inside, block.aligned(first_form.shape, run if pairs else 1)),
         lambda: _registers(builder, block, forms, True),
-        lambda: in_pairs(block.whole_pairs, first_form.shape),
+        lambda: in_pairs(block.whole_pairs, first_form.shape, run),
     )
 
 

@@ -17,9 +17,9 @@ NaN appear in the same elements as in NumPy.
 
 axis 1  Of every 8 columns a lane of a quad has two, p and q. The lane computes f(p, q), then the
         quad's running r: it is combined with that of the previous lane, then with that of the lane
-        two before. The elements are f(r of the previous lane, p) and r, and both are combined with
-        the last element of the previous 8 columns. A lane with more adjacent columns (``"rows 32
-        8"``) combines them in order; its last element takes the place of f(p, q).
+        two before. With the last element l of the previous 8 columns, the elements are f(f(l, r of
+        the previous lane), p) and f(l, r). A lane with more adjacent columns (``"rows 32 8"``)
+        combines them in order; its last element takes the place of f(p, q).
 axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8 rows and in the
         second 8; then with the totals of the previous warps, in order. An element is f(all previous
         warps, r), in the second 8 rows f(f(all previous warps, total of the first 8), r).
@@ -346,11 +346,14 @@ def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Lin
         starts = range(first, first + run * lines.lanes, run)
         own = [[*itertools.accumulate(columns[at : at + run], combine)] for at in starts]
         lanes = _running(combine, [each.pop() for each in own])
-        here = own[0] + lanes[:1]
-        for before, each, last in zip(lanes, own[1:], lanes[1:], strict=False):
-            here += [*(combine(before, line) for line in each), last]
         base = found[-1:]
-        found += [combine(base[0], line) for line in here] if base else here
+
+        def behind(line: Line, base: list[Line] = base) -> Line:
+            return combine(base[0], line) if base else line
+
+        ahead = [base, *([behind(line)] for line in lanes)]
+        for start, each, last in zip(ahead, own, lanes, strict=False):
+            found += [*(combine(start[0], line) if start else line for line in each), behind(last)]
     return found
 
 

@@ -91,9 +91,15 @@ class _Scan:
             *own, last = itertools.accumulate(map(lines.__getitem__, columns), self.combine)
             last = self.running(last)
             before = self.earlier(last, 1)
-            own = [self.chosen(first_lane, line, self.combine(before, line)) for line in own]
-            for column, line in zip(columns, [*own, last], strict=True):
-                found[column] = self.combine(base, line) if base else line
+            # the running total is combined with the lane's start once, not with each column
+            start = self.chosen(first_lane, base, self.combine(base, before)) if base else before
+            behind = [self.combine(start, line) for line in own]
+            if not base:
+                behind = [
+                    self.chosen(first_lane, *lines) for lines in zip(own, behind, strict=True)
+                ]
+            end = self.combine(base, last) if base else last
+            found.update(zip(columns, [*behind, end], strict=True))
             # not the last lane's element, which would make each step wait for a shuffle
             total = self.last(last)
             base = self.combine(base, total) if base else total

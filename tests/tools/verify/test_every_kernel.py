@@ -222,6 +222,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops over rows": (
         over_rows,
         {
+            "cumsum_aligned",
             "cumsum_long",
             "cumsum_parts",
             "gated",
