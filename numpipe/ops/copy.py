@@ -33,17 +33,19 @@ import numpy as np
 
 from .. import launch
 from ..arch.dimensions import round_up
-from ..arch.target import LINE
+from ..arch.target import LINE, SECTOR
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv, divide, divisor
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
+from ..language.memory.copies import commit_smem
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline, emit_pipeline_warp_specialized
 from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
@@ -63,6 +65,8 @@ PART = 512
 """elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
+GROUP = 8
+"""rows of blocks that `turned` walks column by column, so that neighboring CTAs share sectors"""
 NARROW_WARPGROUPS = 7
 """compute warpgroups in a CTA of `narrow`, which has all registers of an SM"""
 
@@ -89,13 +93,12 @@ def block_side(length: int, sides: Sequence[int]) -> int:
 
 
 @functools.cache
-def by_tma(rows: int, row_bytes: int, transposed: bool = False, stored: bool = True) -> Kernel:
+def by_tma(rows: int, row_bytes: int, transposed: bool = False) -> Kernel:
     """Return the kernel that copies rows which TMA can address, as arrays of four dimensions, in
     blocks of so many rows and bytes.
 
     transposed  a is (…, N, M) and o is (…, M, N): tiles are transposed in shared memory, so that
                 both sides access whole lines
-    stored      whether TMA can store o's rows; if not, lanes store them
 
     A CTA copies `run` neighboring blocks, then continues after the runs of all CTAs. On an H200, a
     run of 1 or twice the slots costs about 1 %. Rows of blocks are walked `group` at a time, column
@@ -136,32 +139,20 @@ def by_tma(rows: int, row_bytes: int, transposed: bool = False, stored: bool = T
         read = (None, None, columns, rows) if transposed else written
         source = BlockSpec(read, across if transposed else place, eviction_policy="evict_last")
         target = BlockSpec(written, place, buffer_count=outs, eviction_policy="evict_first")
-        steps = (cdiv(blocks - cta, ctas),)
-        if stored:
-            pipe = pipeline(
-                grid=steps,
-                max_concurrent_steps=3,
-                in_specs=(source,),
-                out_specs=(target,),
-            )  # type: ignore[var-annotated]
-            for _, (a_tile, o_tile) in pipe(a, o):
-                if transposed:
-                    o_tile[:, own] = a_tile.at[own, :].T[...]
-                elif rows > 64:
-                    upper = ds(wg * (rows // 2), rows // 2)
-                    o_tile[upper, :] = a_tile[upper, :]
-                else:
-                    o_tile[:, own] = a_tile[:, own]
-        else:
-            pipe = pipeline(grid=steps, max_concurrent_steps=3, in_specs=(source,))
-            for (k,), (a_tile,) in pipe(a):
-                above, below, i, j = place(k)
-                o[
-                    above,
-                    below,
-                    ds(i * rows, rows),
-                    ds(j * columns + wg * half, half),
-                ] = a_tile.at[own, :].T[...]
+        pipe = pipeline(
+            grid=(cdiv(blocks - cta, ctas),),
+            max_concurrent_steps=3,
+            in_specs=(source,),
+            out_specs=(target,),
+        )  # type: ignore[var-annotated]
+        for _, (a_tile, o_tile) in pipe(a, o):
+            if transposed:
+                o_tile[:, own] = a_tile.at[own, :].T[...]
+            elif rows > 64:
+                upper = ds(wg * (rows // 2), rows // 2)
+                o_tile[upper, :] = a_tile[upper, :]
+            else:
+                o_tile[:, own] = a_tile[:, own]
 
     return copy_tma  # type: ignore[no-any-return]
 
@@ -258,37 +249,62 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
 
 @functools.cache
 def turned(height: int, width: int, size: int) -> Kernel:
-    """Return the kernel that transposes blocks of `height` x `width` elements of `size` bytes in
-    shared memory."""
-    # what a lane loads at once has room in its registers
-    piece, ctas = (4096 // (width * size), 8) if width <= 64 else (16, 4)
-    piece = min(height, piece)
-    part = min(width, 64)
+    """Return the kernel that transposes matrices whose rows begin anywhere, in blocks of `height` x
+    `width` elements of `size` bytes.
+
+    A store of a part of a sector of 32 bytes costs as much as one of two sectors. So warps store
+    whole sectors: of each row of o, a CTA stores the elements from the first sector in its block up
+    to the first sector of the next block, and loads as many more rows of a.
+    """
+    sector, across, pitch = SECTOR // size, width // 32, width + 4 // size
+    each = (height + sector) // 8  # rows that a warp loads at once, in two rounds
 
     @numpipe_kernel(
-        grid=lambda a: (
-            math.prod(a.shape[:2]) * cdiv(a.shape[2], height) * cdiv(a.shape[3], width),
-        ),
+        grid=lambda matrices, n, m: (matrices * cdiv(n, height) * cdiv(m, width),),
         warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=ctas),
+        compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_turned(a, o):  # type: ignore[no-untyped-def]
-        """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
-        block = scratch(SMEM((height, width), a.dtype))
-        wide, high = cdiv(a.shape[3], width), cdiv(a.shape[2], height)
+    def copy_turned(a, o, *, matrices, n, m, first, next_a, pitch_a, step_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
+        """Copy matrices of n x m elements of a, transposed, to o. Both are the memory of arrays:
+        matrices are next_a and next_o elements apart, rows pitch_a and pitch_o, columns of a
+        step_a."""
+        block = scratch(SMEM(((height + sector) * pitch,), a.dtype))
+        wide, high = cdiv(m, width), cdiv(n, height)
         matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
-        above, below = matrix // a.shape[1], matrix % a.shape[1]
-        row, column = number % high * height, number // high * width  # whole rows of o at a time
-        j = ds(column, width)
-        for i in range(0, height, 2 * piece):  # the loads of two pieces overlap
-            one = a[above, below, ds(row + i, piece), j]
-            if height > piece:
-                other = a[above, below, ds(row + i + piece, piece), j]
-                block[ds(i + piece, piece), :] = other
-            block[ds(i, piece), :] = one
-        for first in range(0, width, part):
-            columns = ds(column + first, part)
-            o[above, below, columns, ds(row, height)] = block.at[:, ds(first, part)].T[...]
+        i, j = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
+        row, column = i * height, j * width
+        source, result = first + matrix * next_a, matrix * next_o
+
+        def load(indices):  # type: ignore[no-untyped-def]
+            warp, lane = lane_index() // 32, lane_index() % 32
+            for rows in range(0, 2 * each, each):
+                values: Any = ()  # all are loaded before the first is stored
+                for k in static_range(each):
+                    at = source + min(row + (rows + k) * 4 + warp, n - 1) * pitch_a
+                    for q in static_range(across):
+                        values += (a.flat[at + min(column + q * 32 + lane, m - 1) * step_a],)
+                for k in static_range(each):
+                    for q in static_range(across):
+                        to = ((rows + k) * 4 + warp) * pitch + q * 32 + lane
+                        block[to] = values[k * across + q]
+
+        def save(indices):  # type: ignore[no-untyped-def]
+            warp, lane = lane_index() // 32, lane_index() % 32
+            for c in range(warp, min(width, m - column), 4):
+                line = result + (column + c) * pitch_o
+                begin = -(line + row) & (sector - 1)
+                values: Any = ()
+                for k in static_range(height // 32):
+                    values += (block[(begin + k * 32 + lane) * pitch + c],)
+                if row == 0 and lane < min(begin, n):
+                    o.flat[line + lane] = block[lane * pitch + c]
+                for k in static_range(height // 32):
+                    to = row + begin + k * 32 + lane
+                    o.flat[index(line + to if to < n else -1, "zero")] = values[k]
+
+        emit_pipeline(load, grid=(1,))()
+        commit_smem()
+        emit_pipeline(save, grid=(1,))()
 
     return copy_turned  # type: ignore[no-any-return]
 
@@ -422,28 +438,35 @@ def copy_all(
         layout = source.shape, source.strides, result.strides, source.dtype.itemsize
         for way, size, read, written, pitch in ways(*layout, places, padded):
             arrays = window(source, read, size), window(result, written, size)
-            small = math.prod(read.shape) < SMALL
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
-            elif way == "turned" or (way == "transposed" and small):
-                # rows of 2-byte elements at odd addresses are loaded one element at a time
-                rows, columns = read.shape[2:]
-                # Blocks are as large as possible, unless many elements would be outside the matrix.
-                # Width 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
-                width = block_side(columns, (256, 128, 64)) if size == 2 else 64
-                block = (64 // size, 64) if small else (block_side(rows, (64, 32)), width)
-                if small and min(rows, columns) <= 8:  # few of a larger block would be used
-                    block = (8, 256 // size)
-                    block = block if rows <= 8 else block[::-1]
-                turned(*block, size)(*arrays, **place)
+            elif way == "turned":
+                (x, first), (y, _) = span(read, size), span(written, size)
+                matrices, n, m = read.shape[1:]
+                next_a, pitch_a, step_a, next_o, pitch_o = (
+                    stride // size for stride in (*read.strides[1:], *written.strides[1:3])
+                )
+                small = math.prod(read.shape) < SMALL
+                block = (32, 32) if small else (128, 128 // size)
+                turned(*block, size)(
+                    window(source, x, size),
+                    window(result, y, size),
+                    matrices=matrices,
+                    n=n,
+                    m=m,
+                    first=first,
+                    next_a=next_a,
+                    pitch_a=pitch_a,
+                    step_a=step_a,
+                    next_o=next_o,
+                    pitch_o=pitch_o,
+                    **place,
+                )
             elif way == "narrow":
                 columns = written.shape[0]
                 narrow(columns, 128 * max(1, 384 // (columns * size)))(*arrays, **place)
             elif way == "transposed":
-                stored = (
-                    written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
-                )
-                by_tma(64, 256, True, stored)(*arrays, **place)
+                by_tma(64, 256, True)(*arrays, **place)
             elif way == "line":
                 copy_line(*arrays, **place)
             elif way == "lanes":
@@ -469,6 +492,19 @@ def _gather(size: int, copies: list[tuple[ArrayInfo, ArrayInfo, int]], place: Pl
     dims = max(sum(count > 1 for count in info.shape[:4]) for info in sources)
     scalars = dict(zip(("pitch", "pitch_b"), pitches, strict=False))
     lanes(size, *block, dims, len(copies) > 1)(*sources, *results, **scalars, **place)
+
+
+def span(part: Part, size: int) -> tuple[Part, int]:
+    """Return the memory in which a part's elements lie, as an array of one dimension, and the
+    number of the part's first element in it.
+
+    >>> span(Part(0, (3, 2), (-8, 2)), 2)
+    (Part(offset=-16, shape=(10,), strides=(2,)), 8)
+    """
+    ends = [(count - 1) * stride for count, stride in zip(part.shape, part.strides, strict=True)]
+    first = -sum(min(end, 0) for end in ends)
+    count = sum(map(abs, ends)) // size + 1
+    return Part(part.offset - first, (count,), (size,)), first // size
 
 
 def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:

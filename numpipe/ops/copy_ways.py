@@ -171,18 +171,24 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     turned = min(outer, key=lambda dim: abs(dim.source), default=last)
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4
     if size > 1 and closer:
-        rest = [dim for dim in outer if dim is not turned]
+        rest = sorted((dim for dim in outer if dim is not turned), key=lambda dim: dim.size)
         addressed = by_tma and turned.source == size
-        row, elements = turned.size * size, turned.size * last.size
+        row, elements = turned.size * size, math.prod(dim.size for dim in dims)
         narrow = addressed and not rest and last.source == row <= NARROW
-        addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
+        lines = last.size * size % LINE == 0 and all(_line(dim.source) for dim in (*rest, last))
+        by_tma = addressed and stored and lines and elements >= SMALL
         # much of blocks of 64 columns would be outside the matrix
-        narrow &= 4 * turned.size < (2 if addressed else 3) * round_up(turned.size, 64)
+        narrow &= 4 * turned.size < (2 if by_tma else 3) * round_up(turned.size, 64)
         if narrow and SMALL <= elements < _NUMBERS:
             rows = Part(0, (elements,), (size,))
             return [Piece("narrow", size, rows, _views([turned, last], 2)[1])]
-        source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
-        return [Piece("transposed" if addressed else "turned", size, source, target)]
+        inner = rest if by_tma else rest[-1:]
+        source, target = _views([*inner, last, turned], 4)[0], _views([*inner, turned, last], 4)[1]
+        if by_tma:
+            return [Piece("transposed", size, source, target)]
+        if sum((dim.size - 1) * max(abs(dim.source), dim.target) for dim in dims) < _NUMBERS * size:
+            pieces = [Piece("turned", size, source, target)]
+            return pieces if len(rest) < 2 else _each(rest[0], pieces)
     neighbors = itertools.pairwise(outer if padded else dims)
     dense = all(one.target == other.size * other.target for one, other in neighbors)
     if size > 1 and aligned[1] and dense:
@@ -262,12 +268,14 @@ def _blocks(dims: list[Dim], size: int) -> list[Piece]:
     if len(outer) > 4:
         least = min(outer, key=lambda dim: dim.size)
         outer.remove(least)
-        pieces = _blocks([*outer, last], size)
-        return [
-            piece.moved(i * least.source, i * least.target)
-            for i in range(least.size)
-            for piece in pieces
-        ]
+        return _each(least, _blocks([*outer, last], size))
     outer.sort(key=lambda dim: -abs(dim.source))
     source, target = _views([*outer, last], 5)
     return [Piece("blocks", size, source, target)]
+
+
+def _each(dim: Dim, pieces: list[Piece]) -> list[Piece]:
+    """Return pieces for each index of a further dimension."""
+    return [
+        piece.moved(i * dim.source, i * dim.target) for i in range(dim.size) for piece in pieces
+    ]

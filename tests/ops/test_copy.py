@@ -71,10 +71,10 @@ VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "contiguous": (X, [(LINE, 4)]),
     "rows of a wider array": (X[:, 8:72], [(ROWS, 4)]),
     "rows of two batches": (numbers(3, 40, 64)[:, :19, :24], [(ROWS, 4)]),
-    "transposed": (X.T, [(TRANSPOSED, 2)]),
-    "transposed, odd": (X[:33, :64].T, [(TRANSPOSED, 2)]),
-    "transposed, 32 bits": (numbers(40, 36, dtype=np.int32).T, [(TRANSPOSED, 4)]),
-    "each of a batch transposed": (numbers(2, 24, 40).transpose(0, 2, 1), [(TRANSPOSED, 2)]),
+    "transposed": (X.T, [(TURNED, 2)]),
+    "transposed, odd": (X[:33, :64].T, [(TURNED, 2)]),
+    "transposed, 32 bits": (numbers(40, 36, dtype=np.int32).T, [(TURNED, 4)]),
+    "each of a batch transposed": (numbers(2, 24, 40).transpose(0, 2, 1), [(TURNED, 2)]),
     "odd rows from aligned ones": (X[:16, :33], [(LANES, 2)]),
     "odd rows, and some that are no super-row": (X[:11, :33], [(LANES, 2), (BLOCKS, 2)]),
     "one off": (X[:, 1:25], [(LANES, 2)]),
@@ -119,6 +119,19 @@ def test_a_long_line_is_cut_into_rows_and_a_short_line(monkeypatch: pytest.Monke
     try:
         assert way_of(X) == [(ROWS, 4), (LINE, 4)]
         check(X)
+    finally:
+        ways.cache_clear()
+
+
+def test_tma_transposes_large_matrices_whose_rows_it_can_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(copy_ways, "SMALL", 200)
+    ways.cache_clear()
+    try:
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TURNED), (X[:64, 1:].T, TURNED)):
+            assert way_of(a) == [(way, 2)]
+            check(a)
     finally:
         ways.cache_clear()
 
@@ -369,14 +382,18 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         kernel = {
             "rows": OP.by_tma(64, 256),
             "narrow rows": OP.by_tma(*OP.blocks_of(48)),
-            "transposed": OP.by_tma(64, 256, True, size > 1),
-            "turned": OP.turned(32, 64, size),
+            "transposed": OP.by_tma(64, 256, True),
+            "turned": OP.turned(128, 128 // size, size),
             "blocks": OP.copy_blocks,
         }[name]
         if size == 1 and name in ("transposed", "turned"):
             pytest.skip("tiles of 8 bits are not transposed")
         arrays = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2
         named = {}
+        if name == "turned":
+            arrays = [ArrayType((1000 * 77,), dtype)] * 2
+            named = dict.fromkeys(("n", "m", "matrices", "first", "next_a", "pitch_a"), 1)
+            named |= {"step_a": 1, "next_o": 1, "pitch_o": 1}
     assert kernel.inspect("gate", *arrays, **named) == ()
     assert kernel.inspect("resources", *arrays, **named).spill_bytes == 0
     if name == "lanes":
