@@ -1,14 +1,16 @@
 """``copy(a)``: a contiguous copy of an array with any strides.
 
 The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are
-four kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
+five kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
 usually one):
 
 =========  =========================================================================================
 `by_tma`   TMA loads blocks of the source in its order and stores them, either unchanged or
            transposed in shared memory
-`turned`   lanes load blocks of the source in its order, transpose them in shared memory, and store
-           whole rows: for transposes of arrays that TMA cannot address
+`sectors`  lanes load blocks of the source in its order and store whole sectors of the target's
+           rows: for large transposes of arrays that TMA cannot address
+`turned`   lanes load tiles of the source in its order, transpose them in shared memory, and store
+           whole rows: for other transposes
 `narrow`   TMA loads many short rows at once, wherever they begin, and each lane stores elements of
            its own rows: for transposes of narrow matrices
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
@@ -53,7 +55,7 @@ from ..plan.allocations import SMEM
 from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
 from ..plan.specs import BlockSpec, Element, persistent
-from .copy_ways import SMALL, Part, ways
+from .copy_ways import Part, ways
 from .declaration import op
 from .op_outputs import Place, same
 
@@ -66,7 +68,7 @@ PART = 512
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
 GROUP = 8
-"""rows of blocks that `turned` walks column by column, so that neighboring CTAs share sectors"""
+"""rows of blocks that `sectors` walks column by column, so that neighboring CTAs share sectors"""
 NARROW_WARPGROUPS = 7
 """compute warpgroups in a CTA of `narrow`, which has all registers of an SM"""
 
@@ -80,16 +82,6 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
     """
     wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
     return 16384 // wide, wide
-
-
-def block_side(length: int, sides: Sequence[int]) -> int:
-    """Return the first of `sides` whose blocks cover `length` elements with at most 1/16 to spare,
-    or else the one with the fewest to spare.
-
-    >>> block_side(2000, (256, 128, 64)), block_side(83, (64, 32))
-    (256, 32)
-    """
-    return min(sides, key=lambda side: max(round_up(length, side), 17 / 16 * length))
 
 
 @functools.cache
@@ -248,65 +240,86 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
 
 
 @functools.cache
-def turned(height: int, width: int, size: int) -> Kernel:
-    """Return the kernel that transposes matrices whose rows begin anywhere, in blocks of `height` x
-    `width` elements of `size` bytes.
+def turned(height: int, width: int) -> Kernel:
+    """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
 
-    A store of a part of a sector of 32 bytes costs as much as one of two sectors. So warps store
-    whole sectors: of each row of o, a CTA stores the elements from the first sector in its block up
-    to the first sector of the next block, and loads as many more rows of a.
+    @numpipe_kernel(
+        grid=lambda a: (
+            math.prod(a.shape[:2]) * cdiv(a.shape[2], height) * cdiv(a.shape[3], width),
+        ),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=8),
+    )
+    def copy_turned(a, o):  # type: ignore[no-untyped-def]
+        """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
+        block = scratch(SMEM((height, width), a.dtype))
+        wide, high = cdiv(a.shape[3], width), cdiv(a.shape[2], height)
+        matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
+        above, below = matrix // a.shape[1], matrix % a.shape[1]
+        rows = ds(number % high * height, height)  # whole rows of o at a time
+        columns = ds(number // high * width, width)
+        block[...] = a[above, below, rows, columns]
+        o[above, below, columns, rows] = block.T[...]
+
+    return copy_turned  # type: ignore[no-any-return]
+
+
+@functools.cache
+def sectors(height: int, size: int) -> Kernel:
+    """Return the kernel that transposes matrices whose rows begin anywhere, in blocks of `height` x
+    32 elements of `size` bytes.
+
+    A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
+    So of each row of o, a CTA stores from the first sector that begins in its block up to the first
+    one of the next block, and loads a sector more rows of a.
     """
-    sector, across, pitch = SECTOR // size, width // 32, width + 4 // size
+    sector, pitch = SECTOR // size, 32 + 4 // size
     each = (height + sector) // 8  # rows that a warp loads at once, in two rounds
 
     @numpipe_kernel(
-        grid=lambda matrices, n, m: (matrices * cdiv(n, height) * cdiv(m, width),),
+        grid=lambda matrices, n, m: (matrices * cdiv(n, height) * cdiv(m, 32),),
         warp_specialized=False,
         compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_turned(a, o, *, matrices, n, m, first, next_a, pitch_a, step_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
-        """Copy matrices of n x m elements of a, transposed, to o. Both are the memory of arrays:
-        matrices are next_a and next_o elements apart, rows pitch_a and pitch_o, columns of a
-        step_a."""
+    def copy_sectors(a, o, *, matrices, n, m, next_a, pitch_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
+        """Copy matrices of n x m elements of a, transposed, to o. Matrices are next_a and next_o
+        elements apart, and rows pitch_a and pitch_o."""
         block = scratch(SMEM(((height + sector) * pitch,), a.dtype))
-        wide, high = cdiv(m, width), cdiv(n, height)
+        wide, high = cdiv(m, 32), cdiv(n, height)
         matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
         i, j = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
-        row, column = i * height, j * width
-        source, result = first + matrix * next_a, matrix * next_o
+        row, column = i * height, j * 32
 
         def load(indices):  # type: ignore[no-untyped-def]
             warp, lane = lane_index() // 32, lane_index() % 32
+            source = matrix * next_a + min(column + lane, m - 1)
             for rows in range(0, 2 * each, each):
                 values: Any = ()  # all are loaded before the first is stored
                 for k in static_range(each):
-                    at = source + min(row + (rows + k) * 4 + warp, n - 1) * pitch_a
-                    for q in static_range(across):
-                        values += (a.flat[at + min(column + q * 32 + lane, m - 1) * step_a],)
+                    at = min(row + (rows + k) * 4 + warp, n - 1)
+                    values += (a.flat[source + at * pitch_a],)
                 for k in static_range(each):
-                    for q in static_range(across):
-                        to = ((rows + k) * 4 + warp) * pitch + q * 32 + lane
-                        block[to] = values[k * across + q]
+                    block[((rows + k) * 4 + warp) * pitch + lane] = values[k]
 
         def save(indices):  # type: ignore[no-untyped-def]
             warp, lane = lane_index() // 32, lane_index() % 32
-            for c in range(warp, min(width, m - column), 4):
-                line = result + (column + c) * pitch_o
-                begin = -(line + row) & (sector - 1)
+            for c in range(warp, min(32, m - column), 4):
+                result = matrix * next_o + (column + c) * pitch_o
+                begin = -(result + row) & (sector - 1)
                 values: Any = ()
                 for k in static_range(height // 32):
                     values += (block[(begin + k * 32 + lane) * pitch + c],)
                 if row == 0 and lane < min(begin, n):
-                    o.flat[line + lane] = block[lane * pitch + c]
+                    o.flat[result + lane] = block[lane * pitch + c]
                 for k in static_range(height // 32):
                     to = row + begin + k * 32 + lane
-                    o.flat[index(line + to if to < n else -1, "zero")] = values[k]
+                    o.flat[index(result + to if to < n else -1, "zero")] = values[k]
 
         emit_pipeline(load, grid=(1,))()
         commit_smem()
         emit_pipeline(save, grid=(1,))()
 
-    return copy_turned  # type: ignore[no-any-return]
+    return copy_sectors  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -441,27 +454,21 @@ def copy_all(
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
             elif way == "turned":
-                (x, first), (y, _) = span(read, size), span(written, size)
-                matrices, n, m = read.shape[1:]
-                next_a, pitch_a, step_a, next_o, pitch_o = (
-                    stride // size for stride in (*read.strides[1:], *written.strides[1:3])
+                rows, columns = read.shape[2:]
+                if min(rows, columns) > 8:
+                    block = 64 // size, 64
+                else:  # few elements of larger blocks would be inside the matrix
+                    block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
+                turned(*block)(*arrays, **place)
+            elif way == "sectors":
+                strides = (*read.strides[1:3], *written.strides[1:3])
+                names = "matrices", "n", "m", "next_a", "pitch_a", "next_o", "pitch_o"
+                values = (*read.shape[1:], *(stride // size for stride in strides))
+                flat = (
+                    window(source, whole(read, size), size),
+                    window(result, whole(written, size), size),
                 )
-                small = math.prod(read.shape) < SMALL
-                block = (32, 32) if small else (128, 128 // size)
-                turned(*block, size)(
-                    window(source, x, size),
-                    window(result, y, size),
-                    matrices=matrices,
-                    n=n,
-                    m=m,
-                    first=first,
-                    next_a=next_a,
-                    pitch_a=pitch_a,
-                    step_a=step_a,
-                    next_o=next_o,
-                    pitch_o=pitch_o,
-                    **place,
-                )
+                sectors(512 // size, size)(*flat, **dict(zip(names, values, strict=True)), **place)
             elif way == "narrow":
                 columns = written.shape[0]
                 narrow(columns, 128 * max(1, 384 // (columns * size)))(*arrays, **place)
@@ -494,17 +501,14 @@ def _gather(size: int, copies: list[tuple[ArrayInfo, ArrayInfo, int]], place: Pl
     lanes(size, *block, dims, len(copies) > 1)(*sources, *results, **scalars, **place)
 
 
-def span(part: Part, size: int) -> tuple[Part, int]:
-    """Return the memory in which a part's elements lie, as an array of one dimension, and the
-    number of the part's first element in it.
+def whole(part: Part, size: int) -> Part:
+    """Return the memory from a part's first element to its last as an array of one dimension.
 
-    >>> span(Part(0, (3, 2), (-8, 2)), 2)
-    (Part(offset=-16, shape=(10,), strides=(2,)), 8)
+    >>> whole(Part(0, (3, 2), (8, 2)), 2)
+    Part(offset=0, shape=(10,), strides=(2,))
     """
-    ends = [(count - 1) * stride for count, stride in zip(part.shape, part.strides, strict=True)]
-    first = -sum(min(end, 0) for end in ends)
-    count = sum(map(abs, ends)) // size + 1
-    return Part(part.offset - first, (count,), (size,)), first // size
+    last = sum((count - 1) * stride for count, stride in zip(part.shape, part.strides, strict=True))
+    return Part(part.offset, (last // size + 1,), (size,))
 
 
 def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:

@@ -10,6 +10,8 @@ way           source                        target
 "transposed"  the same, but contiguous      any; by TMA if TMA can store its rows
               along another dimension than
               the target
+"sectors"     large matrices, contiguous    any, contiguous along one dimension
+              along another dimension
 "turned"      elements that are closer      any, contiguous along one dimension
               along another dimension
 "narrow"      the same, in many short rows
@@ -43,8 +45,8 @@ LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
 FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
-NARROW = 384
-"""most bytes of a row of a narrow matrix: shared memory has room for 128 of them, several times"""
+NARROW = 24
+"""columns from which blocks of 32 columns transpose a matrix faster than its whole rows"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
 SUPER = 128
@@ -173,22 +175,24 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     if size > 1 and closer:
         rest = sorted((dim for dim in outer if dim is not turned), key=lambda dim: dim.size)
         addressed = by_tma and turned.source == size
-        row, elements = turned.size * size, math.prod(dim.size for dim in dims)
-        narrow = addressed and not rest and last.source == row <= NARROW
+        elements = math.prod(dim.size for dim in dims)
         lines = last.size * size % LINE == 0 and all(_line(dim.source) for dim in (*rest, last))
-        by_tma = addressed and stored and lines and elements >= SMALL
-        # much of blocks of 64 columns would be outside the matrix
-        narrow &= 4 * turned.size < (2 if by_tma else 3) * round_up(turned.size, 64)
-        if narrow and SMALL <= elements < _NUMBERS:
+        # at least half of the columns of blocks of 64 are inside the matrix
+        used = 2 * turned.size >= round_up(turned.size, 64)
+        by_tma = addressed and stored and lines and used and elements >= SMALL
+        narrow = addressed and not rest and last.source == turned.size * size
+        if narrow and turned.size < NARROW and SMALL <= elements < _NUMBERS:
             rows = Part(0, (elements,), (size,))
             return [Piece("narrow", size, rows, _views([turned, last], 2)[1])]
-        inner = rest if by_tma else rest[-1:]
+        near = all(dim.source > 0 for dim in dims) and turned.source == size
+        reach = sum((dim.size - 1) * max(dim.source, dim.target) for dim in dims)
+        near &= elements >= SMALL and reach < _NUMBERS * size and not by_tma
+        cut = rest[:-1] if near else []
+        inner = rest[len(cut) :]
         source, target = _views([*inner, last, turned], 4)[0], _views([*inner, turned, last], 4)[1]
-        if by_tma:
-            return [Piece("transposed", size, source, target)]
-        if sum((dim.size - 1) * max(abs(dim.source), dim.target) for dim in dims) < _NUMBERS * size:
-            pieces = [Piece("turned", size, source, target)]
-            return pieces if len(rest) < 2 else _each(rest[0], pieces)
+        way = "transposed" if by_tma else "sectors" if near else "turned"
+        pieces = [Piece(way, size, source, target)]
+        return _each(cut[0], pieces) if cut else pieces
     neighbors = itertools.pairwise(outer if padded else dims)
     dense = all(one.target == other.size * other.target for one, other in neighbors)
     if size > 1 and aligned[1] and dense:

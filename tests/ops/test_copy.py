@@ -65,7 +65,7 @@ def way_of(
 
 
 X = numbers(70, 200)
-ROWS, TRANSPOSED, TURNED = "rows", "transposed", "turned"
+ROWS, TRANSPOSED, TURNED, SECTORS = "rows", "transposed", "turned", "sectors"
 LANES, BLOCKS, LINE = "lanes", "blocks", "line"
 VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "contiguous": (X, [(LINE, 4)]),
@@ -129,14 +129,14 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TURNED), (X[:64, 1:].T, TURNED)):
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, SECTORS), (X[:64, 1:].T, SECTORS)):
             assert way_of(a) == [(way, 2)]
             check(a)
     finally:
         ways.cache_clear()
 
 
-@pytest.mark.parametrize("shape, dtype", [((150, 3), np.float16), ((300, 95), np.int32)])
+@pytest.mark.parametrize("shape, dtype", [((150, 3), np.float16), ((300, 23), np.int32)])
 def test_narrow_matrices_are_transposed_from_whole_rows(
     shape: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -146,7 +146,7 @@ def test_narrow_matrices_are_transposed_from_whole_rows(
         a = numbers(*shape, dtype=dtype).T
         assert way_of(a) == [("narrow", a.itemsize)]
         check(a)
-        assert way_of(a[:, 1:]) == [(TURNED, a.itemsize)]
+        assert way_of(a[:, 1:]) == [(SECTORS, a.itemsize)]
     finally:
         ways.cache_clear()
 
@@ -258,7 +258,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             found = low + found
         else:
             found = low + _places(source)
-            found = found.swapaxes(2, 3) if piece.way[0] == "t" else found
+            found = found.swapaxes(2, 3) if piece.way in (TRANSPOSED, TURNED, SECTORS) else found
             keep = np.ones(found.shape, bool)
             places = places[..., : found.shape[-1]]  # more than that is padding
         assert found.shape == places.shape
@@ -357,6 +357,7 @@ def test_one_launch_copies_two_arrays_that_cannot_be_written() -> None:
         "few rows",
         "two dimensions",
         "turned",
+        "sectors",
         "transposed",
         "blocks",
     ],
@@ -375,7 +376,7 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
     elif name == "narrow matrix":
         if size == 1:
             pytest.skip("elements of 8 bits are no numbers of a kernel")
-        columns = {2: 143, 4: 95}[size]  # the widest
+        columns = copy_ways.NARROW - 1
         kernel, named = OP.narrow(columns, 128), {}
         arrays = [ArrayType(shape, dtype) for shape in ((columns * 1001,), (columns, 1001))]
     else:
@@ -383,17 +384,18 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
             "rows": OP.by_tma(64, 256),
             "narrow rows": OP.by_tma(*OP.blocks_of(48)),
             "transposed": OP.by_tma(64, 256, True),
-            "turned": OP.turned(128, 128 // size, size),
+            "turned": OP.turned(64 // size, 64),
+            "sectors": OP.sectors(512 // size, size),
             "blocks": OP.copy_blocks,
         }[name]
-        if size == 1 and name in ("transposed", "turned"):
+        if size == 1 and name in ("transposed", "turned", "sectors"):
             pytest.skip("tiles of 8 bits are not transposed")
         arrays = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2
         named = {}
-        if name == "turned":
+        if name == "sectors":
             arrays = [ArrayType((1000 * 77,), dtype)] * 2
-            named = dict.fromkeys(("n", "m", "matrices", "first", "next_a", "pitch_a"), 1)
-            named |= {"step_a": 1, "next_o": 1, "pitch_o": 1}
+            named = dict.fromkeys(("n", "m", "matrices", "next_a", "pitch_a"), 1)
+            named |= {"next_o": 1, "pitch_o": 1}
     assert kernel.inspect("gate", *arrays, **named) == ()
     assert kernel.inspect("resources", *arrays, **named).spill_bytes == 0
     if name == "lanes":
