@@ -1,7 +1,7 @@
 """``copy(a)``: a contiguous copy of an array with any strides.
 
 The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are
-five kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
+four kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
 usually one):
 
 =========  =========================================================================================
@@ -11,8 +11,6 @@ usually one):
            rows: for large transposes of arrays that TMA cannot address
 `turned`   lanes load tiles of the source in its order, transpose them in shared memory, and store
            whole rows: for other transposes
-`narrow`   TMA loads many short rows at once, wherever they begin, and each lane stores elements of
-           its own rows: for transposes of narrow matrices
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
            steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
            enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
@@ -35,7 +33,7 @@ import numpy as np
 
 from .. import launch
 from ..arch.dimensions import round_up
-from ..arch.target import LINE, SECTOR
+from ..arch.target import SECTOR
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv, divide, divisor
 from ..core.static_range import static_range
@@ -45,17 +43,16 @@ from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
 from ..language.memory.copies import commit_smem
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
-from ..language.pipeline.body_form import emit_pipeline, emit_pipeline_warp_specialized
+from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
-from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
 from ..plan.allocations import SMEM
 from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
-from ..plan.specs import BlockSpec, Element, persistent
-from .copy_ways import Part, ways
+from ..plan.specs import BlockSpec, persistent
+from .copy_ways import SMALL, Part, ways
 from .declaration import op
 from .op_outputs import Place, same
 
@@ -69,8 +66,6 @@ WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
 GROUP = 8
 """rows of blocks that `sectors` walks column by column, so that neighboring CTAs share sectors"""
-NARROW_WARPGROUPS = 7
-"""compute warpgroups in a CTA of `narrow`, which has all registers of an SM"""
 
 
 def blocks_of(row_bytes: int) -> tuple[int, int]:
@@ -265,45 +260,47 @@ def turned(height: int, width: int) -> Kernel:
 
 
 @functools.cache
-def sectors(height: int, size: int) -> Kernel:
+def sectors(height: int, width: int, size: int) -> Kernel:
     """Return the kernel that transposes matrices whose rows begin anywhere, in blocks of `height` x
-    32 elements of `size` bytes.
+    `width` elements of `size` bytes; `width` is a power of two up to 32.
 
     A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
     So of each row of o, a CTA stores from the first sector that begins in its block up to the first
     one of the next block, and loads a sector more rows of a.
     """
-    sector, pitch = SECTOR // size, 32 + 4 // size
-    each = (height + sector) // 8  # rows that a warp loads at once, in two rounds
+    sector, pitch = SECTOR // size, width | 1  # columns of odd pitch are in different banks
+    step = 128 // width  # rows that a warpgroup loads at once
+    each = cdiv(height + sector, 2 * step)  # what a lane loads at once, in two rounds
+    room = round_up(2 * each * step * pitch, 8)
 
     @numpipe_kernel(
-        grid=lambda matrices, n, m: (matrices * cdiv(n, height) * cdiv(m, 32),),
+        grid=lambda matrices, n, m: (matrices * cdiv(n, height) * cdiv(m, width),),
         warp_specialized=False,
         compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
     )
     def copy_sectors(a, o, *, matrices, n, m, next_a, pitch_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
         """Copy matrices of n x m elements of a, transposed, to o. Matrices are next_a and next_o
         elements apart, and rows pitch_a and pitch_o."""
-        block = scratch(SMEM(((height + sector) * pitch,), a.dtype))
-        wide, high = cdiv(m, 32), cdiv(n, height)
+        block = scratch(SMEM((room,), a.dtype))
+        wide, high = cdiv(m, width), cdiv(n, height)
         matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
         i, j = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
-        row, column = i * height, j * 32
+        row, column = i * height, j * width
 
         def load(indices):  # type: ignore[no-untyped-def]
-            warp, lane = lane_index() // 32, lane_index() % 32
-            source = matrix * next_a + min(column + lane, m - 1)
-            for rows in range(0, 2 * each, each):
+            down, right = lane_index() // width, lane_index() % width
+            source = matrix * next_a + min(column + right, m - 1)
+            for first in range(0, 2 * each, each):
                 values: Any = ()  # all are loaded before the first is stored
                 for k in static_range(each):
-                    at = min(row + (rows + k) * 4 + warp, n - 1)
+                    at = min(row + down + (first + k) * step, n - 1)
                     values += (a.flat[source + at * pitch_a],)
                 for k in static_range(each):
-                    block[((rows + k) * 4 + warp) * pitch + lane] = values[k]
+                    block[(down + (first + k) * step) * pitch + right] = values[k]
 
         def save(indices):  # type: ignore[no-untyped-def]
             warp, lane = lane_index() // 32, lane_index() % 32
-            for c in range(warp, min(32, m - column), 4):
+            for c in range(warp, min(width, m - column), 4):
                 result = matrix * next_o + (column + c) * pitch_o
                 begin = -(result + row) & (sector - 1)
                 values: Any = ()
@@ -311,65 +308,20 @@ def sectors(height: int, size: int) -> Kernel:
                     values += (block[(begin + k * 32 + lane) * pitch + c],)
                 if row == 0 and lane < min(begin, n):
                     o.flat[result + lane] = block[lane * pitch + c]
-                for k in static_range(height // 32):
-                    to = row + begin + k * 32 + lane
-                    o.flat[index(result + to if to < n else -1, "zero")] = values[k]
+                to = row + begin + lane
+                if row + height + sector <= n:
+                    for k in static_range(height // 32):
+                        o.flat[result + to + k * 32] = values[k]
+                else:
+                    for k in static_range(height // 32):
+                        if to + k * 32 < n:
+                            o.flat[result + to + k * 32] = values[k]
 
         emit_pipeline(load, grid=(1,))()
         commit_smem()
         emit_pipeline(save, grid=(1,))()
 
     return copy_sectors  # type: ignore[no-any-return]
-
-
-@functools.cache
-def narrow(columns: int, height: int) -> Kernel:
-    """Return the kernel that transposes contiguous rows of so many columns, `height` at a time.
-    Each lane has some of the rows, and each warpgroup some of the columns. Rows of o may begin
-    anywhere, but warps store whole lines: for each column, a block begins up to a line before its
-    first row."""
-    most = cdiv(columns, NARROW_WARPGROUPS)
-
-    @numpipe_kernel(
-        grid=persistent(),
-        grid_names="cta",
-        num_compute_wgs=NARROW_WARPGROUPS,
-        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
-    )
-    def copy_narrow(a, o):  # type: ignore[no-untyped-def]
-        """Copy a, which has all rows one after the other, to the columns of o."""
-        cta, ctas, wg, wgs = axis_index("cta"), axis_size("cta"), axis_index("wg"), axis_size("wg")
-        line = LINE // np.dtype(a.dtype).itemsize
-
-        def body(indices, tile):  # type: ignore[no-untyped-def]
-            first, odd = (indices[0] * ctas + cta) * height, o.shape[1]
-            for row in range(lane_index(), height, 128):
-                values: Any = ()  # all are loaded before the first is stored
-                for k in static_range(most):
-                    column = k * wgs + wg
-                    before = column * odd & (line - 1)
-                    at = (row + line - before) * columns + min(column, columns - 1)
-                    values += (tile[at],)
-                for k in static_range(most):
-                    column = k * wgs + wg
-                    to = first + row - (column * odd & (line - 1))
-                    if column < columns and to >= 0 and to < o.shape[1]:
-                        o[column, to] = values[k]
-
-        emit_pipeline_warp_specialized(
-            body,
-            grid=(cdiv(cdiv(o.shape[1] + line, height) - cta, ctas),),
-            in_specs=(
-                BlockSpec(
-                    (Element((height + line) * columns),),
-                    lambda k: (((k * ctas + cta) * height - line) * columns,),
-                ),
-            ),
-            max_concurrent_steps=3,
-            wg_axis="wg",
-        )(a)
-
-    return copy_narrow  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
@@ -456,22 +408,21 @@ def copy_all(
             elif way == "turned":
                 rows, columns = read.shape[2:]
                 if min(rows, columns) > 8:
-                    block = 64 // size, 64
+                    block = (64 // size, 64) if math.prod(read.shape) < SMALL else (32, 128)
                 else:  # few elements of larger blocks would be inside the matrix
                     block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
                 turned(*block)(*arrays, **place)
             elif way == "sectors":
-                strides = (*read.strides[1:3], *written.strides[1:3])
                 names = "matrices", "n", "m", "next_a", "pitch_a", "next_o", "pitch_o"
+                strides = (*read.strides[1:3], *written.strides[1:3])
                 values = (*read.shape[1:], *(stride // size for stride in strides))
-                flat = (
+                width = 1 << (min(read.shape[3], 32) - 1).bit_length()
+                sectors(512 // size * min(4, 32 // width), width, size)(
                     window(source, whole(read, size), size),
                     window(result, whole(written, size), size),
+                    **dict(zip(names, values, strict=True)),
+                    **place,
                 )
-                sectors(512 // size, size)(*flat, **dict(zip(names, values, strict=True)), **place)
-            elif way == "narrow":
-                columns = written.shape[0]
-                narrow(columns, 128 * max(1, 384 // (columns * size)))(*arrays, **place)
             elif way == "transposed":
                 by_tma(64, 256, True)(*arrays, **place)
             elif way == "line":

@@ -14,8 +14,6 @@ way           source                        target
               along another dimension
 "turned"      elements that are closer      any, contiguous along one dimension
               along another dimension
-"narrow"      the same, in many short rows
-              that follow each other
 "line"        a short line                  a line
 "lanes"       any strides, elements of 16   rows packed one after another, the first at a multiple
               or 32 bits                    of 16 bytes
@@ -45,10 +43,10 @@ LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
 FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
-NARROW = 24
-"""columns from which blocks of 32 columns transpose a matrix faster than its whole rows"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
+ROWS = 128
+"""rows from which "sectors" transposes large matrices"""
 SUPER = 128
 """least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
@@ -173,26 +171,22 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     turned = min(outer, key=lambda dim: abs(dim.source), default=last)
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4
     if size > 1 and closer:
-        rest = sorted((dim for dim in outer if dim is not turned), key=lambda dim: dim.size)
-        addressed = by_tma and turned.source == size
-        elements = math.prod(dim.size for dim in dims)
+        rest = [dim for dim in outer if dim is not turned]
+        source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
+        large = math.prod(dim.size for dim in dims) >= SMALL and turned.source == size
         lines = last.size * size % LINE == 0 and all(_line(dim.source) for dim in (*rest, last))
         # at least half of the columns of blocks of 64 are inside the matrix
         used = 2 * turned.size >= round_up(turned.size, 64)
-        by_tma = addressed and stored and lines and used and elements >= SMALL
-        narrow = addressed and not rest and last.source == turned.size * size
-        if narrow and turned.size < NARROW and SMALL <= elements < _NUMBERS:
-            rows = Part(0, (elements,), (size,))
-            return [Piece("narrow", size, rows, _views([turned, last], 2)[1])]
-        near = all(dim.source > 0 for dim in dims) and turned.source == size
+        if large and by_tma and stored and lines and used:
+            return [Piece("transposed", size, source, target)]
         reach = sum((dim.size - 1) * max(dim.source, dim.target) for dim in dims)
-        near &= elements >= SMALL and reach < _NUMBERS * size and not by_tma
-        cut = rest[:-1] if near else []
-        inner = rest[len(cut) :]
-        source, target = _views([*inner, last, turned], 4)[0], _views([*inner, turned, last], 4)[1]
-        way = "transposed" if by_tma else "sectors" if near else "turned"
-        pieces = [Piece(way, size, source, target)]
-        return _each(cut[0], pieces) if cut else pieces
+        large &= (
+            last.size >= ROWS
+            and len(rest) < 2
+            and all(dim.source > 0 for dim in dims)
+            and reach < _NUMBERS * size
+        )
+        return [Piece("sectors" if large else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)
     dense = all(one.target == other.size * other.target for one, other in neighbors)
     if size > 1 and aligned[1] and dense:
@@ -272,14 +266,12 @@ def _blocks(dims: list[Dim], size: int) -> list[Piece]:
     if len(outer) > 4:
         least = min(outer, key=lambda dim: dim.size)
         outer.remove(least)
-        return _each(least, _blocks([*outer, last], size))
+        pieces = _blocks([*outer, last], size)
+        return [
+            piece.moved(i * least.source, i * least.target)
+            for i in range(least.size)
+            for piece in pieces
+        ]
     outer.sort(key=lambda dim: -abs(dim.source))
     source, target = _views([*outer, last], 5)
     return [Piece("blocks", size, source, target)]
-
-
-def _each(dim: Dim, pieces: list[Piece]) -> list[Piece]:
-    """Return pieces for each index of a further dimension."""
-    return [
-        piece.moved(i * dim.source, i * dim.target) for i in range(dim.size) for piece in pieces
-    ]
