@@ -129,24 +129,34 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, SECTORS), (X[:64, 1:].T, SECTORS)):
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TURNED), (X[:64, 1:].T, TURNED)):
             assert way_of(a) == [(way, 2)]
             check(a)
     finally:
         ways.cache_clear()
 
 
-@pytest.mark.parametrize("shape, dtype", [((150, 3), np.float16), ((300, 23), np.int32)])
-def test_narrow_matrices_are_transposed_from_whole_rows(
-    shape: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "a",
+    [
+        numbers(45, 12).T,
+        numbers(21, 36, dtype=np.int32)[1:, 3:].T,
+        numbers(2, 34, 3)[:, :33].transpose(0, 2, 1),
+    ],
+    ids=["even", "odd", "batch"],
+)
+def test_large_transposes_of_any_rows_store_whole_sectors(
+    a: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(copy_ways, "SMALL", 200)
+    monkeypatch.setattr(copy_ways, "SMALL", 150)
+    monkeypatch.setattr(copy_ways, "ROWS", 20)
+    sectors = OP.sectors
+    monkeypatch.setattr(OP, "sectors", lambda height, *block: sectors(32, *block))
     ways.cache_clear()
     try:
-        a = numbers(*shape, dtype=dtype).T
-        assert way_of(a) == [("narrow", a.itemsize)]
+        assert way_of(a) == [(SECTORS, a.itemsize)]
         check(a)
-        assert way_of(a[:, 1:]) == [(SECTORS, a.itemsize)]
+        assert way_of(a[..., ::-1]) == [(TURNED, a.itemsize)]
     finally:
         ways.cache_clear()
 
@@ -353,7 +363,6 @@ def test_one_launch_copies_two_arrays_that_cannot_be_written() -> None:
         "lanes",
         "rows",
         "narrow rows",
-        "narrow matrix",
         "few rows",
         "two dimensions",
         "turned",
@@ -373,19 +382,13 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         source, result = ArrayType((1, 1, 8, 8, 64), dtype), ArrayType((64, 64), dtype)
         arrays = [source] * (1 + both) + [result] * (1 + both)
         named = {"pitch": 64} | ({"pitch_b": 64} if both else {})
-    elif name == "narrow matrix":
-        if size == 1:
-            pytest.skip("elements of 8 bits are no numbers of a kernel")
-        columns = copy_ways.NARROW - 1
-        kernel, named = OP.narrow(columns, 128), {}
-        arrays = [ArrayType(shape, dtype) for shape in ((columns * 1001,), (columns, 1001))]
     else:
         kernel = {
             "rows": OP.by_tma(64, 256),
             "narrow rows": OP.by_tma(*OP.blocks_of(48)),
             "transposed": OP.by_tma(64, 256, True),
             "turned": OP.turned(64 // size, 64),
-            "sectors": OP.sectors(512 // size, size),
+            "sectors": OP.sectors(512 // size, 32, size),
             "blocks": OP.copy_blocks,
         }[name]
         if size == 1 and name in ("transposed", "turned", "sectors"):
