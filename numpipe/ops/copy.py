@@ -45,6 +45,7 @@ from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
@@ -80,12 +81,13 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
 
 
 @functools.cache
-def by_tma(rows: int, row_bytes: int, transposed: bool = False) -> Kernel:
+def by_tma(rows: int, row_bytes: int, transposed: bool = False, stored: bool = True) -> Kernel:
     """Return the kernel that copies rows which TMA can address, as arrays of four dimensions, in
     blocks of so many rows and bytes.
 
     transposed  a is (…, N, M) and o is (…, M, N): tiles are transposed in shared memory, so that
                 both sides access whole lines
+    stored      whether TMA can store o's rows; if not, lanes store them
 
     A CTA copies `run` neighboring blocks, then continues after the runs of all CTAs. On an H200, a
     run of 1 or twice the slots costs about 1 %. Rows of blocks are walked `group` at a time, column
@@ -126,20 +128,32 @@ def by_tma(rows: int, row_bytes: int, transposed: bool = False) -> Kernel:
         read = (None, None, columns, rows) if transposed else written
         source = BlockSpec(read, across if transposed else place, eviction_policy="evict_last")
         target = BlockSpec(written, place, buffer_count=outs, eviction_policy="evict_first")
-        pipe = pipeline(
-            grid=(cdiv(blocks - cta, ctas),),
-            max_concurrent_steps=3,
-            in_specs=(source,),
-            out_specs=(target,),
-        )  # type: ignore[var-annotated]
-        for _, (a_tile, o_tile) in pipe(a, o):
-            if transposed:
-                o_tile[:, own] = a_tile.at[own, :].T[...]
-            elif rows > 64:
-                upper = ds(wg * (rows // 2), rows // 2)
-                o_tile[upper, :] = a_tile[upper, :]
-            else:
-                o_tile[:, own] = a_tile[:, own]
+        steps = (cdiv(blocks - cta, ctas),)
+        if stored:
+            pipe = pipeline(
+                grid=steps,
+                max_concurrent_steps=3,
+                in_specs=(source,),
+                out_specs=(target,),
+            )  # type: ignore[var-annotated]
+            for _, (a_tile, o_tile) in pipe(a, o):
+                if transposed:
+                    o_tile[:, own] = a_tile.at[own, :].T[...]
+                elif rows > 64:
+                    upper = ds(wg * (rows // 2), rows // 2)
+                    o_tile[upper, :] = a_tile[upper, :]
+                else:
+                    o_tile[:, own] = a_tile[:, own]
+        else:
+            pipe = pipeline(grid=steps, max_concurrent_steps=3, in_specs=(source,))
+            for (k,), (a_tile,) in pipe(a):
+                above, below, i, j = place(k)
+                o[
+                    above,
+                    below,
+                    ds(i * rows, rows),
+                    ds(j * columns + wg * half, half),
+                ] = a_tile.at[own, :].T[...]
 
     return copy_tma  # type: ignore[no-any-return]
 
@@ -308,14 +322,9 @@ def sectors(height: int, width: int, size: int) -> Kernel:
                     values += (block[(begin + k * 32 + lane) * pitch + c],)
                 if row == 0 and lane < min(begin, n):
                     o.flat[result + lane] = block[lane * pitch + c]
-                to = row + begin + lane
-                if row + height + sector <= n:
-                    for k in static_range(height // 32):
-                        o.flat[result + to + k * 32] = values[k]
-                else:
-                    for k in static_range(height // 32):
-                        if to + k * 32 < n:
-                            o.flat[result + to + k * 32] = values[k]
+                for k in static_range(height // 32):
+                    to = row + begin + k * 32 + lane
+                    o.flat[index(result + to if to < n else -1, "zero")] = values[k]
 
         emit_pipeline(load, grid=(1,))()
         commit_smem()
@@ -424,7 +433,10 @@ def copy_all(
                     **place,
                 )
             elif way == "transposed":
-                by_tma(64, 256, True)(*arrays, **place)
+                stored = (
+                    written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
+                )
+                by_tma(64, 256, True, stored)(*arrays, **place)
             elif way == "line":
                 copy_line(*arrays, **place)
             elif way == "lanes":

@@ -45,6 +45,9 @@ FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
+SHORT = 1 << 17
+"""elements of 16 bits in rows below which lanes store tiles that TMA loads faster than by
+sectors"""
 ROWS = 128
 """rows from which "sectors" transposes large matrices"""
 SUPER = 128
@@ -174,10 +177,11 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         rest = [dim for dim in outer if dim is not turned]
         source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
         large = math.prod(dim.size for dim in dims) >= SMALL and turned.source == size
-        lines = last.size * size % LINE == 0 and all(_line(dim.source) for dim in (*rest, last))
+        lines = all(_line(dim.source) for dim in (*rest, last))
+        stored &= last.size * size % LINE == 0
         # at least half of the columns of blocks of 64 are inside the matrix
         used = 2 * turned.size >= round_up(turned.size, 64)
-        if large and by_tma and stored and lines and used:
+        if large and by_tma and lines and used and (stored or (size == 2 and last.size < SHORT)):
             return [Piece("transposed", size, source, target)]
         reach = sum((dim.size - 1) * max(dim.source, dim.target) for dim in dims)
         large &= (

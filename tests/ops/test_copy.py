@@ -129,7 +129,7 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TURNED), (X[:64, 1:].T, TURNED)):
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TRANSPOSED), (X[:64, 1:].T, TURNED)):
             assert way_of(a) == [(way, 2)]
             check(a)
     finally:
@@ -386,7 +386,7 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         kernel = {
             "rows": OP.by_tma(64, 256),
             "narrow rows": OP.by_tma(*OP.blocks_of(48)),
-            "transposed": OP.by_tma(64, 256, True),
+            "transposed": OP.by_tma(64, 256, True, size > 1),
             "turned": OP.turned(64 // size, 64),
             "sectors": OP.sectors(512 // size, 32, size),
             "blocks": OP.copy_blocks,
