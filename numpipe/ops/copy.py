@@ -7,10 +7,10 @@ usually one):
 =========  =========================================================================================
 `by_tma`   TMA loads blocks of the source in its order and stores them, either unchanged or
            transposed in shared memory
-`turned`   lanes load blocks of the source in its order, transpose them in shared memory, and store
-           whole rows: for transposes of arrays that TMA cannot address
-`narrow`   TMA loads many short rows at once, wherever they begin, and each lane stores elements of
-           its own rows: for transposes of narrow matrices
+`sectors`  lanes load blocks of the source in its order and store whole sectors of the target's
+           rows: for large transposes of arrays that TMA cannot address
+`turned`   lanes load tiles of the source in its order, transpose them in shared memory, and store
+           whole rows: for other transposes
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
            steps, and repeated or reversed dimensions. The target's rows may also start anywhere:
            enough rows to make a multiple of 16 bytes are combined into one TMA row, a super-row.
@@ -33,24 +33,26 @@ import numpy as np
 
 from .. import launch
 from ..arch.dimensions import round_up
-from ..arch.target import LINE
+from ..arch.target import SECTOR
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv, divide, divisor
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
+from ..language.memory.copies import commit_smem
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
-from ..language.pipeline.body_form import emit_pipeline, emit_pipeline_warp_specialized
+from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
+from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
 from ..plan.allocations import SMEM
 from ..plan.context import axis_index, axis_size, program_id
 from ..plan.params import CompilerParams, LoweringSemantics
-from ..plan.specs import BlockSpec, Element, persistent
+from ..plan.specs import BlockSpec, persistent
 from .copy_ways import SMALL, Part, ways
 from .declaration import op
 from .op_outputs import Place, same
@@ -63,8 +65,8 @@ PART = 512
 """elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
 """warpgroups in a CTA of `lanes`; each copies its own blocks"""
-NARROW_WARPGROUPS = 7
-"""compute warpgroups in a CTA of `narrow`, which has all registers of an SM"""
+GROUP = 8
+"""rows of blocks that `sectors` walks column by column, so that neighboring CTAs share sectors"""
 
 
 def blocks_of(row_bytes: int) -> tuple[int, int]:
@@ -76,16 +78,6 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
     """
     wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
     return 16384 // wide, wide
-
-
-def block_side(length: int, sides: Sequence[int]) -> int:
-    """Return the first of `sides` whose blocks cover `length` elements with at most 1/16 to spare,
-    or else the one with the fewest to spare.
-
-    >>> block_side(2000, (256, 128, 64)), block_side(83, (64, 32))
-    (256, 32)
-    """
-    return min(sides, key=lambda side: max(round_up(length, side), 17 / 16 * length))
 
 
 @functools.cache
@@ -257,20 +249,15 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
 
 
 @functools.cache
-def turned(height: int, width: int, size: int) -> Kernel:
-    """Return the kernel that transposes blocks of `height` x `width` elements of `size` bytes in
-    shared memory."""
-    # what a lane loads at once has room in its registers
-    piece, ctas = (4096 // (width * size), 8) if width <= 64 else (16, 4)
-    piece = min(height, piece)
-    part = min(width, 64)
+def turned(height: int, width: int) -> Kernel:
+    """Return the kernel that transposes blocks of `height` x `width` elements in shared memory."""
 
     @numpipe_kernel(
         grid=lambda a: (
             math.prod(a.shape[:2]) * cdiv(a.shape[2], height) * cdiv(a.shape[3], width),
         ),
         warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=ctas),
+        compiler_params=CompilerParams(ctas_per_sm=8),
     )
     def copy_turned(a, o):  # type: ignore[no-untyped-def]
         """Copy a (…, N, M) to o (…, M, N), a block for each CTA."""
@@ -278,69 +265,72 @@ def turned(height: int, width: int, size: int) -> Kernel:
         wide, high = cdiv(a.shape[3], width), cdiv(a.shape[2], height)
         matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
         above, below = matrix // a.shape[1], matrix % a.shape[1]
-        row, column = number % high * height, number // high * width  # whole rows of o at a time
-        j = ds(column, width)
-        for i in range(0, height, 2 * piece):  # the loads of two pieces overlap
-            one = a[above, below, ds(row + i, piece), j]
-            if height > piece:
-                other = a[above, below, ds(row + i + piece, piece), j]
-                block[ds(i + piece, piece), :] = other
-            block[ds(i, piece), :] = one
-        for first in range(0, width, part):
-            columns = ds(column + first, part)
-            o[above, below, columns, ds(row, height)] = block.at[:, ds(first, part)].T[...]
+        rows = ds(number % high * height, height)  # whole rows of o at a time
+        columns = ds(number // high * width, width)
+        block[...] = a[above, below, rows, columns]
+        o[above, below, columns, rows] = block.T[...]
 
     return copy_turned  # type: ignore[no-any-return]
 
 
 @functools.cache
-def narrow(columns: int, height: int) -> Kernel:
-    """Return the kernel that transposes contiguous rows of so many columns, `height` at a time.
-    Each lane has some of the rows, and each warpgroup some of the columns. Rows of o may begin
-    anywhere, but warps store whole lines: for each column, a block begins up to a line before its
-    first row."""
-    most = cdiv(columns, NARROW_WARPGROUPS)
+def sectors(height: int, width: int, size: int) -> Kernel:
+    """Return the kernel that transposes matrices whose rows begin anywhere, in blocks of `height` x
+    `width` elements of `size` bytes; `width` is a power of two up to 32.
+
+    A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
+    So of each row of o, a CTA stores from the first sector that begins in its block up to the first
+    one of the next block, and loads a sector more rows of a.
+    """
+    sector, pitch = SECTOR // size, width | 1  # columns of odd pitch are in different banks
+    step = 128 // width  # rows that a warpgroup loads at once
+    each = cdiv(height + sector, 2 * step)  # what a lane loads at once, in two rounds
+    room = round_up(2 * each * step * pitch, 8)
 
     @numpipe_kernel(
-        grid=persistent(),
-        grid_names="cta",
-        num_compute_wgs=NARROW_WARPGROUPS,
-        compiler_params=CompilerParams(lowering_semantics=LoweringSemantics.Lane),
+        grid=lambda matrices, n, m: (matrices * cdiv(n, height) * cdiv(m, width),),
+        warp_specialized=False,
+        compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_narrow(a, o):  # type: ignore[no-untyped-def]
-        """Copy a, which has all rows one after the other, to the columns of o."""
-        cta, ctas, wg, wgs = axis_index("cta"), axis_size("cta"), axis_index("wg"), axis_size("wg")
-        line = LINE // np.dtype(a.dtype).itemsize
+    def copy_sectors(a, o, *, matrices, n, m, next_a, pitch_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
+        """Copy matrices of n x m elements of a, transposed, to o. Matrices are next_a and next_o
+        elements apart, and rows pitch_a and pitch_o."""
+        block = scratch(SMEM((room,), a.dtype))
+        wide, high = cdiv(m, width), cdiv(n, height)
+        matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
+        i, j = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
+        row, column = i * height, j * width
 
-        def body(indices, tile):  # type: ignore[no-untyped-def]
-            first, odd = (indices[0] * ctas + cta) * height, o.shape[1]
-            for row in range(lane_index(), height, 128):
+        def load(indices):  # type: ignore[no-untyped-def]
+            down, right = lane_index() // width, lane_index() % width
+            source = matrix * next_a + min(column + right, m - 1)
+            for first in range(0, 2 * each, each):
                 values: Any = ()  # all are loaded before the first is stored
-                for k in static_range(most):
-                    column = k * wgs + wg
-                    before = column * odd & (line - 1)
-                    at = (row + line - before) * columns + min(column, columns - 1)
-                    values += (tile[at],)
-                for k in static_range(most):
-                    column = k * wgs + wg
-                    to = first + row - (column * odd & (line - 1))
-                    if column < columns and to >= 0 and to < o.shape[1]:
-                        o[column, to] = values[k]
+                for k in static_range(each):
+                    at = min(row + down + (first + k) * step, n - 1)
+                    values += (a.flat[source + at * pitch_a],)
+                for k in static_range(each):
+                    block[(down + (first + k) * step) * pitch + right] = values[k]
 
-        emit_pipeline_warp_specialized(
-            body,
-            grid=(cdiv(cdiv(o.shape[1] + line, height) - cta, ctas),),
-            in_specs=(
-                BlockSpec(
-                    (Element((height + line) * columns),),
-                    lambda k: (((k * ctas + cta) * height - line) * columns,),
-                ),
-            ),
-            max_concurrent_steps=3,
-            wg_axis="wg",
-        )(a)
+        def save(indices):  # type: ignore[no-untyped-def]
+            warp, lane = lane_index() // 32, lane_index() % 32
+            for c in range(warp, min(width, m - column), 4):
+                result = matrix * next_o + (column + c) * pitch_o
+                begin = -(result + row) & (sector - 1)
+                values: Any = ()
+                for k in static_range(height // 32):
+                    values += (block[(begin + k * 32 + lane) * pitch + c],)
+                if row == 0 and lane < min(begin, n):
+                    o.flat[result + lane] = block[lane * pitch + c]
+                for k in static_range(height // 32):
+                    to = row + begin + k * 32 + lane
+                    o.flat[index(result + to if to < n else -1, "zero")] = values[k]
 
-    return copy_narrow  # type: ignore[no-any-return]
+        emit_pipeline(load, grid=(1,))()
+        commit_smem()
+        emit_pipeline(save, grid=(1,))()
+
+    return copy_sectors  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
@@ -422,23 +412,26 @@ def copy_all(
         layout = source.shape, source.strides, result.strides, source.dtype.itemsize
         for way, size, read, written, pitch in ways(*layout, places, padded):
             arrays = window(source, read, size), window(result, written, size)
-            small = math.prod(read.shape) < SMALL
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
-            elif way == "turned" or (way == "transposed" and small):
-                # rows of 2-byte elements at odd addresses are loaded one element at a time
+            elif way == "turned":
                 rows, columns = read.shape[2:]
-                # Blocks are as large as possible, unless many elements would be outside the matrix.
-                # Width 128 instead of 256 for 4096 x 50257: 0.65 of a copy instead of 0.8
-                width = block_side(columns, (256, 128, 64)) if size == 2 else 64
-                block = (64 // size, 64) if small else (block_side(rows, (64, 32)), width)
-                if small and min(rows, columns) <= 8:  # few of a larger block would be used
-                    block = (8, 256 // size)
-                    block = block if rows <= 8 else block[::-1]
-                turned(*block, size)(*arrays, **place)
-            elif way == "narrow":
-                columns = written.shape[0]
-                narrow(columns, 128 * max(1, 384 // (columns * size)))(*arrays, **place)
+                if min(rows, columns) > 8:
+                    block = (64 // size, 64) if math.prod(read.shape) < SMALL else (32, 128)
+                else:  # few elements of larger blocks would be inside the matrix
+                    block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
+                turned(*block)(*arrays, **place)
+            elif way == "sectors":
+                names = "matrices", "n", "m", "next_a", "pitch_a", "next_o", "pitch_o"
+                strides = (*read.strides[1:3], *written.strides[1:3])
+                values = (*read.shape[1:], *(stride // size for stride in strides))
+                width = 1 << (min(read.shape[3], 32) - 1).bit_length()
+                sectors(512 // size * min(4, 32 // width), width, size)(
+                    window(source, whole(read, size), size),
+                    window(result, whole(written, size), size),
+                    **dict(zip(names, values, strict=True)),
+                    **place,
+                )
             elif way == "transposed":
                 stored = (
                     written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
@@ -469,6 +462,16 @@ def _gather(size: int, copies: list[tuple[ArrayInfo, ArrayInfo, int]], place: Pl
     dims = max(sum(count > 1 for count in info.shape[:4]) for info in sources)
     scalars = dict(zip(("pitch", "pitch_b"), pitches, strict=False))
     lanes(size, *block, dims, len(copies) > 1)(*sources, *results, **scalars, **place)
+
+
+def whole(part: Part, size: int) -> Part:
+    """Return the memory from a part's first element to its last as an array of one dimension.
+
+    >>> whole(Part(0, (3, 2), (8, 2)), 2)
+    Part(offset=0, shape=(10,), strides=(2,))
+    """
+    last = sum((count - 1) * stride for count, stride in zip(part.shape, part.strides, strict=True))
+    return Part(part.offset, (last // size + 1,), (size,))
 
 
 def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:

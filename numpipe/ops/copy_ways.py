@@ -10,10 +10,10 @@ way           source                        target
 "transposed"  the same, but contiguous      any; by TMA if TMA can store its rows
               along another dimension than
               the target
+"sectors"     large matrices, contiguous    any, contiguous along one dimension
+              along another dimension
 "turned"      elements that are closer      any, contiguous along one dimension
               along another dimension
-"narrow"      the same, in many short rows
-              that follow each other
 "line"        a short line                  a line
 "lanes"       any strides, elements of 16   rows packed one after another, the first at a multiple
               or 32 bits                    of 16 bytes
@@ -43,10 +43,13 @@ LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
 FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
-NARROW = 384
-"""most bytes of a row of a narrow matrix: shared memory has room for 128 of them, several times"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
+SHORT = 1 << 17
+"""elements of 16 bits in rows below which lanes store tiles that TMA loads faster than by
+sectors"""
+ROWS = 128
+"""rows from which "sectors" transposes large matrices"""
 SUPER = 128
 """least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
@@ -172,17 +175,22 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4
     if size > 1 and closer:
         rest = [dim for dim in outer if dim is not turned]
-        addressed = by_tma and turned.source == size
-        row, elements = turned.size * size, turned.size * last.size
-        narrow = addressed and not rest and last.source == row <= NARROW
-        addressed = addressed and all(_line(dim.source) for dim in (*rest, last))
-        # much of blocks of 64 columns would be outside the matrix
-        narrow &= 4 * turned.size < (2 if addressed else 3) * round_up(turned.size, 64)
-        if narrow and SMALL <= elements < _NUMBERS:
-            rows = Part(0, (elements,), (size,))
-            return [Piece("narrow", size, rows, _views([turned, last], 2)[1])]
         source, target = _views([*rest, last, turned], 4)[0], _views([*rest, turned, last], 4)[1]
-        return [Piece("transposed" if addressed else "turned", size, source, target)]
+        large = math.prod(dim.size for dim in dims) >= SMALL and turned.source == size
+        lines = all(_line(dim.source) for dim in (*rest, last))
+        stored &= last.size * size % LINE == 0
+        # at least half of the columns of blocks of 64 are inside the matrix
+        used = 2 * turned.size >= round_up(turned.size, 64)
+        if large and by_tma and lines and used and (stored or (size == 2 and last.size < SHORT)):
+            return [Piece("transposed", size, source, target)]
+        reach = sum((dim.size - 1) * max(dim.source, dim.target) for dim in dims)
+        large &= (
+            last.size >= ROWS
+            and len(rest) < 2
+            and all(dim.source > 0 for dim in dims)
+            and reach < _NUMBERS * size
+        )
+        return [Piece("sectors" if large else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)
     dense = all(one.target == other.size * other.target for one, other in neighbors)
     if size > 1 and aligned[1] and dense:

@@ -65,16 +65,16 @@ def way_of(
 
 
 X = numbers(70, 200)
-ROWS, TRANSPOSED, TURNED = "rows", "transposed", "turned"
+ROWS, TRANSPOSED, TURNED, SECTORS = "rows", "transposed", "turned", "sectors"
 LANES, BLOCKS, LINE = "lanes", "blocks", "line"
 VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "contiguous": (X, [(LINE, 4)]),
     "rows of a wider array": (X[:, 8:72], [(ROWS, 4)]),
     "rows of two batches": (numbers(3, 40, 64)[:, :19, :24], [(ROWS, 4)]),
-    "transposed": (X.T, [(TRANSPOSED, 2)]),
-    "transposed, odd": (X[:33, :64].T, [(TRANSPOSED, 2)]),
-    "transposed, 32 bits": (numbers(40, 36, dtype=np.int32).T, [(TRANSPOSED, 4)]),
-    "each of a batch transposed": (numbers(2, 24, 40).transpose(0, 2, 1), [(TRANSPOSED, 2)]),
+    "transposed": (X.T, [(TURNED, 2)]),
+    "transposed, odd": (X[:33, :64].T, [(TURNED, 2)]),
+    "transposed, 32 bits": (numbers(40, 36, dtype=np.int32).T, [(TURNED, 4)]),
+    "each of a batch transposed": (numbers(2, 24, 40).transpose(0, 2, 1), [(TURNED, 2)]),
     "odd rows from aligned ones": (X[:16, :33], [(LANES, 2)]),
     "odd rows, and some that are no super-row": (X[:11, :33], [(LANES, 2), (BLOCKS, 2)]),
     "one off": (X[:, 1:25], [(LANES, 2)]),
@@ -123,17 +123,40 @@ def test_a_long_line_is_cut_into_rows_and_a_short_line(monkeypatch: pytest.Monke
         ways.cache_clear()
 
 
-@pytest.mark.parametrize("shape, dtype", [((150, 3), np.float16), ((300, 95), np.int32)])
-def test_narrow_matrices_are_transposed_from_whole_rows(
-    shape: tuple[int, int], dtype: Any, monkeypatch: pytest.MonkeyPatch
+def test_tma_transposes_large_matrices_whose_rows_it_can_address(
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        a = numbers(*shape, dtype=dtype).T
-        assert way_of(a) == [("narrow", a.itemsize)]
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TRANSPOSED), (X[:64, 1:].T, TURNED)):
+            assert way_of(a) == [(way, 2)]
+            check(a)
+    finally:
+        ways.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "a",
+    [
+        numbers(45, 12).T,
+        numbers(21, 36, dtype=np.int32)[1:, 3:].T,
+        numbers(2, 34, 3)[:, :33].transpose(0, 2, 1),
+    ],
+    ids=["even", "odd", "batch"],
+)
+def test_large_transposes_of_any_rows_store_whole_sectors(
+    a: np.ndarray, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(copy_ways, "SMALL", 150)
+    monkeypatch.setattr(copy_ways, "ROWS", 20)
+    sectors = OP.sectors
+    monkeypatch.setattr(OP, "sectors", lambda height, *block: sectors(32, *block))
+    ways.cache_clear()
+    try:
+        assert way_of(a) == [(SECTORS, a.itemsize)]
         check(a)
-        assert way_of(a[:, 1:]) == [(TURNED, a.itemsize)]
+        assert way_of(a[..., ::-1]) == [(TURNED, a.itemsize)]
     finally:
         ways.cache_clear()
 
@@ -245,7 +268,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             found = low + found
         else:
             found = low + _places(source)
-            found = found.swapaxes(2, 3) if piece.way[0] == "t" else found
+            found = found.swapaxes(2, 3) if piece.way in (TRANSPOSED, TURNED, SECTORS) else found
             keep = np.ones(found.shape, bool)
             places = places[..., : found.shape[-1]]  # more than that is padding
         assert found.shape == places.shape
@@ -340,10 +363,10 @@ def test_one_launch_copies_two_arrays_that_cannot_be_written() -> None:
         "lanes",
         "rows",
         "narrow rows",
-        "narrow matrix",
         "few rows",
         "two dimensions",
         "turned",
+        "sectors",
         "transposed",
         "blocks",
     ],
@@ -359,24 +382,23 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         source, result = ArrayType((1, 1, 8, 8, 64), dtype), ArrayType((64, 64), dtype)
         arrays = [source] * (1 + both) + [result] * (1 + both)
         named = {"pitch": 64} | ({"pitch_b": 64} if both else {})
-    elif name == "narrow matrix":
-        if size == 1:
-            pytest.skip("elements of 8 bits are no numbers of a kernel")
-        columns = {2: 143, 4: 95}[size]  # the widest
-        kernel, named = OP.narrow(columns, 128), {}
-        arrays = [ArrayType(shape, dtype) for shape in ((columns * 1001,), (columns, 1001))]
     else:
         kernel = {
             "rows": OP.by_tma(64, 256),
             "narrow rows": OP.by_tma(*OP.blocks_of(48)),
             "transposed": OP.by_tma(64, 256, True, size > 1),
-            "turned": OP.turned(32, 64, size),
+            "turned": OP.turned(64 // size, 64),
+            "sectors": OP.sectors(512 // size, 32, size),
             "blocks": OP.copy_blocks,
         }[name]
-        if size == 1 and name in ("transposed", "turned"):
+        if size == 1 and name in ("transposed", "turned", "sectors"):
             pytest.skip("tiles of 8 bits are not transposed")
         arrays = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2
         named = {}
+        if name == "sectors":
+            arrays = [ArrayType((1000 * 77,), dtype)] * 2
+            named = dict.fromkeys(("n", "m", "matrices", "next_a", "pitch_a"), 1)
+            named |= {"next_o": 1, "pitch_o": 1}
     assert kernel.inspect("gate", *arrays, **named) == ()
     assert kernel.inspect("resources", *arrays, **named).spill_bytes == 0
     if name == "lanes":

@@ -219,13 +219,28 @@ def _load(ref: Any, index: Any) -> Any:
     )
     if tile is not None:
         return _loaded(builder, block, tile)
-    bits = block.load(block.base, block.inside)  # the same element in all lanes
+    if ref.by_lane and block.dtype.itemsize in (2, 4):
+        bits = _own_element(block)
+    else:
+        bits = block.load(block.base, block.inside)  # the same element in all lanes
     if block.dtype == BFLOAT16:
         return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), 16), nb.f32)
     return (
         builder.bitcast(bits, nb.i64)
         if block.dtype.itemsize == 8
         else _bits(builder, block.dtype, bits)
+    )
+
+
+def _own_element(block: Block) -> Any:
+    """Load a lane's element, or return 0 outside the array. A predicate of the load, unlike a
+    selection among its results, does not wait for the element, so loads overlap."""
+    builder, kind = block.builder, f"b{8 * block.dtype.itemsize}"
+    own = f"mov.{kind} $0, 0; @own ld.global.{kind} $0, [$1];"
+    return builder.emit_asm(
+        nb.ir.IntType(8 * block.dtype.itemsize),
+        [block.base, builder.zext(block.inside, nb.i32)],
+        f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; {own} }}",
     )
 
 

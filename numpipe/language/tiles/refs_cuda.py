@@ -297,7 +297,7 @@ nb.attribute(GmemType, "strides", lambda ty: nb.types.UniTuple(I64, ty.arg.ndim)
 
 
 def _flat_type(ty: GmemType) -> GmemType:
-    return GmemType(ty.unit, ty.index, ty.role, flat=True)
+    return GmemType(ty.unit, ty.index, ty.role, ty.by_lane, flat=True)
 
 
 def _flat(builder: Any, ty: GmemType, value: Any) -> Any:

@@ -147,7 +147,10 @@ def copies() -> None:
     for array in (x, x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17], halves(16, 33).T):
         ops.copy(array, target="sim")
     copy = importlib.import_module("numpipe.ops.copy")
-    copy.narrow(3, 128)(halves(150 * 3), out=halves(3, 150), target="sim")
+    strides = {"next_a": 0, "pitch_a": 3, "next_o": 0, "pitch_o": 33}
+    copy.sectors(32, 4, 2)(
+        halves(33 * 3), halves(3 * 33), matrices=1, n=33, m=3, **strides, target="sim"
+    )
     x, out = halves(1, 1, 1, 8, 17), halves(8, 17)  # the operands of a product, by one launch
     copy.lanes(2, 8, 64, 1, True)(x, x, out, out, pitch=17, pitch_b=17, target="sim")
 
@@ -217,7 +220,7 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (
         copies,
-        {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_narrow", "copy_line"},
+        {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_sectors", "copy_line"},
     ),
     "ops over rows": (
         over_rows,
