@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..arch.dimensions import round_up
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.static_range import static_range
 from ..diagnostics.argument_checks import a
@@ -24,7 +25,6 @@ from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import power_of_two
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import broadcast, merged, strided
 from ..plan.allocations import SMEM, Barrier
@@ -77,11 +77,18 @@ multiple of 16; half as many of float32. BOX: elements that TMA copies at once""
 MOST = 1 << 25
 """most pairs of a matrix: its blocks are along the second dimension of the grid, which has at most
 65,535 CTAs"""
-MATRICES = 4
-"""most matrices that a CTA of `rotated_rows` rotates by the same angles (measured on an H200)"""
+MATRICES = 4, 2, 1
+"""how many matrices a CTA of `rotated_rows` rotates by the same angles: as many as leave each SM at
+least WAVES CTAs, because the last ones leave SMs idle (measured on an H200)"""
+WAVES = 7
 SHARING = 32
 """least rows with the same angles for which `rotated`, which keeps angles for several rows, is
 faster if rows are aligned to 16 bytes: 4.05 instead of 3.75 TB/s on an H200"""
+
+
+def block(n: int, itemsize: int) -> int:
+    """Return the pairs that a CTA of `rotated_rows` rotates at once."""
+    return 2 * PASSES // itemsize * (LANES // n * n)
 
 
 @functools.cache
@@ -93,8 +100,7 @@ def rotated_rows(n: int, inverse: bool, matrices: int, itemsize: int) -> Kernel:
     anywhere: TMA loads them from a multiple of 16 bytes on, and neighboring lanes have neighboring
     pairs. Results are stored from shared memory in memory order. `itemsize`: bytes of x's elements.
     """
-    across, passes = LANES // n * n, 2 * PASSES // itemsize
-    count = passes * across
+    across, passes, count = LANES // n * n, 2 * PASSES // itemsize, block(n, itemsize)
     room = round_up(count, BOX)
     wide = 2 * room + BOX
 
@@ -198,8 +204,12 @@ def _launch(
             and (not aligned or sizes[outer] * sizes[same] < SHARING)
         ):
             flat = [reshaped(of, math.prod(of.shape)) for of in whole]
-            matrices = power_of_two(sizes[outer] * sizes[same], MATRICES)
-            rotated_rows(n, inverse, matrices, x.dtype.itemsize)(*flat, **place)
+            heads, size = sizes[outer] * sizes[same], x.dtype.itemsize
+            ctas = heads * cdiv(n * sizes[rows], block(n, size))
+            matrices = next(
+                m for m in MATRICES if m == 1 or (not heads % m and ctas >= m * WAVES * DEFAULT.sms)
+            )
+            rotated_rows(n, inverse, matrices, size)(*flat, **place)
             return
         width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
         # no fewer rows than all lanes of a warpgroup have
