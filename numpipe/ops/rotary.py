@@ -71,9 +71,9 @@ def rotated(repeats: int, height: int, width: int) -> Kernel:
     return rotate  # type: ignore[no-any-return]
 
 
-LANES, PASSES, BOX = 128, 16, 256
-"""LANES: lanes of a CTA of `rotated_rows`. PASSES: pairs of each lane, of 16-bit elements, a
-multiple of 16; half as many of float32. BOX: elements that TMA copies at once"""
+LANES, PASS_BYTES, BOX = 128, 32, 256
+"""LANES: lanes of a CTA of `rotated_rows`. PASS_BYTES: bytes of the first elements of all pairs that
+a lane has in a block. BOX: elements that TMA copies at once"""
 MOST = 1 << 25
 """most pairs of a matrix: its blocks are along the second dimension of the grid, which has at most
 65,535 CTAs"""
@@ -86,21 +86,18 @@ SHARING = 32
 faster if rows are aligned to 16 bytes: 4.05 instead of 3.75 TB/s on an H200"""
 
 
-def block(n: int, itemsize: int) -> int:
-    """Return the pairs that a CTA of `rotated_rows` rotates at once."""
-    return 2 * PASSES // itemsize * (LANES // n * n)
-
-
 @functools.cache
-def rotated_rows(n: int, inverse: bool, matrices: int, itemsize: int) -> Kernel:
+def rotated_rows(n: int, inverse: bool, matrices: int, passes: int) -> Kernel:
     """Return the kernel for matrices of contiguous rows of n pairs, at most LANES, that have the
     same angles. x, cos, sin and y have one dimension.
 
-    A CTA rotates a block of rows of several `matrices`; x has a multiple of so many. Rows may begin
-    anywhere: TMA loads them from a multiple of 16 bytes on, and neighboring lanes have neighboring
-    pairs. Results are stored from shared memory in memory order. `itemsize`: bytes of x's elements.
+    A CTA rotates a block of rows of several `matrices`; x has a multiple of so many. A lane has
+    `passes` pairs of a block, a multiple of 8. Rows may begin anywhere: TMA loads them from a
+    multiple of 16 bytes on, and neighboring lanes have neighboring pairs. Results are stored from
+    shared memory in memory order.
     """
-    across, passes, count = LANES // n * n, 2 * PASSES // itemsize, block(n, itemsize)
+    across = LANES // n * n
+    count = passes * across
     room = round_up(count, BOX)
     wide = 2 * room + BOX
 
@@ -204,12 +201,12 @@ def _launch(
             and (not aligned or sizes[outer] * sizes[same] < SHARING)
         ):
             flat = [reshaped(of, math.prod(of.shape)) for of in whole]
-            heads, size = sizes[outer] * sizes[same], x.dtype.itemsize
-            ctas = heads * cdiv(n * sizes[rows], block(n, size))
+            heads, passes = sizes[outer] * sizes[same], PASS_BYTES // x.dtype.itemsize
+            ctas = heads * cdiv(sizes[rows], LANES // n * passes)
             matrices = next(
                 m for m in MATRICES if m == 1 or (not heads % m and ctas >= m * WAVES * DEFAULT.sms)
             )
-            rotated_rows(n, inverse, matrices, size)(*flat, **place)
+            rotated_rows(n, inverse, matrices, passes)(*flat, **place)
             return
         width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
         # no fewer rows than all lanes of a warpgroup have

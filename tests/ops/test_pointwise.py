@@ -137,7 +137,7 @@ def test_contiguous_rows_that_begin_anywhere_are_rotated(
 ) -> None:
     """Blocks of 16 rows of 13 pairs; the second matrix begins 8 bytes past a multiple of 16."""
     monkeypatch.setattr(ROTARY, "LANES", 20)
-    kernel = ROTARY.rotated_rows.__wrapped__(13, inverse, 2, 2)
+    kernel = ROTARY.rotated_rows.__wrapped__(13, inverse, 2, 16)
     x, (cos, sin) = numbers(2, 30, 26, dtype=np.float16), numbers(2, 30, 13)
     y = np.full_like(x, np.nan)
     kernel.simulate(x.ravel(), cos.ravel(), sin.ravel(), y.reshape(-1))
