@@ -72,8 +72,8 @@ def rotated(repeats: int, height: int, width: int) -> Kernel:
 
 
 LANES, PASS_BYTES, BOX = 128, 32, 256
-"""LANES: lanes of a CTA of `rotated_rows`. PASS_BYTES: bytes of the first elements of all pairs that
-a lane has in a block. BOX: elements that TMA copies at once"""
+"""LANES: lanes of a CTA of `rotated_rows`. PASS_BYTES: bytes of the first elements of the pairs of
+a block that a lane has. BOX: elements that TMA copies at once"""
 MOST = 1 << 25
 """most pairs of a matrix: its blocks are along the second dimension of the grid, which has at most
 65,535 CTAs"""
