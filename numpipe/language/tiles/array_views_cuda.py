@@ -57,7 +57,7 @@ class Block:
         for axis, size in enumerate(ref.arg.sizes):
             if size is not None:
                 shape[axis] = nb.const(size)
-        if ref.arg.adjacent or (ref.arg.tma and ref.arg.order == "row"):
+        if ref.arg.adjacent:
             strides[-1] = nb.const(1, nb.i64)
         if ref.arg.dense:
             strides[-2] = builder.zext(shape[-1], nb.i64)

@@ -239,10 +239,12 @@ def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: For
         want = TileType(laid(parts[axis].form, form.shape, form.layout))
         moved = builder.cast(start[axis], parts[axis], want)
         indices.append(elements(builder, want, moved, Plan(INT32, form)))
-    found = []
+    found, strides = [], list(block.stride)
+    if ref.arg.tma and ref.arg.order == "row" and axes[-1] == ref.arg.ndim - 1:
+        strides[-1] = nb.const(1, nb.i64)
     for places in zip(*indices, strict=True):
         at, inside = block.base, block.inside
-        for n, size, stride in zip(places, block.size, block.stride, strict=True):
+        for n, size, stride in zip(places, block.size, strides, strict=True):
             here = builder.icmp_unsigned("<", n, size)
             inside = builder.and_(inside, here)
             at = block.moved(at, builder.select(here, n, 0), stride)
