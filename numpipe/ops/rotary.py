@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from ..arch.dimensions import round_up
+from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.static_range import static_range
 from ..diagnostics.argument_checks import a
@@ -17,14 +18,19 @@ from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
+from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.per_lane import lane_index
+from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
+from ..language.pipeline.operand_barriers import barrier_wait
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import broadcast, merged, strided
+from ..plan.allocations import SMEM, Barrier
 from ..plan.context import program_id
 from ..plan.params import CompilerParams, LoweringSemantics
-from ..plan.specs import ArrayType, BlockSpec, Element
+from ..plan.specs import ArrayType
 from .declaration import Operand, op
 from .gated import halves
 from .op_outputs import Arrays, Place
@@ -65,58 +71,91 @@ def rotated(repeats: int, height: int, width: int) -> Kernel:
     return rotate  # type: ignore[no-any-return]
 
 
-LANES, PASSES, BOX = 128, 16, 256
-"""LANES: lanes of a CTA of `rotated_rows`. PASSES: pairs of each lane, a multiple of 8. BOX:
-elements that TMA copies at once"""
-MOST = 1 << 26
+LANES, PASS_BYTES, BOX = 128, 32, 256
+"""LANES: lanes of a CTA of `rotated_rows`. PASS_BYTES: bytes of the first elements of the pairs of
+a block that a lane has. BOX: elements that TMA copies at once"""
+MOST = 1 << 25
 """most pairs of a matrix: its blocks are along the second dimension of the grid, which has at most
 65,535 CTAs"""
+MATRICES = 4, 2, 1
+"""how many matrices a CTA of `rotated_rows` rotates by the same angles: as many as leave each SM at
+least WAVES CTAs, because the last ones leave SMs idle (measured on an H200)"""
+WAVES = 7
 SHARING = 32
 """least rows with the same angles for which `rotated`, which keeps angles for several rows, is
 faster if rows are aligned to 16 bytes: 4.05 instead of 3.75 TB/s on an H200"""
 
 
 @functools.cache
-def rotated_rows(n: int, inverse: bool) -> Kernel:
+def rotated_rows(n: int, inverse: bool, matrices: int, passes: int) -> Kernel:
     """Return the kernel for matrices of contiguous rows of n pairs, at most LANES, that have the
     same angles. x, cos, sin and y have one dimension.
 
-    Rows may begin anywhere: TMA loads them from a multiple of 16 bytes on, and neighboring lanes
-    have neighboring pairs.
+    A CTA rotates a block of rows of several `matrices`; x has a multiple of so many. A lane has
+    `passes` pairs of a block, a multiple of 8. Rows may begin anywhere: TMA loads them from a
+    multiple of 16 bytes on, and neighboring lanes have neighboring pairs. Results are stored from
+    shared memory in memory order.
     """
     across = LANES // n * n
-    count = PASSES * across
+    count = passes * across
     room = round_up(count, BOX)
+    wide = 2 * room + BOX
 
     def grid(x: Any, cos: Any) -> tuple[int, int]:
-        return x.shape[0] // cos.shape[0] // 2, cdiv(cos.shape[0], count)
+        return x.shape[0] // cos.shape[0] // (2 * matrices), cdiv(cos.shape[0], count)
 
-    params = CompilerParams(lowering_semantics=LoweringSemantics.Lane, ctas_per_sm=10)
+    params = CompilerParams(
+        lowering_semantics=LoweringSemantics.Lane, ctas_per_sm=6, unsafe_no_auto_barriers=True
+    )
 
     @numpipe_kernel(grid=grid, warp_specialized=False, compiler_params=params)
     def rotate_rows(x, cos, sin, y):  # type: ignore[no-untyped-def]
-        pairs, first = cos.shape[0], program_id(1) * count
-        start = 2 * (program_id(0) * pairs + first)
-        early = start % 8
+        pairs, first, matrix = cos.shape[0], program_id(1) * count, program_id(0) * matrices
+        rows, made, cosines, sines, landed, angles_landed = scratch(
+            (
+                SMEM((2 * wide,), x.dtype),
+                SMEM((2 * count,), y.dtype),
+                SMEM((room,), cos.dtype),
+                SMEM((room,), sin.dtype),
+                Barrier(num_arrivals=1, num_barriers=2),
+                Barrier(num_arrivals=2),
+            )
+        )
 
-        def body(indices, rows, cos_rows, sin_rows):  # type: ignore[no-untyped-def]
-            lane = lane_index()
-            if lane < across:
-                for k in static_range(PASSES):
-                    pair, one = lane + k * across, lane + lane // n * n + 2 * k * across
-                    other = one + n
-                    if inverse:
-                        one, other = other, one
-                    a, b = rows[early + one], rows[early + other]
-                    c, s = np.float32(cos_rows[pair]), np.float32(sin_rows[pair])
-                    if pair < pairs - first:
-                        y[start + one] = a * c - b * s
-                        y[start + other] = a * s + b * c
+        def load(k):  # type: ignore[no-untyped-def]
+            start, to = 2 * ((matrix + k) * pairs + first), rows.at[ds(k % 2 * wide, wide)]
+            copy_gmem_to_smem(x.at[ds(start - start % 8, wide)], to, landed.at[k % 2])
 
-        angles = BlockSpec((Element(room),), lambda k: (first,))
-        rows_of_x = BlockSpec((Element(2 * room + BOX),), lambda k: (start - early,))
-        in_specs = rows_of_x, angles, angles
-        emit_pipeline(body, grid=(1,), in_specs=in_specs)(x, cos, sin)
+        load(0)
+        copy_gmem_to_smem(cos.at[ds(first, room)], cosines, angles_landed)
+        copy_gmem_to_smem(sin.at[ds(first, room)], sines, angles_landed)
+        barrier_wait(angles_landed)
+        for k in range(matrices):
+            if k + 1 < matrices:
+                load(k + 1)
+            start = 2 * ((matrix + k) * pairs + first)
+            begin = k % 2 * wide + start % 8
+
+            def rotate(indices):  # type: ignore[no-untyped-def]
+                lane = lane_index()
+                if lane < across:
+                    own: Any = ()  # all are loaded before the first is stored
+                    for i in static_range(passes):
+                        pair, one = lane + i * across, begin + lane + lane // n * n + 2 * i * across
+                        a, b = rows[one], rows[one + n]
+                        own += ((a, b, np.float32(cosines[pair]), np.float32(sines[pair])),)
+                    for i in static_range(passes):
+                        a, b, c, s = own[i]
+                        s = -s if inverse else s
+                        one = lane + lane // n * n + 2 * i * across
+                        made[one], made[one + n] = a * c - b * s, a * s + b * c
+
+            barrier_wait(landed.at[k % 2])
+            emit_pipeline(rotate, grid=(1,))()
+            commit_smem()
+            end = 2 * (matrix + k + 1) * pairs
+            y[ds(start, 2 * count, stop=end)] = load_tile(made, "row 128")
+            meet()
 
     return rotate_rows  # type: ignore[no-any-return]
 
@@ -162,7 +201,12 @@ def _launch(
             and (not aligned or sizes[outer] * sizes[same] < SHARING)
         ):
             flat = [reshaped(of, math.prod(of.shape)) for of in whole]
-            rotated_rows(n, inverse)(*flat, **place)
+            heads, passes = sizes[outer] * sizes[same], PASS_BYTES // x.dtype.itemsize
+            ctas = heads * cdiv(sizes[rows], LANES // n * passes)
+            matrices = next(
+                m for m in MATRICES if m == 1 or (not heads % m and ctas >= m * WAVES * DEFAULT.sms)
+            )
+            rotated_rows(n, inverse, matrices, passes)(*flat, **place)
             return
         width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
         # no fewer rows than all lanes of a warpgroup have

@@ -37,6 +37,6 @@ def run_ops_over_rows() -> None:
     long_rows(2, 8, 64, False)(*arrays, 700, target="sim")
     row_reducer("sum", None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
     flat = numbers(2 * 20 * 26), numbers(20 * 13), numbers(20 * 13)
-    rotated_rows(13, False)(*flat, numbers(2 * 20 * 26), target="sim")
+    rotated_rows(13, False, 2, 8)(*flat, numbers(2 * 20 * 26), target="sim")
     ops.topk(numbers(1, 9000), 33, target="sim")
     ops.topk(numbers(1, 300), 70, target="sim")

@@ -137,7 +137,7 @@ def test_contiguous_rows_that_begin_anywhere_are_rotated(
 ) -> None:
     """Blocks of 16 rows of 13 pairs; the second matrix begins 8 bytes past a multiple of 16."""
     monkeypatch.setattr(ROTARY, "LANES", 20)
-    kernel = ROTARY.rotated_rows.__wrapped__(13, inverse)
+    kernel = ROTARY.rotated_rows.__wrapped__(13, inverse, 2, 16)
     x, (cos, sin) = numbers(2, 30, 26, dtype=np.float16), numbers(2, 30, 13)
     y = np.full_like(x, np.nan)
     kernel.simulate(x.ravel(), cos.ravel(), sin.ravel(), y.reshape(-1))
@@ -154,13 +154,17 @@ def test_rows_that_tma_can_load_are_rotated_as_a_flat_array(
             "cuda", address, shape, dense_strides(shape, dtype.itemsize), dtype, 0, True, None
         )
 
+    options: list[Any] = []
+
     def kernel_of(x: Any, angles: Any, interleaved: bool = False, y: Any = None) -> str:
         found, y = [], y or x._replace(ptr=x.ptr + (1 << 20))
         for name in ("rotated", "rotated_rows"):
-            record = functools.partial(found.append, name)
-            monkeypatch.setattr(
-                ROTARY, name, lambda *of, record=record: lambda *given, **place: record()
-            )
+
+            def make(*of: Any, name: str = name) -> Any:
+                options[:] = of
+                return lambda *given, **place: found.append(name)
+
+            monkeypatch.setattr(ROTARY, name, make)
         ROTARY._launch(x, angles, angles, y, interleaved, False, {})
         return "".join(found)
 
@@ -176,6 +180,9 @@ def test_rows_that_tma_can_load_are_rotated_as_a_flat_array(
     assert kernel_of(on_gpu(2, 8, 300, 258), on_gpu(300, 129)) == "rotated", "long rows"
     assert kernel_of(on_gpu(4, 8, 300, 128), on_gpu(300, 64)) == "rotated", "aligned, many heads"
     assert kernel_of(on_gpu(2, 8, 300, 128), on_gpu(300, 64)) == "rotated_rows"
+    for heads, rows, matrices in ((8, 40_000, 4), (6, 40_000, 2), (8, 8_000, 2), (7, 40_000, 1)):
+        kernel_of(on_gpu(heads, rows, 108), on_gpu(rows, 54))
+        assert options[2:] == [matrices, 16]
 
 
 # ---- quantize
