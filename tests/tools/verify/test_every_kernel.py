@@ -222,7 +222,6 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops over rows": (
         over_rows,
         {
-            "argmax_of_one",
             "cumsum_long",
             "cumsum_parts",
             "gated",
