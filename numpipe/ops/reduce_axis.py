@@ -46,16 +46,12 @@ from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, loadable
 from ..kernels.row_kernels import rows as numpipe_rows
-from ..kernels.row_registers import CLUSTER
-from ..kernels.row_schedules import CLUSTER as MOST_CTAS
 from ..language.memory.copies import copy_gmem_to_smem, meet
-from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import lanes_for
 from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
@@ -79,7 +75,8 @@ HELD = 512, 4096
 """fewest and most columns of large matrices in which `argmax` gives each warp rows of its own"""
 WIDE, SLIM = 256, 64
 """WIDE: most columns of a tile, and of several rows that are read as one only because they are
-narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs"""
+narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs: fewer CTAs share the
+axis then"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
 SLOTS, TILE = 4, 8192
@@ -99,10 +96,8 @@ def reducer(
     short: bool,
     exact: bool,
     ring: bool,
-    apart: bool,
     wgs: int,
     columns: int,
-    cluster: int,
     finish: Function | None,
     *present: str,
 ) -> Kernel:
@@ -115,10 +110,8 @@ def reducer(
     short   whether the axis has fewer elements than `length`
     exact   whether sums include what additions have rounded away
     ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
-    apart   whether it loads them row by row
     wgs     warpgroups of a CTA, which share its elements of the axis
     columns columns of the original array if a tile has those of `fold` rows, else 0
-    cluster CTAs of a cluster, which share the axis
     finish  function of the reduced vector
 
     x may have maxima, whose indices in the original array are `places`. If another launch combines
@@ -132,17 +125,12 @@ def reducer(
     # without spills; as many as possible, because a CTA loads nothing while it compares
     ctas = max((4 if ring else 5 if exact or (index and down) else 10 if index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
-    merged, joined, _ = combiner(kind, 0, False, finish, True)
-    boxes, area = length if apart else 1, length * across
-    layout = f"rows {lanes_for(across)}"
-    slots = (wgs * SLOTS * area,) if apart else (wgs * SLOTS, length, across)
+    merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
         warp_specialized=False,
         num_compute_wgs=wgs,
-        cluster=(1, cluster),
-        cluster_names=("columns", CLUSTER),
         without=lacking(present, "rest", "weights", "places", "found"),
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
@@ -182,23 +170,14 @@ def reducer(
 
         if ring:
             buffer, landed = scratch(
-                (SMEM(slots, x.dtype), Barrier(num_arrivals=boxes, num_barriers=wgs * SLOTS))
+                (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
             )
 
             def load(k, slot):
                 """Load the tile that begins at row k."""
                 if k < n:
-                    start = min(k, most)
-                    if apart:
-                        for i in static_range(0, length):
-                            inside = start + i < n
-                            begin = np.where(inside, own.start, x.shape[2])  # zeros
-                            source = x.at[batch, np.where(inside, start + i, 0), ds(begin, across)]
-                            to = buffer.at[ds(slot * area + i * across, across)]
-                            copy_gmem_to_smem(source, to, landed.at[slot])
-                    else:
-                        source = x.at[batch, ds(start, length), own]
-                        copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
+                    source = x.at[batch, ds(min(k, most), length), own]
+                    copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
             for slot in static_range(0, SLOTS):
                 load(first + slot * stride, wg * SLOTS + slot)
@@ -215,10 +194,7 @@ def reducer(
             if ring:
                 slot = wg * SLOTS + current
                 barrier_wait(landed.at[slot])
-                if apart:
-                    tiles = load_tile(buffer.at[ds(slot * area, area)], layout, across)
-                else:
-                    tiles = load_tile(buffer.at[slot])
+                tiles = load_tile(buffer.at[slot])
                 meet()
                 load(row + SLOTS * stride, slot)
                 current = (current + 1) % SLOTS
@@ -274,38 +250,11 @@ def reducer(
                     places = bitcast(places, np.int32)
                 result, at = reduced(tile, places)
                 to = ds(0, columns)
-            row = part
-            if cluster > 1:
-                others, sent = scratch(
-                    (
-                        SMEM(((1 + index) * cluster * across,), np.float32),
-                        Barrier(num_arrivals=cluster * (1 + index)),
-                    )
-                )
-                own_at = bitcast(at, np.float32) if index else at
-                for i in static_range(0, 1 + index):
-                    async_store_smem(
-                        own_at if i else result,
-                        others.at[ds((i * cluster + part) * across, across)],
-                        sent,
-                        cluster_idx=None,
-                        cluster_dim=CLUSTER,
-                    )
-                barrier_wait(sent)
-                half = cluster * across
-                tile = load_tile(others.at[ds(0, half)], "rows 32", across)
-                places: Any = 0
-                if index:
-                    places = load_tile(others.at[ds(half, half)], "rows 32", across)
-                    places = bitcast(places, np.int32)
-                result, at = joined(tile, places)
-                row = 0
-            if cluster == 1 or part == 0:
-                if found is not None:
-                    found[batch, row, to] = at
-                    y[batch, row, to] = result
-                else:
-                    y[batch, row, to] = final(result, at, scale)
+            if found is not None:
+                found[batch, part, to] = at
+                y[batch, part, to] = result
+            else:
+                y[batch, part, to] = final(result, at, scale)
 
         if wgs > 1:
             write(result, at, wg * across)
@@ -401,9 +350,9 @@ def schedule(
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        # a cluster combines the results of up to 8 CTAs
-        whole_lines = others * itemsize % 128 == 0
-        if ring and whole_lines and MOST_CTAS * tiles(SLIM) > 100 and tiles(SLIM) <= 2 * SMS:
+        # rows off whole lines of 128 bytes are loaded faster in wide tiles
+        few = 100 if others * itemsize % 128 else 12
+        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= few:
             across = SLIM
         step = 2048 // across // 8 * 8
         # an odd number: tiles of a multiple of 64 rows would be accumulators
@@ -425,8 +374,6 @@ def schedule(
     count = tiles(across)
     if ring:
         ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS
-        # two CTAs on each SM if one on each would leave many without
-        ctas = 2 * SMS if SMS // count * count < 0.8 * SMS else ctas
         parts = min(ctas // count, n // ((4 if across == SLIM else 8) * length))
         # indices take more instructions, which four warpgroups overlap with loads
         several = kind == "argmax" and 1 < parts <= min(SMS // count, n // (12 * length))
@@ -493,8 +440,7 @@ def launch_on_view(
     *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring)
     narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
-    cluster = parts if ring and outer == 1 and not narrow and parts <= MOST_CTAS else 1
-    last = parts * outer == cluster
+    last = parts * outer == 1
     made = {"y": y}
     if not last:
         new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
@@ -507,12 +453,9 @@ def launch_on_view(
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     sums = kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    apart = ring and x.strides[1] % 128 != 0
-    how = fold, short, exact, ring, apart, wgs, narrow, cluster, finish if last else None
+    how = fold, short, exact, ring, wgs, narrow, finish if last else None
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
-    results = {
-        name: reshaped(info, batch, parts // cluster, outer * others) for name, info in made.items()
-    }
+    results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
     scalars = {"parts": parts, "scale": scale if last else 1.0}
     kernel(x, **inputs, **results, **scalars, **place)
     if not last:

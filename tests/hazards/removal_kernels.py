@@ -571,19 +571,11 @@ run(
 )
 run(
     "sums of columns",
-    reducer("argmax", True, 8, 256, 8, 4, False, False, True, False, 2, 64, 1, None, "rest"),
+    reducer("argmax", True, 8, 256, 8, 4, False, False, True, 2, 64, None, "rest"),
     ints(1, 84, 256, dtype=F32),
     ints(1, 64, 1, dtype=F32),
     out(1, 1, 64, dtype=np.int32),
     1,
-    1.0,
-)
-run(
-    "maxima of columns that a cluster shares, loaded row by row",
-    reducer("argmax", True, 8, 64, 8, 1, False, False, True, True, 2, 0, 2, None),
-    ints(1, 168, 68, dtype=F32),
-    out(1, 1, 68, dtype=np.int32),
-    2,
     1.0,
 )
 run(
