@@ -350,7 +350,7 @@ def schedule(
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        # rows off whole lines of 128 bytes are loaded faster in wide tiles
+        # pieces of whole lines of 128 bytes; otherwise, only instead of CTAs that share the axis
         few = 100 if others * itemsize % 128 else 12
         if ring and tiles(WIDE) < SMS and tiles(SLIM) >= few:
             across = SLIM
