@@ -73,7 +73,8 @@ ROWS, LONG = 64, 1 << 19
 the rows are few and longer, its CTAs have too few bytes in flight"""
 WIDE, SLIM = 256, 64
 """WIDE: most columns of a tile, and of several rows that are read as one only because they are
-narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs"""
+narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs: fewer CTAs share the
+axis then"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
 SLOTS, TILE = 4, 8192
@@ -349,7 +350,9 @@ def schedule(
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= 100:
+        # pieces of whole lines of 128 bytes; otherwise, only instead of CTAs that share the axis
+        few = 100 if others * itemsize % 128 else 12
+        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= few:
             across = SLIM
         step = 2048 // across // 8 * 8
         # an odd number: tiles of a multiple of 64 rows would be accumulators
@@ -368,7 +371,7 @@ def schedule(
     count = tiles(across)
     if ring:
         ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS
-        parts = min(ctas // count, n // (8 * length))
+        parts = min(ctas // count, n // ((4 if across == SLIM else 8) * length))
         # indices take more instructions, which four warpgroups overlap with loads
         several = kind == "argmax" and 1 < parts <= min(SMS // count, n // (12 * length))
         wgs = 4 if several else 2 if count <= 2 * SMS else 1
