@@ -244,7 +244,9 @@ def choose(
     light = light and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else SHARED >> light
     while cluster < CLUSTER and size > cluster * (
-        FEW >> (3 * cluster * count > ROOM) if 2 * cluster * count <= ROOM << once else part
+        FEW >> (3 * cluster * count > ROOM)
+        if 2 * cluster * count <= ROOM << (once and cluster == 1)
+        else part
     ):
         cluster *= 2
     if direct:
@@ -297,7 +299,7 @@ def _short(
         return dataclasses.replace(made, ctas=ctas)
     height = 8
     # lanes with more elements of few rows take fewer instructions for each
-    while height * n < (3073 if brief else 2048) and height < 32:
+    while height * n < (3073 if brief and count > STARTS * height else 2048) and height < 32:
         height *= 2
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2

@@ -79,7 +79,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             counted = label != ignored
             number = labels[k] if row.height == 1 else 0
             i = index(iota((row.height, 1), 0) + k * row.height, "zero")
-            if row.steps == 0:
+            if row.height > 1:
                 # ptxas would wait for a label before it loads the next row
                 schedule_fence()
             picked = x[i, np.where(counted, label, 0)].astype(np.float32)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from functools import partial
 from typing import Any
 
 import ml_dtypes
@@ -148,7 +149,9 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     bf16 = np.dtype(ml_dtypes.bfloat16)
     assert choose(1024).height == 8
     assert choose(1024, Needs(2)).ctas == 3
-    assert [choose(n, Needs(once=True)).height for n in (192, 384, 385)] == [32, 16, 8]
+    of_many = partial(choose, needs=Needs(once=True), count=1 << 20)
+    assert [of_many(n).height for n in (192, 384, 385)] == [32, 16, 8]
+    assert choose(128, Needs(once=True), count=17544).height == 16  # more CTAs of few rows
     assert (choose(8192, Needs(2)).wgs, choose(8194, Needs(2)).steps) == (2, 2)
     assert choose(16384, Needs(2), aligned=False).wgs == 4
     long = [choose(65536, Needs(n), bf16) for n in (1, 2)]
