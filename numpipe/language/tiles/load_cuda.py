@@ -139,28 +139,35 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
 
     rowwise = bool(lanes) and not gathered and where[0][1] is not None
 
+    def splits(first: int) -> bool:
+        right = where[first][1]
+        return right is None or (block.may_split and not block.surely(first_form, right or 0, run))
+
     def registers(pairs: bool) -> list:
-        found: list = []
+        found: dict[int, list] = {}
         lines.clear()  # the addresses of one branch are not those of another
-        for first in range(0, len(where), run):
-            right = where[first][1]
-            split = block.may_split and not block.surely(first_form, right or 0, run)
-            if pairs and right is not None and not split:
-                found += _run(
+        # both branches move some pairs by elements. If these came first, LLVM would load them
+        # before the branch, and the other loads would wait for them
+        for first in sorted(range(0, len(where), run), key=lambda first: pairs and splits(first)):
+            if pairs and not splits(first):
+                found[first] = _run(
                     block,
                     *(by_row(first, True) if rowwise else address(first)),
                     run,
                 )
                 continue
-            for pair in range(first, first + run, 2):
-                found += _packed(
+            found[first] = [
+                register
+                for pair in range(first, first + run, 2)
+                for register in _packed(
                     block,
                     [
                         block.load(*(by_row if rowwise else address)(element))
                         for element in (pair, pair + 1)
                     ],
                 )
-        return found
+            ]
+        return [register for first in sorted(found) for register in found[first]]
 
     pairs = block.pairs and not width % run and (rowwise or block.lines)
 
