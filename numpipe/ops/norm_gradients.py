@@ -199,7 +199,7 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             return tile.astype(np.float32)
 
         # zeros in the lanes that will have the rows
-        xs.at[ds(0, size)][...] = row.zeros()
+        xs.at[ds(0, size)][...] = full((row.height, row.n), 0.0, np.float32)
         meet()
         of_weight = of_bias = held(xs, 0)
         commit_smem()
@@ -245,7 +245,7 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
 def of_parts(n: int, height: int, *present: str) -> Kernel:
     """Return the kernel that adds up the sums of columns of at most `height` programs. `parts` has
     a row of each for dweight, then a row of each for dbias."""
-    width, terms = max(8, 1 << (TILE // height).bit_length() - 1), len(present)
+    width, terms = 1 << (TILE // height).bit_length() - 1, len(present)
 
     @kernel(
         grid=(cdiv(n, width), terms),
@@ -581,10 +581,10 @@ def launch_gradient(
     # others, fewer where lanes store runs (measured on an H200); and shared memory for two blocks
     others = 56 if run > 2 and n <= SHORT else 80
     room, more = 2 * size * (height * n + BOX), OTHER + 16 * n
-    fit = min(4, 512 // (others + cells * (2 + len(totals))), SHARED // (2 * room + more)) or 1
-    slots = min(SLOTS, (SHARED // fit - more) // room)
+    fit = min(4, 512 // (others + cells * (2 + len(totals))), SHARED // (2 * room + more))
 
-    if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
+    if many and anywhere and fit > 1 and height * n * size % 16 == 0:
+        slots = min(SLOTS, (SHARED // fit - more) // room)
         row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
         kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, *names).scheduled(row)
         programs = min(cdiv(count, height), SMS * fit)
