@@ -207,10 +207,6 @@ def functions(rows: Any) -> dict[str, Function]:
         return ds(start, width, most=(wgs - 1) * width, least=-shifts)
 
     @function
-    def zeros():
-        return full((height, width), 0.0, np.float32)
-
-    @function
     def flat_rows():
         """Two blocks of rows, or parts of one row, of each matrix in shared memory, and the
         barriers on which copies of them arrive."""
@@ -466,7 +462,6 @@ def functions(rows: Any) -> dict[str, Function]:
             "columns": columns,
             "load": loads(fetch, value),
             "store": store,
-            "zeros": zeros,
             "sum": sum_of,
             "sums": sums,
             "max": largest,

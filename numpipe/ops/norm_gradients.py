@@ -198,15 +198,13 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
             return tile.astype(np.float32)
 
-        # zeros in the lanes that will have the rows, through the last slot
-        last = slots - 1
-        for slot in range(last):
-            fetch(first + slot * step, slot)
-        xs.at[ds(last * room, size)][...] = row.zeros()
+        # zeros in the lanes that will have the rows
+        xs.at[ds(0, size)][...] = full((row.height, row.n), 0.0, np.float32)
         meet()
-        of_weight = of_bias = held(xs, last)
+        of_weight = of_bias = held(xs, 0)
         commit_smem()
-        fetch(first + last * step, last)
+        for slot in range(slots):
+            fetch(first + slot * step, slot)
         gain = None if weight is None else layout_cast(weight[j], vector)
         following = numbers(statistics, ds(first * row.height, row.height))
         slot = 0
@@ -247,7 +245,7 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
 def of_parts(n: int, height: int, *present: str) -> Kernel:
     """Return the kernel that adds up the sums of columns of at most `height` programs. `parts` has
     a row of each for dweight, then a row of each for dbias."""
-    width, terms = max(8, 1 << (TILE // height).bit_length() - 1), len(present)
+    width, terms = 1 << (TILE // height).bit_length() - 1, len(present)
 
     @kernel(
         grid=(cdiv(n, width), terms),
@@ -355,8 +353,8 @@ def in_ring(
     def norm_gradient_in_ring(x, grad, statistics, weight, grad_total, dx, dweight, dbias):
         wg, rank = axis_index("wg") % wgs, axis_index("cluster")
         team = axis_index("wg") // wgs if teams > 1 else 0
-        at, step = program_id(0) // ctas, num_programs(0) // ctas
-        at, step = at + team * step, teams * step
+        program, programs = program_id(0) // ctas, num_programs(0) // ctas
+        at, step = program + team * programs, teams * programs
         count = cdiv(x.shape[0] - at, step)
         marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
         xs = scratch(SMEM((teams * slots * span,), x.dtype))
@@ -511,10 +509,9 @@ def in_ring(
                 barrier_arrive(added_up.at[team])
 
         def put(to, tile):
-            own = ds(program_id(0) // ctas, 1)
-            to[own, j] = tile[:, :width]
+            to[ds(program, 1), j] = tile[:, :width]
             if rests > 0 and wg < rests:
-                to[own, rest_j] = tile[:, width:]
+                to[ds(program, 1), rest_j] = tile[:, width:]
 
         if team == teams - 1:
             put(dweight, every[:, :half])
@@ -584,10 +581,10 @@ def launch_gradient(
     # others, fewer where lanes store runs (measured on an H200); and shared memory for two blocks
     others = 56 if run > 2 and n <= SHORT else 80
     room, more = 2 * size * (height * n + BOX), OTHER + 16 * n
-    fit = min(4, 512 // (others + cells * (2 + len(totals))), SHARED // (2 * room + more)) or 1
-    slots = min(SLOTS, (SHARED // fit - more) // room)
+    fit = min(4, 512 // (others + cells * (2 + len(totals))), SHARED // (2 * room + more))
 
-    if many and anywhere and min(fit, slots) > 1 and height * n * size % 16 == 0:
+    if many and anywhere and fit > 1 and height * n * size % 16 == 0:
+        slots = min(SLOTS, (SHARED // fit - more) // room)
         row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
         kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, *names).scheduled(row)
         programs = min(cdiv(count, height), SMS * fit)
