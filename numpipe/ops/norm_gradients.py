@@ -599,7 +599,9 @@ def launch_gradient(
     if programs < 2:
         launch_over_rows(kernel, inputs, results | totals, place, **options)
         return
-    parts = allocated(x, (len(totals) * programs, n), place, np.float32)
+    # each row of sums begins at a multiple of 16 bytes, so that lanes load pairs
+    every = allocated(x, (len(totals) * programs, round_up(n, 4)), place, np.float32)
+    parts = strided(every, (len(totals) * programs, n), every.strides)
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
