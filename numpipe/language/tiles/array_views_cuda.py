@@ -142,9 +142,13 @@ class Block:
 
     @property
     def may_split(self) -> bool:
-        """Whether the array may begin or end inside a pair of columns, which then is moved by
-        elements unless it is `surely` inside."""
+        """Whether the array may begin or end inside a pair of columns, which then `splits`."""
         return (self.room | self.least) % 2 > 0
+
+    def splits(self, form: Form, distance: int | None, run: int) -> bool:
+        """Return whether a run of columns of a tile is moved by elements, because the array may not
+        have all of it."""
+        return self.may_split and not self.surely(form, distance or 0, run)
 
     def surely(self, form: Form, distance: int, run: int = 2) -> bool:
         """Return whether all lanes' columns distance … distance + run of a tile are inside the

@@ -144,8 +144,7 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
         lines.clear()  # the addresses of one branch are not those of another
         for first in range(0, len(where), run):
             right = where[first][1]
-            split = block.may_split and not block.surely(first_form, right or 0, run)
-            if pairs and right is not None and not split:
+            if pairs and right is not None and not block.splits(first_form, right, run):
                 found += _run(
                     block,
                     *(by_row(first, True) if rowwise else address(first)),
