@@ -33,7 +33,6 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -70,8 +69,8 @@ HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 FEW = 128
 """rows of which each has an SM"""
-KEPT = 192
-"""parts in shared memory"""
+HEIGHT, KEPT = 16, 12
+"""HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory"""
 RING = 4
 """rounds whose sums are in shared memory"""
 ROWS = 8
@@ -90,7 +89,7 @@ def aligned_rows(columns: int, run: int) -> Kernel:
     """Return the kernel for rows that begin at multiples of 16 bytes, or `run` elements, which are
     adjacent in a lane."""
     lanes = min(32, 1 << (cdiv(columns, run) - 1).bit_length())
-    own = round_up(columns, lanes * run) // lanes
+    own = cdiv(columns, lanes * run) * run
     height = 128 // lanes * max(1, 16 // own)
     layout = f"rows {lanes} {run}"
 
@@ -152,11 +151,11 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
 
 
 @functools.cache
-def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
-    """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
+def long_rows(wgs: int, length: int, one: bool) -> Kernel:
+    """Return the kernel for tiles with HEIGHT parts of `length` elements for each of `wgs`
     warpgroups. `one`: there is a single row."""
-    parts = wgs * height
-    slots = KEPT // parts
+    parts = wgs * HEIGHT
+    slots = KEPT // wgs
     size = parts * length
 
     @numpipe_kernel(
@@ -177,7 +176,7 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
         tiles = cdiv(x.shape[1] + (rest.shape[1] > 0), parts)
         rounds = cdiv(tiles - own, programs)
         buffer, landed = scratch(
-            (SMEM((wgs * slots, height, length), x.dtype), Barrier(num_barriers=wgs * slots))
+            (SMEM((KEPT, HEIGHT, length), x.dtype), Barrier(num_barriers=KEPT))
         )
         sums, added = scratch(
             (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
@@ -185,7 +184,7 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
         starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
-        first_part = (own * size + wg * height * length) % columns
+        first_part = (own * size + wg * HEIGHT * length) % columns
         number = iota(parts)
 
         def moved(offset, distance):
@@ -204,8 +203,8 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
 
         def load(k):
             if k < rounds:
-                source = (k * programs + own) * parts + wg * height
-                source = x.at[0, ds(source, height), ds(0, length)]
+                source = (k * programs + own) * parts + wg * HEIGHT
+                source = x.at[0, ds(source, HEIGHT), ds(0, length)]
                 copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
 
         def piece(k, i):
@@ -230,19 +229,19 @@ def long_rows(wgs: int, height: int, length: int, one: bool) -> Kernel:
             """Add up each part, from the last row that begins in it."""
             if k < rounds:
                 barrier_wait(landed.at[in_slot(k)])
-                for i in range(height // ROWS):
+                for i in range(HEIGHT // ROWS):
                     tile = piece(k, i)
                     if not one and rows_meet(offset, i):
                         before, ends = before_next(offset, i, tile)
                         tile = np.where(before & ends, 0.0, tile)
-                    at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
+                    at = ds(k % RING * parts + wg * HEIGHT + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
         def scan_tile(k, offset):
             barrier_wait(known.at[k % RING])
-            for i in range(height // ROWS):
-                at = wg * height + i * ROWS
+            for i in range(HEIGHT // ROWS):
+                at = wg * HEIGHT + i * ROWS
                 start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
@@ -369,15 +368,11 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
         for view in cut(reshaped(info, 1, count), count // length, length)
     ]
     # the tiles whose rounds take the least time, with one more for the first loads and last stores
-    tile = min(
-        ((2, 16), (4, 16), (1, 16)),
-        key=lambda tile: (
-            (cdiv(count, DEFAULT.sms * tile[0] * tile[1] * length) + 1)
-            * (tile[0] + 1)
-            * (tile[1] + 2)
-        ),
+    wgs = min(
+        (2, 4, 1),
+        key=lambda wgs: (cdiv(count, DEFAULT.sms * wgs * HEIGHT * length) + 1) * (wgs + 1),
     )
-    long_rows(*tile, length, columns == count)(*views, columns, **place)
+    long_rows(wgs, length, columns == count)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:

@@ -77,9 +77,9 @@ a block that a lane has. BOX: elements that TMA copies at once"""
 MOST = 1 << 25
 """most pairs of a matrix: its blocks are along the second dimension of the grid, which has at most
 65,535 CTAs"""
-MATRICES = 4, 2, 1
+MATRICES = 4, 2
 """how many matrices a CTA of `rotated_rows` rotates by the same angles: as many as leave each SM at
-least WAVES CTAs, because the last ones leave SMs idle (measured on an H200)"""
+least WAVES CTAs, because the last ones leave SMs idle (measured on an H200); otherwise 1"""
 WAVES = 7
 SHARING = 32
 """least rows with the same angles for which `rotated`, which keeps angles for several rows, is
@@ -117,14 +117,17 @@ def rotated_rows(n: int, inverse: bool, matrices: int, passes: int) -> Kernel:
                 SMEM((2 * count,), y.dtype),
                 SMEM((room,), cos.dtype),
                 SMEM((room,), sin.dtype),
-                Barrier(num_arrivals=1, num_barriers=2),
+                Barrier(num_barriers=2),
                 Barrier(num_arrivals=2),
             )
         )
 
+        def start_of(k):  # type: ignore[no-untyped-def]
+            return 2 * ((matrix + k) * pairs + first)
+
         def load(k):  # type: ignore[no-untyped-def]
-            start, to = 2 * ((matrix + k) * pairs + first), rows.at[ds(k % 2 * wide, wide)]
-            copy_gmem_to_smem(x.at[ds(start - start % 8, wide)], to, landed.at[k % 2])
+            begin, to = start_of(k), rows.at[ds(k % 2 * wide, wide)]
+            copy_gmem_to_smem(x.at[ds(begin - begin % 8, wide)], to, landed.at[k % 2])
 
         load(0)
         copy_gmem_to_smem(cos.at[ds(first, room)], cosines, angles_landed)
@@ -133,7 +136,7 @@ def rotated_rows(n: int, inverse: bool, matrices: int, passes: int) -> Kernel:
         for k in range(matrices):
             if k + 1 < matrices:
                 load(k + 1)
-            start = 2 * ((matrix + k) * pairs + first)
+            start = start_of(k)
             begin = k % 2 * wide + start % 8
 
             def rotate(indices):  # type: ignore[no-untyped-def]
@@ -193,19 +196,19 @@ def _launch(
         angles = (strided(of, of.shape[2:], of.strides[2:]) for of in (cos, sin))
         whole = [rows_of(of) for of in (x, *angles, y)]
         aligned, dense = loadable(*whole)
+        heads = sizes[outer] * sizes[same]
         # not in place: TMA loads blocks that other CTAs store to
         if (
             n <= LANES <= sizes[rows] <= MOST // n
             and not (interleaved or changes[outer] or changes[same] or x.ptr == y.ptr)
             and dense
-            and (not aligned or sizes[outer] * sizes[same] < SHARING)
+            and (not aligned or heads < SHARING)
         ):
             flat = [reshaped(of, math.prod(of.shape)) for of in whole]
-            heads, passes = sizes[outer] * sizes[same], PASS_BYTES // x.dtype.itemsize
+            passes = PASS_BYTES // x.dtype.itemsize
             ctas = heads * cdiv(sizes[rows], LANES // n * passes)
-            matrices = next(
-                m for m in MATRICES if m == 1 or (not heads % m and ctas >= m * WAVES * DEFAULT.sms)
-            )
+            shared = (m for m in MATRICES if not heads % m and ctas >= m * WAVES * DEFAULT.sms)
+            matrices = next(shared, 1)
             rotated_rows(n, inverse, matrices, passes)(*flat, **place)
             return
         width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16

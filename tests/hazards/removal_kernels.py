@@ -588,10 +588,10 @@ run(
 )
 run(
     "running sums of tiles",
-    long_rows(1, 8, 64, False),
-    ints(1, 80, 64, dtype=F32),
+    long_rows(1, 64, False),
+    ints(1, 160, 64, dtype=F32),
     ints(1, 16, dtype=F32),
-    out(1, 80, 64, dtype=F32),
+    out(1, 160, 64, dtype=F32),
     out(1, 16, dtype=F32),
     300,
 )

@@ -80,15 +80,15 @@ class Block:
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
         self.indices = indices
         """(dimension, type of the vector, value) for each vector of indices of a gather"""
-        self.room: int | None = None
-        """how many columns the array has from the last column on at which the block may start, if
-        that is known at compile time"""
+        self.room = 0
+        """how many columns the array has from the last column on at which the block may start; 0 if
+        that is not known at compile time"""
         self.least = 0
         """the first column at which the block may start, if there is a last one"""
         if axes and parts and not stops[axes[-1]] and any(ref.arg.sizes):
-            size, most = ref.arg.sizes[axes[-1]], getattr(parts[axes[-1]], "most", None)
-            self.room = None if size is None or most is None else size - most
-            self.least = getattr(parts[axes[-1]], "least", 0)
+            size, part = ref.arg.sizes[axes[-1]], parts[axes[-1]]
+            if size is not None and getattr(part, "most", None) is not None:
+                self.room, self.least = size - part.most, part.least
         self.pairs = (
             bool(axes)
             and axes[-1] == inner
@@ -133,7 +133,7 @@ class Block:
         """Return whether every pair, or `run`, of columns is inside the array or outside it, or
         `may_split`, and can be moved at once."""
         builder = self.builder
-        if self.room is not None and (self.may_split or self.room >= shape[-1]):
+        if self.may_split or self.room >= shape[-1]:
             return self.even(shape, run)
         odd = builder.and_(builder.or_(self.start[-1], self.size[-1]), run - 1)
         whole = builder.icmp_unsigned("==", odd, 0)
@@ -142,15 +142,19 @@ class Block:
 
     @property
     def may_split(self) -> bool:
-        """Whether the array may begin or end inside a pair of columns, which then is moved by
-        elements unless it is `surely` inside."""
-        return self.room is not None and (self.room | self.least) % 2 > 0
+        """Whether the array may begin or end inside a pair of columns, which then `splits`."""
+        return (self.room | self.least) % 2 > 0
+
+    def splits(self, form: Form, distance: int | None, run: int) -> bool:
+        """Return whether a run of columns of a tile is moved by elements, because the array may not
+        have all of it."""
+        return self.may_split and not self.surely(form, distance or 0, run)
 
     def surely(self, form: Form, distance: int, run: int = 2) -> bool:
         """Return whether all lanes' columns distance … distance + run of a tile are inside the
         array, wherever the block starts."""
         end = distance + farthest(form.record)[1] + run
-        return self.room is not None and -self.least <= distance and end <= self.room
+        return -self.least <= distance and end <= self.room
 
     def has(self, form: Form, own: Any, distance: int, beyond: bool = False) -> Any:
         """Return whether the array has a lane's pair of columns of a tile.

@@ -141,7 +141,7 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
 
     def splits(first: int) -> bool:
         right = where[first][1]
-        return right is None or (block.may_split and not block.surely(first_form, right or 0, run))
+        return right is None or block.splits(first_form, right, run)
 
     def registers(pairs: bool) -> list:
         found: dict[int, list] = {}
@@ -171,23 +171,23 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
 
     pairs = block.pairs and not width % run and (rowwise or block.lines)
 
-    def in_pairs(test: Callable, *of: Any) -> list:
+    def in_pairs(test: Callable, shape: Sequence[int] = first_form.shape) -> list:
         if not pairs:
             return registers(False)
-        return builder.one_of(test(*of), lambda: registers(True), lambda: registers(False))
+        return builder.one_of(test(shape, run), lambda: registers(True), lambda: registers(False))
 
     if all(place[1] is None for place in where):
         return registers(False)
     if whole:
-        return in_pairs(block.even, first_form.shape, run)
+        return in_pairs(block.even)
     if not rowwise:
-        return in_pairs(block.aligned, (width,), run)
-    if block.room is not None:
-        return in_pairs(block.whole_pairs, first_form.shape, run)
+        return in_pairs(block.aligned, (width,))
+    if block.room:
+        return in_pairs(block.whole_pairs)
     return builder.one_of(
         builder.and_(block.inside, block.aligned(first_form.shape, run if pairs else 1)),
         lambda: _registers(builder, block, forms, True),
-        lambda: in_pairs(block.whole_pairs, first_form.shape, run),
+        lambda: in_pairs(block.whole_pairs),
     )
 
 
@@ -242,12 +242,12 @@ def _load(ref: Any, index: Any) -> Any:
 def _own_element(block: Block) -> Any:
     """Load a lane's element, or return 0 outside the array. A predicate of the load, unlike a
     selection among its results, does not wait for the element, so loads overlap."""
-    builder, kind = block.builder, f"b{8 * block.dtype.itemsize}"
-    own = f"mov.{kind} $0, 0; @own ld.global.{kind} $0, [$1];"
+    builder, bits = block.builder, 8 * block.dtype.itemsize
     return builder.emit_asm(
-        nb.ir.IntType(8 * block.dtype.itemsize),
+        nb.ir.IntType(bits),
         [block.base, builder.zext(block.inside, nb.i32)],
-        f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; {own} }}",
+        "{ .reg .pred own; setp.ne.u32 own, $2, 0; "
+        f"mov.b{bits} $0, 0; @own ld.global.b{bits} $0, [$1]; }}",
     )
 
 

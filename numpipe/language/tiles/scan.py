@@ -339,6 +339,11 @@ def _running(combine: Combine, lines: list[Line]) -> list[Line]:
     return lines
 
 
+def _behind(combine: Combine, before: list[Line], line: Line) -> Line:
+    """Combine a line with what is before it, a list of one line; of none at the beginning."""
+    return combine(before[0], line) if before else line
+
+
 def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Line]:
     found: list[Line] = []
     run = lines.run
@@ -346,33 +351,27 @@ def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Lin
         starts = range(first, first + run * lines.lanes, run)
         own = [[*itertools.accumulate(columns[at : at + run], combine)] for at in starts]
         lanes = _running(combine, [each.pop() for each in own])
-        base = found[-1:]
-
-        def behind(line: Line, base: list[Line] = base) -> Line:
-            return combine(base[0], line) if base else line
-
-        ahead = [base, *([behind(line)] for line in lanes)]
-        for start, each, last in zip(ahead, own, lanes, strict=False):
-            found += [*(combine(start[0], line) if start else line for line in each), behind(last)]
+        base = before = found[-1:]
+        for each, last in zip(own, lanes, strict=True):
+            found += [_behind(combine, before, line) for line in each]
+            found.append(_behind(combine, base, last))
+            before = found[-1:]
     return found
 
 
 def _along_columns(lines: Lines, combine: Combine, rows: list[Line]) -> list[Line]:
     found: list[Line] = []
     total: list[Line] = []  # of all previous rows; empty before the first
-
-    def behind(line: Line) -> Line:
-        return combine(total[0], line) if total else line
-
     own = lines.height * len(lines.halves)
     for first in range(0, len(rows), own):  # the rows of a warp
         one, *more = (
             _running(combine, rows[start : start + lines.height])
             for start in range(first, first + own, lines.height)
         )
-        base = behind(one[-1])
-        found += map(behind, one)
+        found += [_behind(combine, total, line) for line in one]
+        base = found[-1]
         for other in more:
             found += [combine(base, line) for line in other]
-        total = [behind(combine(one[-1], more[0][-1]) if more else one[-1])]
+        last = combine(one[-1], more[0][-1]) if more else one[-1]
+        total = [_behind(combine, total, last)]
     return found

@@ -80,6 +80,17 @@ class _Scan:
     def last(self, line: Line) -> Line:
         return [of_last(self.builder, register, self.lines) for register in line]
 
+    def after(self, base: Line, line: Line) -> Line:
+        """Combine a line with `base`, which is empty at the beginning."""
+        return self.combine(base, line) if base else line
+
+    def behind(self, start: Line, lines: list[Line], first: Any) -> list[Line]:
+        """Combine lines with `start`, except in the lanes that are `first`; None if none is."""
+        found = [self.combine(start, line) for line in lines]
+        if first is None:
+            return found
+        return [self.chosen(first, *both) for both in zip(lines, found, strict=True)]
+
     def along_rows(self, lines: dict[Any, Line]) -> dict[Any, Line]:
         """Return the elements of rows, by column."""
         found: dict[Any, Line] = {}
@@ -93,16 +104,10 @@ class _Scan:
             before = self.earlier(last, 1)
             # the running total is combined with the lane's start once, not with each column
             start = self.chosen(first_lane, base, self.combine(base, before)) if base else before
-            behind = [self.combine(start, line) for line in own]
-            if not base:
-                behind = [
-                    self.chosen(first_lane, *lines) for lines in zip(own, behind, strict=True)
-                ]
-            end = self.combine(base, last) if base else last
-            found.update(zip(columns, [*behind, end], strict=True))
+            behind = self.behind(start, own, None if base else first_lane)
+            found.update(zip(columns, [*behind, self.after(base, last)], strict=True))
             # not the last lane's element, which would make each step wait for a shuffle
-            total = self.last(last)
-            base = self.combine(base, total) if base else total
+            base = self.after(base, self.last(last))
         return found
 
     def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
@@ -144,17 +149,11 @@ class _Scan:
             each = [[builder.bitcast(part, like.type) for part in next(shared)] for like in first]
             ahead = [base]  # of each warp, and of the next block
             for number in range(warps):
-                total = [parts[number] for parts in each]
-                ahead.append(self.combine(ahead[-1], total) if ahead[-1] else total)
+                ahead.append(self.after(ahead[-1], [parts[number] for parts in each]))
             mine = base or ahead[1]
             for number in range(1, warps):
                 mine = self.chosen(builder.icmp_unsigned("==", warp, number), ahead[number], mine)
-            behind = [self.combine(mine, line) for line in (running[row], first)]
-            if not base:
-                behind = [
-                    self.chosen(first_warp, *lines)
-                    for lines in zip((running[row], first), behind, strict=True)
-                ]
+            behind = self.behind(mine, [running[row], first], None if base else first_warp)
             found[row] = behind[0]
             for half in halves[1:]:
                 found[row + half] = self.combine(behind[1], running[row + half])

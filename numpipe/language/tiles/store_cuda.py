@@ -294,7 +294,7 @@ class _Lanes:
         def each(count: int, begin: int = 0, end: int = len(form.places)) -> None:
             for i in range(begin, end, count):
                 distance = form.places[i][dim] or 0
-                if count > 1 and to.may_split and not to.surely(form, distance, count):
+                if count > 1 and to.splits(form, distance, count):
                     each(1, i, i + count)
                     continue
                 further = nb.const(distance)
@@ -360,6 +360,9 @@ class _Lanes:
 
         def runs(checked: bool = True) -> None:
             for first in range(0, len(where), vector):
+                if to.splits(tile.form, where[first][1], vector):
+                    elements(range(first, first + vector))
+                    continue
                 at, tests = place(first, nb.const(1, nb.i64))
                 here = inside(first, tests if lanes else tests[:1]) if checked else None
                 self._run(first, vector, at, here)
@@ -376,8 +379,8 @@ class _Lanes:
                 with some:
                     runs()
 
-        def elements() -> None:
-            for number in range(len(where)):
+        def elements(numbers: Sequence[int] = range(len(where))) -> None:
+            for number in numbers:
                 at, tests = place(number, to.stride[1])
                 self._write(at, self._element(number), inside(number, tests))
 

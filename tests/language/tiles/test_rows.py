@@ -224,6 +224,18 @@ def test_pairs_of_elements_are_moved_at_once_if_all_rows_start_at_even_places() 
     assert re.search(r"LDG\.E R", sass) and re.search(r"STG\.E desc", sass)
 
 
+def test_a_pair_that_the_array_has_half_of_is_stored_by_elements() -> None:
+    """Columns 64 and 65 of an array that has 65; the other pairs are inside."""
+
+    @numpipe.kernel(warp_specialized=False, static_dims=(-1,))
+    def copied(x, y):
+        i, j = ds(0, 8), ds(0, 66)
+        y[i, j] = numpipe.load_tile(x.at[i, j], "rows 32")
+
+    ptx = copied.inspect("ptx", *[numpipe.ArrayType((8, 65), F32)] * 2)
+    assert (ptx.count("st.global.v2"), ptx.count("st.global.f32")) == (2, 4)
+
+
 @pytest.mark.parametrize("dims", [(0, -1), 1, {"x": (2,)}, {"x": 2}])
 def test_constant_sizes_are_counted_from_the_last_dimension(dims: Any) -> None:
     with pytest.raises(SpecError, match=r"static_dims must be negative ints, .* fix: static_dims="):
