@@ -105,8 +105,16 @@ def of_warps(builder: Any, values: list, lanes: int = 1) -> Iterator[list]:
         store_words(builder, "b32", builder.add(to, stride * i), values[i : i + step], chosen)
     barrier(builder)
     for i in range(0, len(values), step):
-        sources = [builder.add(own, other * size + stride * i) for other in range(4)]
-        found = [load_words(builder, values[0].type, "b32", each, step) for each in sources]
+        found = [
+            load_words(
+                builder,
+                values[0].type,
+                "b32",
+                builder.add(own, other * size + stride * i),
+                step,
+            )
+            for other in range(4)
+        ]
         yield from map(list, zip(*found, strict=True))
 
 
