@@ -13,7 +13,6 @@ import numpy as np
 
 from ..core.functions import Function, function
 from ..language.tiles.mathematics import differ
-from ..language.tiles.tile import bitcast
 
 BEYOND = 2**31 - 1
 """larger than every index"""
@@ -52,8 +51,7 @@ def combiner(
         if index:
             changed = differ(higher, total)
             if again:
-                same = bitcast(tile, np.int32) == bitcast(total, np.int32)
-                at = np.where(same, np.minimum(at, place), at)
+                at = np.where(differ(tile, total), at, np.minimum(at, place))
             at = np.where(changed, place, at)
         return higher, at
 

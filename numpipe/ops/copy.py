@@ -292,7 +292,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
         warp_specialized=False,
         compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_sectors(a, o, *, matrices, n, m, next_a, pitch_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
+    def copy_sectors(a, o, matrices, n, m, next_a, pitch_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
         """Copy matrices of n x m elements of a, transposed, to o. Matrices are next_a and next_o
         elements apart, and rows pitch_a and pitch_o."""
         block = scratch(SMEM((room,), a.dtype))
@@ -422,21 +422,17 @@ def copy_all(
                     block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
                 turned(*block)(*arrays, **place)
             elif way == "sectors":
-                names = "matrices", "n", "m", "next_a", "pitch_a", "next_o", "pitch_o"
                 strides = (*read.strides[1:3], *written.strides[1:3])
-                values = (*read.shape[1:], *(stride // size for stride in strides))
                 width = 1 << (min(read.shape[3], 32) - 1).bit_length()
                 sectors(512 // size * min(4, 32 // width), width, size)(
                     window(source, whole(read, size), size),
                     window(result, whole(written, size), size),
-                    **dict(zip(names, values, strict=True)),
+                    *read.shape[1:],
+                    *(stride // size for stride in strides),
                     **place,
                 )
-            elif way == "transposed":
-                stored = (
-                    written.shape[3] * size % 16 == 0 and launch.tma_addressable(arrays[1]) is None
-                )
-                by_tma(64, 256, True, stored)(*arrays, **place)
+            elif way in ("transposed", "loaded"):
+                by_tma(64, 256, True, way == "transposed")(*arrays, **place)
             elif way == "line":
                 copy_line(*arrays, **place)
             elif way == "lanes":

@@ -7,9 +7,10 @@
 way           source                        target
 ============  ============================  ========================================================
 "rows"        rows that TMA can address     rows that TMA can store
-"transposed"  the same, but contiguous      any; by TMA if TMA can store its rows
+"transposed"  the same, but contiguous      rows that TMA can store
               along another dimension than
               the target
+"loaded"      the same                      short rows of 16-bit elements that lanes store
 "sectors"     large matrices, contiguous    any, contiguous along one dimension
               along another dimension
 "turned"      elements that are closer      any, contiguous along one dimension
@@ -182,7 +183,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         # at least half of the columns of blocks of 64 are inside the matrix
         used = 2 * turned.size >= round_up(turned.size, 64)
         if large and by_tma and lines and used and (stored or (size == 2 and last.size < SHORT)):
-            return [Piece("transposed", size, source, target)]
+            return [Piece("transposed" if stored else "loaded", size, source, target)]
         reach = sum((dim.size - 1) * max(dim.source, dim.target) for dim in dims)
         large &= (
             last.size >= ROWS

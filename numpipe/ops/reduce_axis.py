@@ -432,7 +432,7 @@ def launch_on_view(
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = large and x.shape[2] > NARROW and loadable(x)[0]
     *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring)
-    narrow = columns if ring and fold > 1 and fold * columns <= tile[1] else 0
+    narrow = columns if wgs > 1 and fold > 1 and fold * columns <= tile[1] else 0
     outer = 1 if narrow else fold
     last = parts * outer == 1
     made = {"y": y}

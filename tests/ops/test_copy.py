@@ -65,7 +65,7 @@ def way_of(
 
 
 X = numbers(70, 200)
-ROWS, TRANSPOSED, TURNED, SECTORS = "rows", "transposed", "turned", "sectors"
+ROWS, TRANSPOSED, LOADED, TURNED, SECTORS = "rows", "transposed", "loaded", "turned", "sectors"
 LANES, BLOCKS, LINE = "lanes", "blocks", "line"
 VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "contiguous": (X, [(LINE, 4)]),
@@ -129,7 +129,7 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TRANSPOSED), (X[:64, 1:].T, TURNED)):
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, LOADED), (X[:64, 1:].T, TURNED)):
             assert way_of(a) == [(way, 2)]
             check(a)
     finally:
@@ -268,7 +268,8 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             found = low + found
         else:
             found = low + _places(source)
-            found = found.swapaxes(2, 3) if piece.way in (TRANSPOSED, TURNED, SECTORS) else found
+            if piece.way in (TRANSPOSED, LOADED, TURNED, SECTORS):
+                found = found.swapaxes(2, 3)
             keep = np.ones(found.shape, bool)
             places = places[..., : found.shape[-1]]  # more than that is padding
         assert found.shape == places.shape

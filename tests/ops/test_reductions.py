@@ -84,6 +84,14 @@ def test_an_axis_is_shared_by_several_ctas(
     check(name, x, axis, 1e-2)
 
 
+def test_one_warpgroup_reduces_each_of_many_narrow_matrices(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(reduce_axis, "LARGE", 0)
+    monkeypatch.setattr(reduce_axis, "SMS", 1)  # as if there were 300 matrices
+    check("argmax", numbers(3, 200, 20, dtype=ml_dtypes.bfloat16), 1)
+
+
 @pytest.mark.variants(4)
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("shape", [(300, 24), (130, 49), (65, 101), (64, 1)])

@@ -174,7 +174,7 @@ isnan, isinf, isfinite = (
 
 
 def _bits(x: Any) -> Any:
-    return np.asarray(x).view(f"u{np.asarray(x).dtype.itemsize}")
+    return x.view(f"u{x.itemsize}")
 
 
 differ = elementwise_function(

@@ -104,37 +104,27 @@ _meaning(
 )
 
 
-def _of_builtin(builtin: Any, operation: Op, emit: Emit, by_pairs: Packed | None) -> None:
-    """Let a builtin on tiles (and numbers) mean an operation; more than two operands are combined
-    from left to right."""
-    function = source.FUNCTIONS[operation]
-
-    def in_turn(two: Packed) -> Packed:
-        return lambda builder, dtype, first, *rest: functools.reduce(
-            lambda a, b: two(builder, dtype, a, b), rest, first
-        )
+def _of_builtin(builtin: Any, operation: Op, emit: Emit, by_pairs: Packed | None = None) -> None:
+    """Let a builtin on tiles (and numbers) mean an operation."""
 
     def typer(*types: Any) -> Any:
-        plan = function.plan(types) if any(isinstance(ty, TileLike) for ty in types) else None
-        return (
-            None
-            if plan is None
-            else typed(plan, types, in_turn(emit), by_pairs and in_turn(by_pairs))
-        )
+        if not any(isinstance(ty, TileLike) for ty in types):
+            return None
+        return typed(source.FUNCTIONS[operation].plan(types), types, emit, by_pairs)
 
     nb.overload(builtin, typer, literals=True)
 
 
-_of_builtin(max, source.maximum, extreme("max"), two_at_once("max.NaN"))
-_of_builtin(min, source.minimum, extreme("min"), two_at_once("min.NaN"))
-nb.overload(
-    round,
-    lambda value: (
-        typed(source.FUNCTIONS[source.nearest].plan((value,)), (value,), _rounding("rni"))
-        if isinstance(value, TileLike)
-        else None
-    ),
-)
+def _in_turn(two: Packed) -> Packed:
+    """Combine any number of operands, from left to right."""
+    return lambda builder, dtype, *operands: functools.reduce(
+        lambda a, b: two(builder, dtype, a, b), operands
+    )
+
+
+_of_builtin(max, source.maximum, _in_turn(extreme("max")), _in_turn(two_at_once("max.NaN")))
+_of_builtin(min, source.minimum, _in_turn(extreme("min")), _in_turn(two_at_once("min.NaN")))
+_of_builtin(round, source.nearest, _rounding("rni"))
 
 
 def differing(builder: Any, dtype: np.dtype, one: Any, other: Any) -> list:

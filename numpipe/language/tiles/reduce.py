@@ -28,10 +28,9 @@ any, all of a mask     bool                       one barrier, which votes (PTX 
 `any` and `all` along an axis give a mask, at the cost of a maximum or minimum of int32. `var` and
 `std` reduce twice: to the mean, then the squared differences from it.
 
-`argmin` and `argmax` are reduced twice: to the extreme, then to the first index of elements that
-equal it. They return the int32 index of
-the first such element, in a whole tile in row-major order; like NumPy, they return the first NaN if
-there is one. `mean` is the sum divided by the count, in float32; a 16-bit mean is rounded once.
+`argmin` and `argmax` reduce twice: to the extreme, then to the int32 index of the first element
+that equals it, in a whole tile in row-major order; like NumPy, they return the first NaN if there
+is one. `mean` is the sum divided by the count, in float32; a 16-bit mean is rounded once.
 Variances and standard deviations have the same types as means.
 
 In a loop over blocks of columns, accumulate `partial_sum`s, and reduce them once after the loop.

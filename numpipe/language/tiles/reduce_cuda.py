@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import FLOAT32, HALVES, INT32, INTEGERS, UINT32, packing
+from ...arch.dtypes import FLOAT32, HALVES, INT32, UINT32, packing
 from ...core import numba as nb
 from ...core.approximate_cuda import divide
 from ...core.arith_cuda import EMIT, convert, type_of
@@ -32,7 +32,7 @@ from .words_cuda import load_words, store_words
 Own = Callable[[Sequence[int]], Any]
 """Combines elements of a lane, given their numbers."""
 Combine = Callable[[Any, Any], Any]
-"""Distances of the butterfly shuffles that combine the lanes of a quad, and the quads of a warp."""
+"""Combines two elements."""
 EXCHANGE = "np_exchange"
 NOWHERE = 1 << 30
 """above all indices of a tile"""
@@ -91,12 +91,12 @@ def of_warps(builder: Any, values: list, lanes: int = 1) -> Iterator[list]:
         for first in range(0, len(values), most):
             yield from of_warps(builder, values[first : first + most], lanes)
         return
-    columns, step, stride = lanes > 1, 2 if lanes > 1 else 1, 4 * lanes
+    step, stride = min(lanes, 2), 4 * lanes
     size = stride * len(values)
     base = builder.external(EXCHANGE, nb.i32)
     thread = builder.lane_index()
     lane, warp = builder.and_(thread, 31), builder.lshr(thread, 5)
-    own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), 3)) if columns else base
+    own = builder.add(base, builder.shl(builder.and_(lane, lanes - 1), 3))
     to = builder.add(own, builder.mul(warp, size))
     first = builder.icmp_unsigned("<", lane, lanes)
     barrier(builder)
@@ -137,24 +137,6 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
     )
     found = builder.emit_asm(nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text)
     return builder.icmp_unsigned("!=", found, 0)
-
-
-def ranks(builder: Any, dtype: np.dtype, values: list) -> list:
-    """Return int32 ranks of elements, in their order: -0 ranks as 0, NaN as the greatest."""
-    if dtype == UINT32:
-        return [builder.xor(value, -0x80000000) for value in values]
-    if dtype in INTEGERS:
-        return values
-    found = []
-    for value in values:
-        bits = builder.bitcast(builder.fadd(value, 0.0), nb.i32)
-        rank = builder.select(
-            builder.icmp_signed("<", bits, 0),
-            builder.xor(bits, 0x7FFFFFFF),
-            bits,
-        )
-        found.append(builder.select(builder.fcmp_unordered("uno", value, value), 0x7FFFFFFF, rank))
-    return found
 
 
 def _first(builder: Any, tile: TileType, parts: list, tops: list, along: int | None) -> Own:
@@ -222,7 +204,6 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
         ]
 
     values = masked(floats(builder, tile.dtype, parts) if of != tile.dtype else parts)
-    every = range(len(values))
     if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, values))
     redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
@@ -238,7 +219,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
             ]
         record = tile.form.record
         distances = record.distances(*reversed(record.axes))
-        total = _butterflies(builder, combine, own(every), distances, redux)
+        total = _butterflies(builder, combine, own(range(len(values))), distances, redux)
         if plan.nbytes:
             total = _tree(combine, next(of_warps(builder, [total]))[: record.warps])
         return [finished(builder, total)] * (2 if form.shape else 1)

@@ -6,13 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from ...arch.dimensions import Ints
-from ...arch.dtypes import FLOAT32, HALVES, INT32
+from ...arch.dtypes import INT32
 from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import top_k as source
 from .elementwise_cuda import inside_of, place_of
 from .layouts import places
-from .reduce_cuda import ranks
 from .tile_cuda import TileType, assembled, floats, narrowed, registers, undefined
 
 LEAST, LAST = -0x80000000, 0x7FFFFFFF
@@ -26,14 +25,12 @@ def _top_k(np_: Any, tile: Any, k: Any) -> Any:
     builder, args = yield pair(np_, tile, k)
     if not np_.computes:
         return builder.make_tuple(pair, [undefined(values), undefined(columns)])
-    half, kind = tile.dtype in HALVES, INT32 if tile.dtype == INT32 else FLOAT32
-    elements = registers(builder, tile, args[1])
-    elements = floats(builder, tile.dtype, elements) if half else elements
+    ranks = registers(builder, tile, args[1])
+    if tile.dtype != INT32:
+        ranks = [_rank(builder, value) for value in floats(builder, tile.dtype, ranks)]
     every = [
         rank if inside is None else builder.select(inside, rank, LEAST)
-        for rank, inside in zip(
-            ranks(builder, kind, elements), inside_of(builder, tile.form), strict=True
-        )
+        for rank, inside in zip(ranks, inside_of(builder, tile.form), strict=True)
     ]
     of = dict(zip(tile.form.places, every, strict=True))
     # a lane's first column
@@ -93,13 +90,20 @@ def _top_k(np_: Any, tile: Any, k: Any) -> Any:
 
     found = (
         ranked
-        if kind == INT32
+        if tile.dtype == INT32
         else [_value(builder, rank, index) for rank, index in zip(ranked, indexed, strict=True)]
     )
     found = narrowed(builder, tile.dtype, found)
     return builder.make_tuple(
         pair, [assembled(builder, values, found), assembled(builder, columns, indexed)]
     )
+
+
+def _rank(builder: Any, value: Any) -> Any:
+    """Return an int32 that is ordered as a float32 is: -0 as 0, NaN as the greatest."""
+    bits = builder.bitcast(builder.fadd(value, 0.0), nb.i32)
+    rank = builder.select(builder.icmp_signed("<", bits, 0), builder.xor(bits, 0x7FFFFFFF), bits)
+    return builder.select(builder.fcmp_unordered("uno", value, value), LAST, rank)
 
 
 def _next(
