@@ -232,7 +232,8 @@ def running_by_each_lane(row: np.ndarray, axis: int) -> list[np.float32]:
             sums = along(pairs)
             for t in range(4):
                 one = row[first + 2 * t]
-                found += [base + (sums[t - 1] + one if t else one), base + sums[t]]
+                before = base + sums[t - 1] if t else base
+                found += [before + one, base + sums[t]]
             base = base + sums[-1]
         return found
     for first in range(0, len(row), 16):
