@@ -261,7 +261,7 @@ def of_parts(n: int, height: int, *present: str) -> Kernel:
         elif dbias is not None:
             dbias[0, j] = total
 
-    return norm_gradient_of_parts
+    return norm_gradient_of_parts  # type: ignore[no-any-return]
 
 
 SHARED, OTHER = 233472, 4096
@@ -494,7 +494,7 @@ def in_ring(
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[place_of(k - 1)])
 
-        every = np.concatenate((of_weight, rest_weight), 1)
+        every: Any = np.concatenate((of_weight, rest_weight), 1)
         if dbias is not None:
             every = np.concatenate((every, of_bias, rest_bias), 1)
         if teams > 1:
