@@ -111,6 +111,14 @@ def test_a_row_of_equal_or_infinite_elements() -> None:
         check_extremes(*kernel(x, target="sim"))
 
 
+@pytest.mark.parametrize("row", [Rows(2500, 1, 2560, 1, 2048), in_steps(2500, 3)], ids=str)
+def test_the_first_nan_is_the_maximum_whatever_its_sign(row: Rows) -> None:
+    x = np.zeros((4, 2500), np.float32)
+    for line, (positive, negative) in zip(x, [(3, 900), (900, 3), (3, 515), (515, 3)], strict=True):
+        line[positive], line[negative] = np.nan, -np.nan
+    assert KERNELS["argmax"].scheduled(row)(x, target="sim").tolist() == [4, 4, 4, 4]
+
+
 def check_extremes(y: np.ndarray, lse: np.ndarray) -> None:
     np.testing.assert_allclose(y[0, 2400:], 0.01, rtol=1e-5)
     assert (y[0, :2400] == 0).all()

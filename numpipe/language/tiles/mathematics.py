@@ -174,13 +174,15 @@ isnan, isinf, isfinite = (
 
 
 def _bits(x: Any) -> Any:
-    return x.view(f"u{x.itemsize}")
+    # as the GPU's arithmetic returns NaN; NumPy's keeps its sign and payload
+    return np.where(np.isnan(x), x.dtype.type(np.nan), x).view(f"u{x.itemsize}")
 
 
 differ = elementwise_function(
     "differ",
     lambda a, b: _bits(a) != _bits(b),
-    "Return a mask: whether the bits of two tiles of floats differ, also those of NaN.",
+    "Return a mask: whether the bits of two tiles of floats differ. NaN must be a result of "
+    "arithmetic: on the GPU, all such NaN have the same bits.",
     "ab",
     takes="fh",
     compares=True,

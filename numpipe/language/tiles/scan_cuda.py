@@ -85,7 +85,8 @@ class _Scan:
         return self.combine(base, line) if base else line
 
     def behind(self, start: Line, lines: list[Line], first: Any) -> list[Line]:
-        """Combine lines with `start`, except in the lanes that are `first`; None if none is."""
+        """Combine lines with `start`, except in the lanes for which `first` is true; if it is None,
+        in all lanes."""
         found = [self.combine(start, line) for line in lines]
         if first is None:
             return found
