@@ -143,7 +143,7 @@ class Block:
     @property
     def may_split(self) -> bool:
         """Whether the array may begin or end inside a pair of columns, which then `splits`."""
-        return (self.room | self.least) % 2 > 0
+        return self.least < 0 or self.room % 2 > 0
 
     def splits(self, form: Form, distance: int | None, run: int) -> bool:
         """Return whether a run of columns of a tile is moved by elements, because the array may not

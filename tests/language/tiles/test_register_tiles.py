@@ -183,16 +183,16 @@ def test_a_vector_that_starts_anywhere_is_loaded_element_by_element(
 
 @pytest.mark.variants(1)
 @compiles
-@pytest.mark.parametrize("least, pairs", [(0, 3), (-63, 2)])
+@pytest.mark.parametrize("size, least, pairs", [(1001, 0, 3), (1001, -63, 2), (1024, -64, 3)])
 def test_only_pairs_in_which_an_array_begins_or_ends_are_moved_by_elements(
-    least: int, pairs: int
+    size: int, least: int, pairs: int
 ) -> None:
     @numpipe.kernel(grid=1, static_dims=(-1,))
     def copied(x, y, *, least: numpipe.Static):
         row, j = ds(0, 1), ds(-numpipe.program_id(0), 1024, most=0, least=least)
         y[row, j] = x[row, j]
 
-    rows = CudaArray(1 << 20, (1, 1001), "<f2"), CudaArray(1 << 21, (1, 1001), "<f2")
+    rows = CudaArray(1 << 20, (1, size), "<f2"), CudaArray(1 << 21, (1, size), "<f2")
     ptx = copied.inspect("ptx", *rows, least=least)
     # each lane has four pairs, whose elements are moved one by one if the column is odd, too
     for word, element in (("ld.global.u32", "ld.global.u16"), ("st.global.b32", "st.global.b16")):
