@@ -295,7 +295,7 @@ def _short(
         # in the few lanes of a short row, vectors along the columns take many registers
         few = n <= SHORT_ROW
         live = span * (held + few) // 128 + 36 + 12 * few
-        ctas = 4 if packed else max(1, min(512 // live, MOST_SHARED // size))
+        ctas = max(1, min(4 if packed else 512 // live, MOST_SHARED // size))
         return dataclasses.replace(made, ctas=ctas)
     height = 8
     # lanes with more elements of few rows take fewer instructions for each
