@@ -29,7 +29,7 @@ def combiner(
 
     exact   whether sums include what additions have rounded away
     finish  function of results
-    again   whether tiles with indices come in any order
+    again   whether tiles with indices come in any order; elements are compared as float32
     """
     index, sums = kind == "argmax", kind in ("sum", "dot")
 
@@ -66,8 +66,8 @@ def combiner(
             return highest, at
         total = total.astype(np.float32)
         top = highest[:, None] if axis else highest[None, :]
-        # an element that no other exceeds is -inf, as is the first of the axis; a sum that is NaN
-        # has the bits of a maximum
+        # An index that no element has replaced is that of the first one, which is then -inf. NaN
+        # from 16-bit elements has other bits than a float32 maximum; adding 0 makes them the same
         return highest + 0.0, np.where((total == top) | np.isnan(total), at, BEYOND).min(axis=axis)
 
     @function

@@ -1,14 +1,14 @@
 """``copy(a)``: a contiguous copy of an array with any strides.
 
-The cost of a copy is the number of bytes in flight and how many of them are adjacent. There are
-four kernels, selected by the layouts of source and target (`copy_ways` cuts a copy into pieces,
-usually one):
+The cost of a copy depends on the number of bytes in flight and on how many of them are adjacent.
+The layouts of source and target select the kernel (`copy_ways` cuts a copy into pieces, usually
+one):
 
 =========  =========================================================================================
 `by_tma`   TMA loads blocks of the source in its order and stores them, either unchanged or
            transposed in shared memory
 `sectors`  lanes load blocks of the source in its order and store whole sectors of the target's
-           rows: for large transposes of arrays that TMA cannot address
+           rows: for large transposes, unless TMA can load the source and store the target
 `turned`   lanes load tiles of the source in its order, transpose them in shared memory, and store
            whole rows: for other transposes
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,

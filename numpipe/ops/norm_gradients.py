@@ -198,7 +198,7 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
             tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
             return tile.astype(np.float32)
 
-        # zeros in the lanes that will have the rows
+        # sums begin with zeros, in the layout of the rows that are added
         xs.at[ds(0, size)][...] = full((row.height, row.n), 0.0, np.float32)
         meet()
         of_weight = of_bias = held(xs, 0)

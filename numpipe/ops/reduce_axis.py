@@ -20,8 +20,9 @@ warpgroups of a CTA share the rows, and the first one combines their results.
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
 (batch, parts, fold columns). The last rows, fewer than `fold`, are read by the first warpgroups.
-Narrow rows are folded too, so that all lanes have columns; if a tile has all columns, the CTA adds
-up the rows that are read as one, and results are (batch, parts, columns).
+Narrow rows are folded too, so that all lanes have columns. If a tile has all columns, a CTA of
+several warpgroups, which has shared memory for it, also combines the rows that are read as one, and
+results are (batch, parts, columns).
 
 The rows of most matrices are reduced by another kernel, `row_reducer`, which loads rows that begin
 at any address.
@@ -109,7 +110,7 @@ def reducer(
     exact   whether sums include what additions have rounded away
     ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
     wgs     warpgroups of a CTA, which share its elements of the axis
-    columns columns of the original array if a tile has those of `fold` rows, else 0
+    columns columns of the original array if the CTA combines those of `fold` rows, else 0
     finish  function of the reduced vector
 
     x may have maxima, whose indices in the original array are `places`. If another launch combines

@@ -1,7 +1,8 @@
 """``transpose(x)``: exchange the last two dimensions, in one pass over memory.
 
 The kernels are those of `ops.copy`. Where TMA can address both arrays, blocks are transposed in
-swizzled shared memory, so that both sides move whole lines; elsewhere, lanes store whole sectors.
+swizzled shared memory, so that both sides move whole lines; for other large arrays, lanes store
+whole sectors.
 """
 
 from __future__ import annotations
