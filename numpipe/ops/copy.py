@@ -40,7 +40,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
-from ..language.memory.copies import commit_smem
+from ..language.memory.copies import meet
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
@@ -327,7 +327,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
                     o.flat[index(result + to if to < n else -1, "zero")] = values[k]
 
         emit_pipeline(load, grid=(1,))()
-        commit_smem()
+        meet()
         emit_pipeline(save, grid=(1,))()
 
     return copy_sectors  # type: ignore[no-any-return]

@@ -18,7 +18,7 @@ from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
-from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
+from ..language.memory.copies import meet, copy_gmem_to_smem, meet
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
@@ -155,7 +155,7 @@ def rotated_rows(n: int, inverse: bool, matrices: int, passes: int) -> Kernel:
 
             barrier_wait(landed.at[k % 2])
             emit_pipeline(rotate, grid=(1,))()
-            commit_smem()
+            meet()
             end = 2 * (matrix + k + 1) * pairs
             y[ds(start, 2 * count, stop=end)] = load_tile(made, "row 128")
             meet()

@@ -23,9 +23,11 @@ from numpipe.kernels.row_schedules import Needs, choose
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_gradients import division, of_keys
+from numpipe.ops.copy import sectors
 from numpipe.ops.cumsum import long_rows, rows_of_parts
 from numpipe.ops.norm_gradients import in_ring, of_short_rows
 from numpipe.ops.reduce_axis import reducer
+from numpipe.ops.rotary import rotated_rows
 from numpipe.ops.softmax import backward, forward
 from tests.kernels import (
     barrier_loop_kernels,
@@ -588,12 +590,23 @@ run(
 )
 run(
     "running sums of tiles",
-    long_rows(1, 64, False),
-    ints(1, 160, 64, dtype=F32),
+    long_rows(4, 64, False),
+    ints(1, 640, 64, dtype=F32),
     ints(1, 16, dtype=F32),
-    out(1, 160, 64, dtype=F32),
+    out(1, 640, 64, dtype=F32),
     out(1, 16, dtype=F32),
     300,
+)
+run(
+    "rows rotated by the same angles",
+    rotated_rows(13, False, 3, 8),
+    *(ints(3 * 20 * 26), ints(20 * 13), ints(20 * 13), out(3 * 20 * 26)),
+)
+run(
+    "a transpose that stores whole sectors",
+    sectors(32, 4, 2),
+    *(ints(3, 33), out(3, 33)),
+    **{"matrices": 1, "n": 33, "m": 3, "next_a": 0, "pitch_a": 3, "next_o": 0, "pitch_o": 33},
 )
 for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
     run(
