@@ -18,7 +18,7 @@ from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
-from ..language.memory.copies import meet, copy_gmem_to_smem, meet
+from ..language.memory.copies import copy_gmem_to_smem, meet
 from ..language.memory.per_lane import lane_index
 from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
