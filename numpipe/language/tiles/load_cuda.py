@@ -145,7 +145,7 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
 
     def registers(pairs: bool) -> list:
         found: dict[int, list] = {}
-        lines.clear()  # the addresses of one branch are not those of another
+        lines.clear()  # each branch computes its own addresses
         # both branches move some pairs by elements. If these came first, LLVM would load them
         # before the branch, and the other loads would wait for them
         for first in sorted(range(0, len(where), run), key=lambda first: pairs and splits(first)):

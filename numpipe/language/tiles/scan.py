@@ -339,8 +339,8 @@ def _running(combine: Combine, lines: list[Line]) -> list[Line]:
     return lines
 
 
-def _behind(combine: Combine, before: list[Line], line: Line) -> Line:
-    """Combine a line with what is before it, a list of one line; of none at the beginning."""
+def _after(combine: Combine, before: list[Line], line: Line) -> Line:
+    """Combine a line with what is before it, a list of one line; empty at the beginning."""
     return combine(before[0], line) if before else line
 
 
@@ -353,8 +353,8 @@ def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Lin
         lanes = _running(combine, [each.pop() for each in own])
         base = before = found[-1:]
         for each, last in zip(own, lanes, strict=True):
-            found += [_behind(combine, before, line) for line in each]
-            found.append(_behind(combine, base, last))
+            found += [_after(combine, before, line) for line in each]
+            found.append(_after(combine, base, last))
             before = found[-1:]
     return found
 
@@ -368,10 +368,10 @@ def _along_columns(lines: Lines, combine: Combine, rows: list[Line]) -> list[Lin
             _running(combine, rows[start : start + lines.height])
             for start in range(first, first + own, lines.height)
         )
-        found += [_behind(combine, total, line) for line in one]
+        found += [_after(combine, total, line) for line in one]
         base = found[-1]
         for other in more:
             found += [combine(base, line) for line in other]
         last = combine(one[-1], more[0][-1]) if more else one[-1]
-        total = [_behind(combine, total, last)]
+        total = [_after(combine, total, last)]
     return found
