@@ -223,10 +223,13 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
         if masked:
             if mask_of is not None:
                 s = np.where(mask_of(cta.b, h, i, j, mask_0, mask_1, mask_2), s, -np.inf)
-            # a first query for each key: a last key for each query takes more registers
             key, left = iota(64) + own, cta.end_row - cta.row
-            begin = np.where(key < left, key + (cta.least - query) if form.causal else 0, STEP)
-            s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
+            if form.causal:
+                # a first query for each key: a last key for each query takes more registers
+                begin = np.where(key < left, key + (cta.least - query), STEP)
+                s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
+            else:
+                s = np.where((key < left)[:, None], s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
             p = np.where(keeps(seeds, cta, h, heads, query, own), p, -p)

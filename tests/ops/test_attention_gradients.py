@@ -126,10 +126,14 @@ def test_no_schedule_finds_a_race(
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("ordered", [False, True])
 @pytest.mark.parametrize("depth", [64, 128, 256])
-def test_kernels_pass_the_build_gate(depth: int, ordered: bool, causal: bool) -> None:
+@pytest.mark.parametrize("divided", [False, True])
+def test_kernels_pass_the_build_gate(
+    divided: bool, depth: int, ordered: bool, causal: bool
+) -> None:
     case = Case(queries=256, keys=256, depth=depth, dtype="bfloat16")
     given, scalars = arrays(case, ordered)
-    made = of_keys(Form(depth, causal), ordered)
+    form = Form(depth, causal)
+    made = of_keys(form, ordered, divided and attention_gradients.divides(form, ordered))
     notes = made.inspect("gate", *given, **scalars)
     # the storing role of depth 256 spills two of its 24 registers
     assert not notes or ((depth, ordered) == (256, True) and "16 bytes of spills" in notes[0])
