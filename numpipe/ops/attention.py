@@ -63,8 +63,6 @@ from .derivatives import derivative
 from .op_outputs import Arrays, Place, same
 from .operands import loaded
 
-__all__ = ["attention", "attention_blocks"]
-
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
 RISE = 8.0
 STRIP = 32

@@ -44,8 +44,6 @@ from .attention_gradients import BLOCK, keys_of, launch_gradients
 from .declaration import Operand, op
 from .op_outputs import Arrays, Place, allocated, same
 
-__all__ = ["attention_varlen"]
-
 LANES = 128
 LARGEST = 2**31 - 1
 

@@ -26,8 +26,6 @@ from .matmul import TYPES, launch_product
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, given, launch_over_rows
 
-__all__ = ["fused_linear_cross_entropy"]
-
 NAME = "fused_linear_cross_entropy"
 QUARTER = 4
 """chunks, at least, unless there are fewer rows"""

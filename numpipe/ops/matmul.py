@@ -57,8 +57,6 @@ from .declaration import Operand, op
 from .op_outputs import Place, allocated
 from .operands import Matrix, as_matrices, copied, laid, move, stacked
 
-__all__ = ["matmul"]
-
 NOMINAL = 512
 """number of rows for which the config of a batch-invariant product is chosen"""
 TYPES = ("float16", "bfloat16")

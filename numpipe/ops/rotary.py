@@ -36,8 +36,6 @@ from .gated import halves
 from .op_outputs import Arrays, Place
 from .tiled import TYPES, reshaped, rows_of, with_fitting
 
-__all__ = ["rotary"]
-
 
 @functools.cache
 def rotated(repeats: int, height: int, width: int) -> Kernel:
