@@ -60,7 +60,7 @@ from .attention_gradients import launch_gradients
 from .attention_short import kernel as short_kernel
 from .declaration import Operand, op
 from .derivatives import derivative
-from .op_outputs import Arrays, Place, same
+from .op_outputs import Arrays, Place
 from .operands import loaded
 
 # how far, in powers of two, scores may exceed the maximum in use before a lazy config rescales
@@ -88,7 +88,7 @@ def kernel(config: Config, form: Form) -> Kernel:
     rows_of_q, keys_of_k = (form.block(Element(n)) for n in (config.rows, config.keys))
 
     @numpipe_kernel(
-        out_type=lambda q: form.results(q),
+        out_type=form.results,
         without=[*form.absent, *form.unlisted, *([] if form.sums else ["lse"])],
         grid=persistent(),
         num_compute_wgs=config.wgs,
@@ -130,7 +130,7 @@ def kernel(config: Config, form: Form) -> Kernel:
             q.shape[0] * heads // group,
             height,
             group,
-            dynamic=(form.uneven or form.ranges) and config.dynamic,
+            dynamic=config.dynamic and not form.even,
         ):
             b, h = (above * group + below) // heads, (above * group + below) % heads
             # several query heads share one head of keys and values
@@ -582,7 +582,7 @@ def _launch_backward(
         **{"q": QUERIES, "k": KEYS, "v": KEYS, "o": QUERIES, "lse": SUMS},
         **{"grad_o": QUERIES, "grad_lse": SUMS, "seed": INTEGERS},
     },
-    results={"dq": _result, "dk": lambda k: same(k), "dv": lambda v: same(v)},
+    results={"dq": _result, "dk": KEYS, "dv": KEYS},
     types=TYPES,
     launch=_launch_backward,
     functions=("score", "mask"),

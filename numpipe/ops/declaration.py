@@ -647,7 +647,9 @@ class Op(Generic[P]):
         shared = [name for name in arrays if not self.operands[name].dims]
         if self.batching != "merge" or shared or any(options[name] for name in self.functions):
             calls = [
-                self._packed_call(xp, {name: x[number] for name, x in arrays.items()}, options)
+                by_name(
+                    self, {name: x[number] for name, x in arrays.items()} | options | {"xp": xp}
+                )
                 for number in range(size)
             ]
             if not isinstance(calls[0], tuple):
@@ -659,12 +661,6 @@ class Op(Generic[P]):
         several = made if isinstance(made, tuple) else (made,)
         split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
         return split if isinstance(made, tuple) else split[0]
-
-    def _packed_call(self, xp: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-        """Call the op with arrays and options by name."""
-        options = {name: bundled({**arrays, **options}, name) for name in options}
-        named = {name: x for name, x in arrays.items() if name in self.signature.parameters}
-        return xp(self, **named, **options)
 
     def documentation(self, about: str) -> str:
         """Return the op's docstring in a framework: its own first paragraph, then `about` and the
@@ -689,8 +685,9 @@ def with_place(signature: inspect.Signature, place: Sequence[str]) -> inspect.Si
 @functools.cache
 def asked_by(function: Callable) -> tuple[str, ...]:
     """Return the names of a function's parameters, or of an op's operands and options."""
-    names, place = inspect.signature(function).parameters, getattr(function, "place", ())
-    return tuple([name for name in names if name not in place])
+    signature = getattr(function, "signature", None) or inspect.signature(function)
+    place = getattr(function, "place", ())
+    return tuple([name for name in signature.parameters if name not in place])
 
 
 def by_name(function: Callable, values: Mapping[str, Any]) -> Any:

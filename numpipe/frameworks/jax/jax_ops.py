@@ -26,12 +26,6 @@ from ...ops.declaration import Op, by_name
 from ...plan.specs import ArrayType
 from .custom_calls import array_type, custom_call
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=True),
-}
-
 
 @functools.cache
 def front(op: Op) -> Callable:
@@ -123,7 +117,7 @@ class _Arrays:
         return x
 
     def activation(self, name: str, x: Any) -> Any:
-        return _ACTIVATIONS[name](x.astype(np.float32)).astype(x.dtype)
+        return getattr(jax.nn, name)(x.astype(np.float32)).astype(x.dtype)
 
 
 @dataclass(frozen=True)

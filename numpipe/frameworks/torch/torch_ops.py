@@ -42,11 +42,6 @@ from .dispatch import (
 
 NAMESPACE = "numpipe_kernels"
 """namespace of users' ops whose name has no namespace"""
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": functional.relu,
-    "silu": functional.silu,
-    "gelu": functools.partial(functional.gelu, approximate="tanh"),
-}
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 """schema types by the kind of a NumPy type"""
 _made: dict[Op, TorchOp] = {}
@@ -105,7 +100,8 @@ class _Arrays:
         return torch.zeros_like(like).scatter(-1, indices.long(), values)
 
     def activation(self, name: str, x: Any) -> Any:
-        return _ACTIVATIONS[name](x)
+        more = {"approximate": "tanh"} if name == "gelu" else {}
+        return getattr(functional, name)(x, **more)
 
     def contiguous(self, x: Any) -> Any:
         """Return a contiguous tensor that starts at a multiple of 16 bytes."""
