@@ -257,20 +257,15 @@ def kernel(config: Config, form: Form) -> Kernel:
                     s = first_key + block(p) * config.keys if needed else outside
                     return place(b, hk, s, 0)
 
-                return (
-                    BlockSpec(
+                def spec(lag):
+                    return BlockSpec(
                         keys_of_k,
-                        lambda j: keys_at(first + j),
+                        lambda j: keys_at(first + j - lag),
                         buffer_count=config.slots,
                         mode="zero",
-                    ),
-                    BlockSpec(
-                        keys_of_k,
-                        lambda j: keys_at(first + j - 1),
-                        buffer_count=config.slots,
-                        mode="zero",
-                    ),
-                )
+                    )
+
+                return spec(0), spec(1)
 
             q_spec = BlockSpec(
                 rows_of_q, lambda _: place(b, h, row, 0), buffer_count=config.q_slots
