@@ -133,17 +133,17 @@ class BoundOnGpu(BoundCall):
     """A bound call on GPU arrays, with a prepared launch per stream."""
 
     def _prepare(self, call: Planned) -> None:
+        current, launches = launch.follow(call.infos), Table()
+        handle = current()
+        first = launches.keep(handle, call.alone(handle))
         self._places = [
             (where, where(), name)
             for name, info in zip(self._names, call.infos, strict=True)
             if (where := address_of(info))
         ]
         """(function that returns an array's current address, its address when bound, its name)"""
-        self._current, self._launches = launch.follow(call.infos), Table()
-        self._stream = handle = self._current()
-        self._first = first = self._launches.keep(handle, call.alone(handle))
-        self._launcher = first.launcher
-        self._arguments = first.arguments
+        self._current, self._launches, self._stream = current, launches, handle
+        self._first, self._launcher, self._arguments = first, first.launcher, first.arguments
 
     def __call__(self, stream: Any = None) -> Any:
         try:
