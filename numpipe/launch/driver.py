@@ -383,7 +383,7 @@ class Driver(Contexts):
             self._call("cuStreamSynchronize", stream)
 
     def peek(self, address: int, nbytes: int, ordinal: int) -> bytes:
-        """Read a few bytes of device memory, even while kernels run."""
+        """Read device memory, even while kernels run."""
         found = (ctypes.c_char * nbytes)()
         with self.aside(ordinal) as stream:
             self._call("cuMemcpyDtoHAsync", ctypes.addressof(found), address, nbytes, stream)
