@@ -81,11 +81,9 @@ class LocalGpus:
         kind, arrays = element_type("Mesh.empty", dtype), []
         for device in self.devices:
             array = DeviceArray(shape, kind, _OWN_STREAM, device)
-            cuda = driver.get()
+            driver.get().synchronize(_OWN_STREAM, device)
             if zeros and array.nbytes:
-                host = np.zeros(array.nbytes, np.uint8)
-                cuda.copy_in(array.ptr, 0, host.ctypes.data, 0, host.nbytes, 1, _OWN_STREAM, device)
-            cuda.synchronize(_OWN_STREAM, device)
+                driver.get().poke(array.ptr, bytes(array.nbytes), device)
             arrays.append(array)
         return arrays
 
