@@ -289,6 +289,9 @@ class FakeDriver:
         self.live[ctypes.addressof(storage)] = storage
         return ctypes.addressof(storage), ctypes.addressof(storage)
 
+    def poke(self, address: int, data: bytes, ordinal: int) -> None:
+        ctypes.memmove(address, data, len(data))
+
     def peek(self, address: int, nbytes: int, ordinal: int) -> bytes:
         return ctypes.string_at(address, nbytes)
 
