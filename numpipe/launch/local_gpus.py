@@ -96,7 +96,7 @@ class LocalGpus:
 
     def room(self, nbytes: int) -> list[int]:
         """Return the addresses of new memory on each GPU, which is never freed."""
-        return [driver.get().kept(np.zeros(nbytes, np.uint8), device) for device in self.devices]
+        return [driver.get().kept(bytes(nbytes), device) for device in self.devices]
 
     def control(self, words: int) -> list[int]:
         """Return the addresses of new zero-filled memory, by rank."""

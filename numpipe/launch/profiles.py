@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..core.process_guards import in_child
 from ..core.symbols import symbol
 from ..plan.image import Image, Recording
@@ -68,7 +66,7 @@ class Profiles:
         nbytes = profile.buffer_bytes(len(compiled.parts), space)
         with self.lock:
             cuda = driver.get()
-            buffer = cuda.kept(np.zeros(nbytes, np.uint8), device)
+            buffer = cuda.kept(bytes(nbytes), device)
             cuda.poke(
                 cuda.symbol(kernel, profile.SYMBOL),
                 profile.control(buffer, profile.SAMPLED, space),

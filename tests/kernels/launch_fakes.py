@@ -279,9 +279,9 @@ class FakeDriver:
     def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
         self.calls.append(("share_memory", address, ordinal))
 
-    def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
-        address = self.allocate(source.nbytes, 99, ordinal)
-        ctypes.memmove(address, source.ctypes.data, source.nbytes)
+    def kept(self, data: bytes, ordinal: int) -> int:
+        address = self.allocate(len(data), 99, ordinal)
+        self.poke(address, data, ordinal)
         return address
 
     def pinned(self, nbytes: int) -> tuple[int, int]:
