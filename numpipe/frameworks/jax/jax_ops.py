@@ -151,13 +151,6 @@ class _Form:
         values = self.op.checked(dict(self.options).values())
         return list(self.op.result_types(operands, values).values())
 
-    def call(self, arrays: Sequence, **where: Any) -> None:
-        values = self.values(arrays)
-        operands, options = (
-            tuple(map(values.get, each)) for each in (self.op.operands, self.op.options)
-        )
-        self.op.call(operands, options, **where)
-
 
 # ---- derivatives
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0,))
@@ -243,9 +236,10 @@ def _mapped(form: _Form) -> Callable[..., tuple]:
     op = form.op
 
     def run(ins: list, outs: list, **where: Any) -> None:
-        window = transposed if where else _swap
+        values = form.values(form.seen(ins, transposed if where else _swap))
+        operands, options = (tuple(map(values.get, each)) for each in (op.operands, op.options))
         out = outs[0] if len(outs) == 1 else tuple(outs)
-        form.call(form.seen(ins, window), out=out, **(where or {"target": form.target}))
+        op.call(operands, options, out=out, **(where or {"target": form.target}))
 
     def bound(*arrays: Any) -> tuple:
         outs = form.results(form.seen(arrays, _Swapped))

@@ -15,6 +15,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any
 
@@ -444,13 +445,13 @@ class TorchOp:
         return whole, tuple(None if each.shape == (0,) else 0 for each in whole)
 
 
+@dataclass(eq=False, slots=True)
 class _Call:
     """The op, options and mesh of a recorded call; PyTorch treats it as one opaque value."""
 
-    __slots__ = ("mesh", "op", "options")
-
-    def __init__(self, op: TorchOp, options: tuple, mesh: Any) -> None:
-        self.op, self.options, self.mesh = op, options, mesh
+    op: TorchOp
+    options: tuple
+    mesh: Any
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
