@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -241,37 +242,23 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
     return weights, slopes, keeps
 
 
-class Work(NamedTuple):
-    """The keys of a CTA, and the blocks of queries that it loops over.
+Work = namedtuple(
+    "Work", "there b hk head heads part row end_row least query place whole entry direction number"
+)
+"""The keys of a CTA, and the blocks of queries that it loops over.
 
-    there     whether there is anything to do
-    b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
-              share the keys
-    part      the CTA's `Part` of the blocks that see some of the keys (`division`)
-    row       the first key in the array, and `end_row` the end of its sequence there
-    least     the first query that sees the first key
-    query     the first query of the sequence in the array, and `place` its place in `stats`,
-              `delta` and dq
-    whole     the first of the blocks that see all keys
-    entry     the block that the loop begins with; `direction` is 1 or -1
-    number    the number of the keys' block in its sequence
-    """
-
-    there: Any
-    b: Any
-    hk: Any
-    head: Any
-    heads: Any
-    part: Part
-    row: Any
-    end_row: Any
-    least: Any
-    query: Any
-    place: Any
-    whole: Any
-    entry: Any
-    direction: Any
-    number: Any
+there     whether there is anything to do
+b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
+          share the keys
+part      the CTA's `Part` of the blocks that see some of the keys (`division`)
+row       the first key in the array, and `end_row` the end of its sequence there
+least     the first query that sees the first key
+query     the first query of the sequence in the array, and `place` its place in `stats`, `delta`
+          and dq
+whole     the first of the blocks that see all keys
+entry     the block that the loop begins with; `direction` is 1 or -1
+number    the number of the keys' block in its sequence
+"""
 
 
 @functools.cache
