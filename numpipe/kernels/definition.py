@@ -39,7 +39,7 @@ class Definition:
 
     def __init__(self, function: Callable, options: Options) -> None:
         options = options.without_workspace(function)
-        arguments = Parameters(function, options.without)
+        arguments = Parameters.of(function, options.without)
         self.function = function
         remember(function)
         self._begin(
