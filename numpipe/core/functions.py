@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import linecache
@@ -126,6 +127,17 @@ def function(function: Callable[P, R]) -> Function[P, R]:
     3
     """
     return Function(function)
+
+
+def namespace_of(function: Any) -> dict[str, Any]:
+    """Return the values of the names that a function may read: its globals, hidden by the variables
+    that it captures. A captured variable that is not assigned yet has no value."""
+    values = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        values.pop(name, None)
+        with contextlib.suppress(ValueError):
+            values[name] = cell.cell_contents
+    return values
 
 
 def generated(text: str, what: str, values: dict[str, Any]) -> Function:

@@ -20,6 +20,7 @@ from __future__ import annotations
 import inspect
 import math
 from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
 
@@ -39,14 +40,34 @@ _EXACT = 1 << 53
 """a float represents all ints up to this one exactly"""
 
 
+@dataclass(eq=False)
 class Parameters:
     """The parameters of a kernel function, to which the arguments of calls are bound."""
 
-    def __init__(self, function: Callable, without: Collection[str] = ()) -> None:
+    kernel: str
+    names: list[str]
+    """positional parameters without a default: arrays and scalars, outputs last"""
+    scalars: dict[str, Any]
+    """run-time scalars that have a default or are keyword-only, mapped to their defaults or
+    `MISSING`"""
+    statics: dict[str, Any]
+    """Statics, mapped to their defaults or `MISSING`"""
+    positional: list[str]
+    """parameters that a call may pass by position"""
+    without: Collection[str]
+    several: bool = False
+    """whether the kernel runs on several GPUs"""
+
+    def __post_init__(self) -> None:
+        self._begin()
+
+    @classmethod
+    def of(cls, function: Callable, without: Collection[str] = ()) -> Parameters:
+        """Return the parameters of a function."""
         if not isinstance(function, FunctionType):
             raise SpecError(f"@numpipe.kernel decorates a Python function, got {_a(function)}")
-        self.kernel = function.__name__
-        if self.kernel == "<lambda>":
+        kernel = function.__name__
+        if kernel == "<lambda>":
             code = function.__code__
             raise SpecError(
                 at(
@@ -56,53 +77,22 @@ class Parameters:
                     "separated from the rest of its line",
                 )
             )
-        self.names: list[str] = []
-        """positional parameters without a default: arrays and scalars, outputs last"""
-        self.scalars: dict[str, Any] = {}
-        """run-time scalars that have a default or are keyword-only, mapped to their defaults or
-        `MISSING`"""
-        self.statics: dict[str, Any] = {}
-        """Statics, mapped to their defaults or `MISSING`"""
-        self.positional: list[str] = []
-        """parameters that a call may pass by position"""
-        self.without = frozenset(without)
         parameters = inspect.signature(function).parameters
         if unknown := [name for name in without if name not in parameters]:
             raise SpecError(
-                f"kernel {self.kernel}: without={tuple(without)}: it has no parameter "
+                f"kernel {kernel}: without={tuple(without)}: it has no parameter "
                 f"{', '.join(map(repr, unknown))}; its parameters are {', '.join(parameters)}"
             )
+        found = cls(kernel, [], {}, {}, [], frozenset(without))
         for name, parameter in parameters.items():
-            self._add(name, parameter, function)
-        if not self.names:
+            found._add(name, parameter, function)
+        if not found.names:
             raise SpecError(
-                f"kernel {self.kernel}: it has no array parameters: write def {self.kernel}(x, …)"
+                f"kernel {kernel}: it has no array parameters: write def {kernel}(x, …)"
             )
-        self._begin()
-        self._hashable(self._static_defaults)
-
-    @classmethod
-    def of(
-        cls,
-        kernel: str,
-        names: list[str],
-        scalars: dict[str, Any],
-        statics: dict[str, Any],
-        positional: list[str],
-        without: Collection[str],
-    ) -> Parameters:
-        """Return the parameters of a kernel that was loaded without its function."""
-        parameters = cls.__new__(cls)
-        parameters.kernel = kernel
-        parameters.names = names
-        parameters.scalars = scalars
-        parameters.statics = statics
-        parameters.positional, parameters.without = positional, frozenset(without)
-        parameters._begin()
-        return parameters
-
-    several = False
-    """whether the kernel runs on several GPUs"""
+        found._begin()
+        found._hashable(found._static_defaults)
+        return found
 
     def _begin(self) -> None:
         self._count = len(self.names)

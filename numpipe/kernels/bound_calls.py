@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -19,8 +18,6 @@ from .arguments import SCALAR, scalar_kind, scalar_value
 from .planned_calls import Planned, result
 
 _WATCHED = WATCH.kernels
-Place = tuple[Callable[[], int], int, str]
-"""function that returns an array's current address, its address when bound, and its name"""
 
 
 class BoundCall:
@@ -136,41 +133,24 @@ class BoundOnGpu(BoundCall):
     """A bound call on GPU arrays, with a prepared launch per stream."""
 
     def _prepare(self, call: Planned) -> None:
-        addresses = {
-            name: where
+        current, launches = launch.follow(call.infos), Table()
+        handle = current()
+        first = launches.keep(handle, call.alone(handle))
+        self._places = [
+            (where, where(), name)
             for name, info in zip(self._names, call.infos, strict=True)
             if (where := address_of(info))
-        }
-        current = launch.follow(call.infos)
-        handle = current()
-        first = call.alone(handle)
-        self._places = [(where, where(), name) for name, where in addresses.items()]
-        # int() is 0, so unused places always compare as unmoved
-        places: Iterator[Place] = iter([*self._places, *[(int, 0, "")] * 3])
-        self._where, self._at, _ = next(places)
-        self._where1, self._at1, _ = next(places)
-        self._where2, self._at2, _ = next(places)
-        self._more = self._places[3:]
-        self._current, self._launches = current, Table()
-        self._launches.keep(handle, first)
-        self._first = first
-        self._stream = handle
-        self._launcher = first.launcher
-        self._arguments = first.arguments
+        ]
+        """(function that returns an array's current address, its address when bound, its name)"""
+        self._current, self._launches, self._stream = current, launches, handle
+        self._first, self._launcher, self._arguments = first, first.launcher, first.arguments
 
     def __call__(self, stream: Any = None) -> Any:
         try:
             try:
-                # three comparisons are faster than a loop
-                if (
-                    self._where() != self._at
-                    or self._where1() != self._at1
-                    or self._where2() != self._at2
-                ):
-                    self._moved()
-                for where, bound, _ in self._more:
-                    if where() != bound:
-                        self._moved()
+                for where, bound, name in self._places:
+                    if (now := where()) != bound:
+                        self._moved(name, bound, now)
                 if stream is None and self._current() == self._stream and not _WATCHED:
                     # calls the launcher directly, which saves the call of `Launch.__call__`
                     if code := self._launcher(*self._arguments)[0]:
@@ -199,20 +179,15 @@ class BoundOnGpu(BoundCall):
             handle, self._planned.alone(handle)
         )
 
-    def _moved(self) -> None:
+    def _moved(self, name: str, bound: int, now: int) -> None:
         """Raise LaunchError for an array whose data has moved since it was bound."""
-        for where, bound, name in self._places:
-            now = where()
-            if now != bound:
-                happened = (
-                    f"moved from {bound:#x} to {now:#x}"
-                    if now
-                    else f"was freed (it was at {bound:#x})"
-                )
-                raise LaunchError(
-                    f"kernel {self.name}: the data of argument {name!r} of this bound call "
-                    f"{happened} since it was bound: call bound.update({name}=…), or bind again"
-                )
+        happened = (
+            f"moved from {bound:#x} to {now:#x}" if now else f"was freed (it was at {bound:#x})"
+        )
+        raise LaunchError(
+            f"kernel {self.name}: the data of argument {name!r} of this bound call "
+            f"{happened} since it was bound: call bound.update({name}=…), or bind again"
+        )
 
 
 def bind(call: Planned, out: Any) -> BoundCall:

@@ -39,7 +39,7 @@ class Definition:
 
     def __init__(self, function: Callable, options: Options) -> None:
         options = options.without_workspace(function)
-        arguments = Parameters(function, options.without)
+        arguments = Parameters.of(function, options.without)
         self.function = function
         remember(function)
         self._begin(
@@ -318,34 +318,20 @@ class Definition:
                 )
             )
 
-    def _static_dims(self, name: str) -> Sequence[int]:
-        """Return the dimensions of an array whose sizes are compile-time constants."""
-        dims = self.options.static_dims
-        return dims.get(name, ()) if isinstance(dims, Mapping) else dims
-
-    def _constant_sizes(self, name: str, info: ArrayInfo) -> tuple[int | None, ...]:
-        """Return an array's `ArrayArg.sizes`."""
-        ndim, constant = len(info.shape), self._static_dims(name)
-        if not constant:
-            return ()
-        return tuple(
-            size if axis - ndim in constant else None for axis, size in enumerate(info.shape)
+    def _static_dims(self, name: str, info: ArrayInfo) -> dict[str, Any]:
+        """Return the fields of an array's `ArrayArg` that the option `static_dims` decides."""
+        dims, shape, itemsize = self.options.static_dims, info.shape, info.dtype.itemsize
+        constant = dims.get(name, ()) if isinstance(dims, Mapping) else dims
+        sizes = [size if axis - len(shape) in constant else None for axis, size in enumerate(shape)]
+        adjacent = bool(-1 in constant and shape) and (
+            info.strides[-1] == itemsize or shape[-1] == 1
         )
-
-    def _adjacent(self, name: str, info: ArrayInfo) -> bool:
-        return (
-            -1 in self._static_dims(name)
-            and bool(info.shape)
-            and (info.strides[-1] == info.dtype.itemsize or info.shape[-1] == 1)
-        )
-
-    def _dense(self, name: str, info: ArrayInfo) -> bool:
-        return (
-            isinstance(self.options.static_dims, Mapping)
-            and self._adjacent(name, info)
-            and len(info.shape) > 1
-            and info.strides[-2] == info.shape[-1] * info.dtype.itemsize
-        )
+        dense = adjacent and len(shape) > 1 and info.strides[-2] == shape[-1] * itemsize
+        return {
+            "sizes": tuple(sizes) if constant else (),
+            "adjacent": adjacent,
+            "dense": dense and isinstance(dims, Mapping),
+        }
 
     def key(self, call: Described) -> tuple[tuple, dict[int, str]]:
         """Return the key of the variant that a call needs, and a dictionary from argument indices
@@ -373,9 +359,7 @@ class Definition:
                     after_copies is None,
                     padded or not output or ends_whole(info),
                     output,
-                    sizes=self._constant_sizes(name, info),
-                    adjacent=self._adjacent(name, info),
-                    dense=self._dense(name, info),
+                    **self._static_dims(name, info),
                 )
             )
         if self.workspace is not None:

@@ -150,7 +150,7 @@ class _Definition(Definition):
         )
         if not all(value is MISSING or isinstance(value, SCALAR) for value in scalars.values()):
             raise SpecError("the default of a scalar is not a scalar")
-        arguments = Parameters.of(
+        arguments = Parameters(
             manifest.kernel,
             manifest.names("array"),
             scalars,

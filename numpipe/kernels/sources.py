@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import ast
 import builtins
-import contextlib
 import copy
 import enum
 import inspect
@@ -18,7 +17,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ..compile.lift.function_nodes import lines_of, node_of
-from ..core.functions import Function
+from ..core.functions import Function, namespace_of
 from ..diagnostics import source
 from ..diagnostics.errors import Position, SpecError
 from .evaluation import ERRORS, NAMES, SPELLED
@@ -133,12 +132,7 @@ class _Writer(ast.NodeTransformer):
 
     def __init__(self, text: _Text, function: FunctionType, constants: dict[str, Any]) -> None:
         self._text, self._constants = text, constants
-        self._values = vars(builtins) | function.__globals__
-        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        for name, cell in cells:
-            with contextlib.suppress(ValueError):  # the cell is empty
-                self._values[name] = cell.cell_contents
-        self._values |= constants
+        self._values = vars(builtins) | namespace_of(function) | constants
 
     def function(self, node: Any, dropped: Mapping[str, Any]) -> ast.FunctionDef:
         """Return the function as it appears in the text, without the `dropped` parameters."""

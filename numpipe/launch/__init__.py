@@ -69,7 +69,6 @@ from .output_arrays import (
     check_writable,
     describe_fresh,
     empty_like_kind,
-    maker,
     output_like_kind,
 )
 from .overlapping_outputs import check_elements, check_overlap
@@ -110,7 +109,6 @@ __all__ = [
     "info_of_zeros",
     "library",
     "major_order",
-    "maker",
     "not_addressable",
     "obstacle_in_place",
     "order",

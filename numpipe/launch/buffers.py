@@ -91,19 +91,19 @@ def clear_flags(device: int) -> None:
     """Set the flags of all workspaces on a GPU to 0, after a kernel that gave up waiting left flags
     set."""
     with _LOCK:
-        for (of, _, words), kept in _workspaces.items():
-            for each in kept if of == device else ():
-                cuda = driver.get()
-                with cuda.aside(device) as aside:
-                    cuda.clear(
-                        each.ptr + 4 * (words - FLAGS),
-                        4 * words,
-                        FLAGS,
-                        each.shape[0],
-                        aside,
-                        device,
-                    )
-                    cuda.synchronize(aside, device)
+        for kept in _workspaces.values():
+            for each in kept:
+                if each.device == device:
+                    _clear(each)
+
+
+def _clear(workspace: DeviceBuffer) -> None:
+    """Set the flags at the end of each slot to 0. This uses a separate stream, because the stream
+    of a launch may be captured."""
+    (slots, words), device, cuda = workspace.shape, workspace.device, driver.get()
+    with cuda.aside(device) as aside:
+        cuda.clear(workspace.ptr + 4 * (words - FLAGS), 4 * words, FLAGS, slots, aside, device)
+        cuda.synchronize(aside, device)
 
 
 def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
@@ -119,29 +119,9 @@ def workspace(slots: int, words: int, stream: int, device: int) -> ArrayInfo:
         kept = _workspaces.setdefault((device, stream, words), [])
         if not kept or kept[-1].shape[0] < slots:
             slots = max([slots, *(2 * before.shape[0] for before in kept[-1:])])
-            cuda, zeros = driver.get(), np.zeros((slots, FLAGS), np.int32)
-            # uses a separate stream because the launch's may be captured; synchronized before
-            # returning
-            with cuda.aside(device) as aside:
-                new = DeviceBuffer(
-                    (slots, words),
-                    (4 * words, 4),
-                    np.dtype(np.float32),
-                    4 * slots * words,
-                    aside,
-                    device,
-                )
-                flags = new.ptr + 4 * (words - FLAGS)
-                cuda.copy_in(
-                    flags,
-                    4 * words,
-                    zeros.ctypes.data,
-                    zeros.strides[0],
-                    zeros.strides[0],
-                    slots,
-                    aside,
-                    device,
-                )
-                cuda.synchronize(aside, device)
+            with driver.get().aside(device) as aside:
+                shape, dtype = (slots, words), np.dtype(np.float32)
+                new = DeviceBuffer(shape, (4 * words, 4), dtype, 4 * slots * words, aside, device)
+            _clear(new)
             kept.append(new)
         return kept[-1].info()

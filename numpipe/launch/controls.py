@@ -136,24 +136,14 @@ class Controls:
     def check(self) -> None:
         """Raise the error of a launch that waited too long for a peer, in every call after it."""
         if self._lost is None:
-            for memory, _ in self._pages:
-                if memory.raw != _NOTHING:
-                    break
-            else:
+            if all(page.raw == _NOTHING for page, _ in self._pages):
                 return
             with self._lock:
                 memory = b"".join(page.raw for page, _ in self._pages)
-                found = (
-                    (
-                        start // RECORD_BYTES,
-                        control_block.read(memory[start : start + RECORD_BYTES]),
-                    )
-                    for start in range(0, len(memory), RECORD_BYTES)
-                )
                 records = [
-                    (self._kernels[number // len(self._gpus.ranks)], record)
-                    for number, record in found
-                    if record
+                    (self._kernels[start // (RECORD_BYTES * len(self._gpus.ranks))], record)
+                    for start in range(0, len(memory), RECORD_BYTES)
+                    if (record := control_block.read(memory[start : start + RECORD_BYTES]))
                 ]
                 if not records:  # a record is being written
                     return

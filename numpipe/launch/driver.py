@@ -14,8 +14,6 @@ import threading
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
 from ..arch.dimensions import Dim3, Ints
 from ..core.process_guards import in_child
 from .attributes import PLAIN, Attributes
@@ -25,6 +23,8 @@ from .driver_errors import DriverError as DriverError
 from .driver_errors import DriverMissing as DriverMissing
 
 _MAX_PITCH = 2**31 - 1
+_COUNTERS = 1 << 15
+"""Bytes of counters that are allocated at once."""
 _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for later calls."""
 
@@ -249,17 +249,14 @@ class Driver(Contexts):
         key = ordinal, written, fill
         with self._lock:
             if key not in self._blanks:
-                self._blanks[key] = self.kept(
-                    np.full(16, 0xFF if fill == "nan" else 0, np.uint8), ordinal
-                )
+                self._blanks[key] = self.kept((b"\xff" if fill == "nan" else b"\0") * 16, ordinal)
             return self._blanks[key]
 
-    def kept(self, source: np.ndarray, ordinal: int) -> int:
+    def kept(self, data: bytes, ordinal: int) -> int:
         """Allocate device memory with these contents for the rest of the process."""
         with self.aside(ordinal) as stream:
-            address = self.allocate(source.nbytes, stream, ordinal)
-            self.copy_in(address, 0, source.ctypes.data, 0, source.nbytes, 1, stream, ordinal)
-            self.synchronize(stream, ordinal)
+            address = self.allocate(len(data), stream, ordinal)
+            self.poke(address, data, ordinal)
         return address
 
     def counter(self, ordinal: int) -> int:
@@ -267,9 +264,8 @@ class Driver(Contexts):
         allocated for the rest of the process."""
         with self._lock:
             if not self._counters.get(ordinal):
-                zeros = np.zeros(4096, np.uint64)
-                first = self.kept(zeros, ordinal)
-                self._counters[ordinal] = list(range(first, first + zeros.nbytes, 8))
+                first = self.kept(bytes(_COUNTERS), ordinal)
+                self._counters[ordinal] = list(range(first, first + _COUNTERS, 8))
             return self._counters[ordinal].pop()
 
     def free(self, address: int, stream: int, ordinal: int) -> None:
@@ -377,13 +373,13 @@ class Driver(Contexts):
         return address, int(self._call("cuMemHostGetDevicePointer", address, 0))
 
     def poke(self, address: int, data: bytes, ordinal: int) -> None:
-        """Write a few bytes to device memory immediately."""
+        """Write to device memory immediately."""
         with self.aside(ordinal) as stream:
             self._call("cuMemcpyHtoDAsync", address, data, len(data), stream)
             self._call("cuStreamSynchronize", stream)
 
     def peek(self, address: int, nbytes: int, ordinal: int) -> bytes:
-        """Read a few bytes of device memory, even while kernels run."""
+        """Read device memory, even while kernels run."""
         found = (ctypes.c_char * nbytes)()
         with self.aside(ordinal) as stream:
             self._call("cuMemcpyDtoHAsync", ctypes.addressof(found), address, nbytes, stream)

@@ -81,11 +81,9 @@ class LocalGpus:
         kind, arrays = element_type("Mesh.empty", dtype), []
         for device in self.devices:
             array = DeviceArray(shape, kind, _OWN_STREAM, device)
-            cuda = driver.get()
+            driver.get().synchronize(_OWN_STREAM, device)
             if zeros and array.nbytes:
-                host = np.zeros(array.nbytes, np.uint8)
-                cuda.copy_in(array.ptr, 0, host.ctypes.data, 0, host.nbytes, 1, _OWN_STREAM, device)
-            cuda.synchronize(_OWN_STREAM, device)
+                driver.get().poke(array.ptr, bytes(array.nbytes), device)
             arrays.append(array)
         return arrays
 
@@ -98,7 +96,7 @@ class LocalGpus:
 
     def room(self, nbytes: int) -> list[int]:
         """Return the addresses of new memory on each GPU, which is never freed."""
-        return [driver.get().kept(np.zeros(nbytes, np.uint8), device) for device in self.devices]
+        return [driver.get().kept(bytes(nbytes), device) for device in self.devices]
 
     def control(self, words: int) -> list[int]:
         """Return the addresses of new zero-filled memory, by rank."""

@@ -90,24 +90,20 @@ def together(
     launches = []
     for own, (infos, stream) in enumerate(zip(arrays, streams, strict=True)):
         device, rank = gpus.devices[own], gpus.ranks[own]
-
-        def at_rank(
-            other: int, infos: Sequence[ArrayInfo] = infos, device: int = device
-        ) -> list[ArrayInfo]:
-            """Return the arrays at the addresses that this GPU uses to access them on another GPU,
-            or its own arrays if it does not access them there."""
-            there = [
-                info._replace(ptr=reached[arg][other]) if arg in reached else info
-                for arg, info in enumerate(infos)
-            ]
-            return [
-                *there,
+        # the arrays at the addresses that this GPU uses to access them on each GPU, or its own
+        # arrays if it does not access them there
+        by_rank = [
+            [
+                *(
+                    info._replace(ptr=reached[arg][other]) if arg in reached else info
+                    for arg, info in enumerate(infos)
+                ),
                 ArrayInfo("cuda", first[other], (semaphores,), (4,), _INT, device, True, None),
             ]
-
+            for other in range(gpus.size)
+        ]
         sections = []
-        for other in range(gpus.size):
-            there = at_rank(other)
+        for there in by_rank:
             addresses = [
                 info.ptr if arg in reached or arg == len(infos) else 0
                 for arg, info in enumerate(there)
@@ -118,7 +114,7 @@ def together(
                     section_bytes(len(image.maps), len(image.arrays)), b"\0"
                 )
             )
-        here = at_rank(rank)
+        here = by_rank[rank]
         table = prepared.table_of(here, stream) + controls.words(own, known) + b"".join(sections)
         launches.append(
             prepared.launch(

@@ -17,8 +17,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from ..core.process_guards import in_child
 from ..core.symbols import symbol
 from ..plan.image import Image, Recording
@@ -68,9 +66,7 @@ class Profiles:
         nbytes = profile.buffer_bytes(len(compiled.parts), space)
         with self.lock:
             cuda = driver.get()
-            with cuda.aside(device) as stream:  # other streams may be captured
-                buffer = cuda.allocate(nbytes, stream, device)
-                cuda.synchronize(stream, device)
+            buffer = cuda.kept(bytes(nbytes), device)
             cuda.poke(
                 cuda.symbol(kernel, profile.SYMBOL),
                 profile.control(buffer, profile.SAMPLED, space),
@@ -124,11 +120,9 @@ def _fetch(recorded: Recorded, grid: Grid, stream: int) -> Trace:
     recording, cuda = recorded.compiled.recording, driver.get()
     assert recording is not None
     recorded.pending = None
-    memory = np.empty(recorded.nbytes, np.uint8)
     cuda.synchronize(stream, recorded.device)
-    cuda.copy_out(memory.ctypes.data, 0, recorded.buffer, 0, recorded.nbytes, 1, 0, recorded.device)
-    cuda.synchronize(0, recorded.device)
-    trace = trace_of(recorded.compiled, memory.tobytes(), grid)
+    memory = cuda.peek(recorded.buffer, recorded.nbytes, recorded.device)
+    trace = trace_of(recorded.compiled, memory, grid)
     directory = Path(recording.directory)
     directory.mkdir(parents=True, exist_ok=True)
     gpu = f"_gpu{recorded.device}" * bool(recorded.compiled.gpus)

@@ -140,12 +140,9 @@ class Repeats:
         except (KeyError, TypeError):  # arrays without marks, or an unhashable constant
             return None, out
         if type(repeat) is list and stream is None and out is None:
-            if len(repeat) == 1:
-                out = repeat[0]()
-                marks.append(MARKS[type(out)](out))
-            else:
-                out = tuple([make() for make in repeat])
-                marks += [MARKS[type(o)](o) for o in out]
+            made = [make() for make in repeat]
+            marks += [MARKS[type(o)](o) for o in made]
+            out = made[0] if len(made) == 1 else tuple(made)
             repeat = get((constants, len(args), *marks))
         if type(repeat) is not Repeat:
             return None, out

@@ -29,8 +29,6 @@ from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .sharded_calls import COPIED, Shards, Sizes, sharded_op
 
-__all__ = ["all_gather"]
-
 
 @dataclass(frozen=True)
 class Config(Sizes):

@@ -47,8 +47,6 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .sharded_calls import Shards, Sizes, check_matrices, gathered_rows, planes, sharded_op
 
-__all__ = ["all_gather_matmul"]
-
 TYPES = ("float16", "bfloat16")
 
 

@@ -35,8 +35,6 @@ from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
 from .sharded_calls import ShardedOp, Shards, Sizes, sharded_op
 
-__all__ = ["all_to_all"]
-
 TYPES = ("float16", "bfloat16", "float32")
 
 

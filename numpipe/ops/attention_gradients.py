@@ -18,8 +18,9 @@ from __future__ import annotations
 
 import functools
 import math
+from collections import namedtuple
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -244,37 +245,23 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
     return weights, slopes, keeps
 
 
-class Work(NamedTuple):
-    """The keys of a CTA, and the blocks of queries that it loops over.
+Work = namedtuple(
+    "Work", "there b hk head heads part row end_row least query place whole entry direction number"
+)
+"""The keys of a CTA, and the blocks of queries that it loops over.
 
-    there     whether there is anything to do
-    b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
-              share the keys
-    part      the CTA's `Part` of the blocks that see some of the keys (`division`)
-    row       the first key in the array, and `end_row` the end of its sequence there
-    least     the first query that sees the first key
-    query     the first query of the sequence in the array, and `place` its place in `stats`,
-              `delta` and dq
-    whole     the first of the blocks that see all keys
-    entry     the block that the loop begins with; `direction` is 1 or -1
-    number    the number of the keys' block in its sequence
-    """
-
-    there: Any
-    b: Any
-    hk: Any
-    head: Any
-    heads: Any
-    part: Part
-    row: Any
-    end_row: Any
-    least: Any
-    query: Any
-    place: Any
-    whole: Any
-    entry: Any
-    direction: Any
-    number: Any
+there     whether there is anything to do
+b, hk     batch and head of the keys; `head` is the first of the CTA's `heads` heads of q, which
+          share the keys
+part      the CTA's `Part` of the blocks that see some of the keys (`division`)
+row       the first key in the array, and `end_row` the end of its sequence there
+least     the first query that sees the first key
+query     the first query of the sequence in the array, and `place` its place in `stats`, `delta`
+          and dq
+whole     the first of the blocks that see all keys
+entry     the block that the loop begins with; `direction` is 1 or -1
+number    the number of the keys' block in its sequence
+"""
 
 
 @functools.cache
@@ -415,29 +402,33 @@ def time_of(parts: int, steps: int, waves: float, causal: bool) -> float:
     return longest * (max(1, parts * waves / 2) if causal else math.ceil(parts * waves))
 
 
-def grid_of(form: Form, ordered: bool, divided: bool, ctas: int = 1) -> Any:
-    """Return the number of CTAs for tiles of keys, or for as many as a list may have."""
-    if form.ranges:
-        return lambda dk, table: table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
+def options_of(form: Form, ordered: bool, divided: bool, ctas: int = 1) -> dict[str, Any]:
+    """Return the options of a kernel with `ctas` CTAs for each tile of keys. Its workspace is where
+    parts of tiles pass on their dK and dV."""
+    tile = keys_of(form), form.depth
 
     def grid(q, k):
         whole, rest, parts = division(form, ordered, q, k)
-        return (whole + rest * (parts if divided else 1)) * ctas
+        return (whole + rest * parts) * ctas
 
-    return grid
-
-
-def workspace_of(form: Form, ordered: bool, divided: bool) -> Any:
-    """Return the workspace in which parts of tiles pass on their dK and dV."""
-    tile = keys_of(form), form.depth
-    if not divided:
-        return Workspace(tile, None)
+    def of_list(dk, table):  # as many tiles as the list may have
+        return table.shape[0] * dk.shape[form.heads] * dk.shape[0] * ctas
 
     def workspace(q, k):
         _, rest, parts = division(form, ordered, q, k)
         return Workspace(tile, slots=2 * rest * parts + 1)
 
-    return workspace
+    return {
+        "grid": of_list if form.ranges else grid,
+        "wg_axis": "wg",
+        "memory_registers": 24,
+        "without": [*form.absent, *form.unlisted, *["turns"] * (not ordered)],
+        "static_dims": {"dq": (-1,)},
+        "workspace": workspace if divided else Workspace(tile, None),
+        "compiler_params": CompilerParams(
+            approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
+        ),
+    }
 
 
 @function
@@ -476,18 +467,7 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
     step_of = steps(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
-    @numpipe_kernel(
-        grid=grid_of(form, ordered, divided),
-        num_compute_wgs=wgs,
-        wg_axis="wg",
-        memory_registers=24,
-        without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
-        static_dims={"dq": (-1,)},
-        workspace=workspace_of(form, ordered, divided),
-        compiler_params=CompilerParams(
-            approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
-        ),
-    )
+    @numpipe_kernel(num_compute_wgs=wgs, **options_of(form, ordered, divided))
     def attention_gradients(
         q,
         k,
@@ -652,18 +632,10 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
     block_of_half = (*block[:3], half)
 
     @numpipe_kernel(
-        grid=grid_of(form, ordered, divided, 2),
+        num_compute_wgs=2,
         cluster=2,
         cluster_names="pair",
-        num_compute_wgs=2,
-        wg_axis="wg",
-        memory_registers=24,
-        without=[*form.absent, *form.unlisted, *["turns"] * (not ordered)],
-        static_dims={"dq": (-1,)},
-        workspace=workspace_of(form, ordered, divided),
-        compiler_params=CompilerParams(
-            approx_math=True, unsafe_no_auto_barriers=True, store_role=ordered
-        ),
+        **options_of(form, ordered, divided, ctas=2),
     )
     def wide_attention_gradients(
         q,
@@ -694,8 +666,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
         whole,
         parts,
     ):
-        wg, queries = axis_index("wg"), q.shape[form.positions]
-        rank = axis_index("pair")
+        wg, rank, queries = axis_index("wg"), axis_index("pair"), q.shape[form.positions]
         cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0) // 2)
         if not cta.there:
             return

@@ -39,7 +39,7 @@ def kernel(config: Config, form: Form) -> Kernel:
     place, rows_of_q, keys_of_k = form.place, form.block(64), form.block(config.keys)
 
     @numpipe_kernel(
-        out_type=lambda q: form.results(q),
+        out_type=form.results,
         without=() if form.sums else "lse",
         warp_specialized=False,
         num_compute_wgs=1,

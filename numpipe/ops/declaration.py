@@ -217,7 +217,6 @@ class Op(Generic[P]):
         self.launch, self.checks, self.composite = launch, checks or {}, composite
         self.gradients = {tuple(names.split()): f for names, f in (gradients or {}).items()}
         self.batching, self.operations = batching, operations
-        self.torch_fronts: list[Callable] = []
         self.arguments = self.arguments_of(tuple(parameters))
         """takes a call's arguments; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
@@ -648,7 +647,9 @@ class Op(Generic[P]):
         shared = [name for name in arrays if not self.operands[name].dims]
         if self.batching != "merge" or shared or any(options[name] for name in self.functions):
             calls = [
-                self._packed_call(xp, {name: x[number] for name, x in arrays.items()}, options)
+                by_name(
+                    self, {name: x[number] for name, x in arrays.items()} | options | {"xp": xp}
+                )
                 for number in range(size)
             ]
             if not isinstance(calls[0], tuple):
@@ -661,12 +662,6 @@ class Op(Generic[P]):
         split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
         return split if isinstance(made, tuple) else split[0]
 
-    def _packed_call(self, xp: Any, arrays: Mapping[str, Any], options: Mapping[str, Any]) -> Any:
-        """Call the op with arrays and options by name."""
-        options = {name: bundled({**arrays, **options}, name) for name in options}
-        named = {name: x for name, x in arrays.items() if name in self.signature.parameters}
-        return xp(self, **named, **options)
-
     def documentation(self, about: str) -> str:
         """Return the op's docstring in a framework: its own first paragraph, then `about` and the
         gradients."""
@@ -674,12 +669,6 @@ class Op(Generic[P]):
         names = ", ".join(name for names in self.gradients for name in names)
         gradients = f"There are gradients of {names}." if names else "It has no gradients."
         return f"{first}\n\n    {about}\n    {gradients}\n    "
-
-    def torch_front(self, function: Callable) -> Callable:
-        """Add a function with its own signature to ``numpipe.torch``. It is called with the PyTorch
-        op, followed by the caller's arguments."""
-        self.torch_fronts.append(function)
-        return function
 
 
 def with_place(signature: inspect.Signature, place: Sequence[str]) -> inspect.Signature:
@@ -696,8 +685,9 @@ def with_place(signature: inspect.Signature, place: Sequence[str]) -> inspect.Si
 @functools.cache
 def asked_by(function: Callable) -> tuple[str, ...]:
     """Return the names of a function's parameters, or of an op's operands and options."""
-    names, place = inspect.signature(function).parameters, getattr(function, "place", ())
-    return tuple([name for name in names if name not in place])
+    signature = getattr(function, "signature", None) or inspect.signature(function)
+    place = getattr(function, "place", ())
+    return tuple([name for name in signature.parameters if name not in place])
 
 
 def by_name(function: Callable, values: Mapping[str, Any]) -> Any:

@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import ast
 import functools
-import inspect
 import re
 import textwrap
 from typing import Any, NoReturn
 
 import numpy as np
 
-from ..core.functions import Function, generated
+from ..core.functions import Function, generated, namespace_of
 from ..diagnostics.errors import SpecError, at
 from ..diagnostics.source import lines
 from ..language.tiles.mathematics import sigmoid
@@ -73,8 +72,7 @@ class _Derivative:
         self.function = of.function
         text, self.first = lines(self.function)
         (self.definition,) = ast.parse(textwrap.dedent("".join(text))).body
-        closed = inspect.getclosurevars(self.function).nonlocals
-        self.names = {**self.function.__globals__, **closed}
+        self.names = namespace_of(self.function)
         self.score: str = self.definition.args.args[0].arg  # type: ignore[attr-defined]
         self.active = {self.score}  # names with a derivative
 

@@ -26,8 +26,6 @@ from .matmul import TYPES, launch_product
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, given, launch_over_rows
 
-__all__ = ["fused_linear_cross_entropy"]
-
 NAME = "fused_linear_cross_entropy"
 QUARTER = 4
 """chunks, at least, unless there are fewer rows"""
@@ -35,7 +33,7 @@ TALL = 128
 """rows of a tile of a product, of which large chunks are a multiple"""
 
 
-def _loss(x: Any, weight: Any) -> ArrayType:
+def _loss(weight: Any) -> ArrayType:
     """Return the type of the loss. Raises SpecError for a weight without rows."""
     if weight.shape[0] == 0:
         raise SpecError(
@@ -118,7 +116,7 @@ def _launch(
         "loss": _loss,
         "dx": lambda x, with_gradients: same(x, with_gradients),
         "dweight": lambda weight, with_gradients: same(weight, with_gradients),
-        "scale": lambda x, weight, with_gradients: _loss(x, weight) if with_gradients else None,
+        "scale": lambda weight, with_gradients: _loss(weight) if with_gradients else None,
     },
     types=TYPES,
     launch=_launch,

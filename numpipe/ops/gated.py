@@ -20,9 +20,6 @@ from .op_outputs import Place, same
 from .quantize import QUANTIZED, launch_quantized, result_type, scales_type
 from .tiled import TYPES, Tile, launch_over_tiles
 
-__all__ = ["geglu", "swiglu"]
-
-
 LARGEST = float(np.finfo(np.float32).max)
 
 

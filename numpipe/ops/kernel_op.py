@@ -96,16 +96,3 @@ class KernelOp(Op):
         bound, results = definition.bind(tuple(args), named), [*self.results]
         types = definition.results.types(results, definition.known(bound)) if results else ()
         return dict(zip(results, types, strict=True))
-
-
-def gradients_by(op: KernelOp) -> Callable:
-    """Return a gradient function that calls `op`, whose kernel computes the gradients."""
-
-    def gradients(xp: Any, **values: Any) -> Any:
-        return xp(op, **values)
-
-    parameters = [
-        Parameter(name, Parameter.KEYWORD_ONLY) for name in ("xp", *op.operands, *op.options)
-    ]
-    gradients.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
-    return gradients

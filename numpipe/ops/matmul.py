@@ -31,7 +31,7 @@ from .. import launch
 from ..arch.dimensions import Dim3, Ints, Names
 from ..arch.target import LINE
 from ..core.arith import cdiv
-from ..core.functions import Function
+from ..core.functions import Function, function
 from ..diagnostics.argument_checks import FLAG, NONE, finite
 from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
@@ -56,8 +56,6 @@ from .choice.ways import Config
 from .declaration import Operand, op
 from .op_outputs import Place, allocated
 from .operands import Matrix, as_matrices, copied, laid, move, stacked
-
-__all__ = ["matmul"]
 
 NOMINAL = 512
 """number of rows for which the config of a batch-invariant product is chosen"""
@@ -118,6 +116,16 @@ class Form:
         )
 
 
+@function
+def by_rows(i, row, k):  # type: ignore[no-untyped-def]
+    return i, row, k
+
+
+@function
+def by_columns(i, row, k):  # type: ignore[no-untyped-def]
+    return i, k, row
+
+
 @functools.cache
 def kernel(config: Config, form: Form = Form()) -> Kernel:
     """Return the kernel for a config and a form."""
@@ -128,6 +136,8 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
     loads = "evict_first" if config.once else None  # the eviction policy of both operands
     deep = form.a.index("k")  # the dimension of a that is summed over
     a_turned, b_turned = form.a.endswith("km"), form.b.endswith("kn")
+    a_place, b_place = (by_columns if turned else by_rows for turned in (a_turned, b_turned))
+    a_block, b_block = a_place(None, config.tm, config.tk), b_place(None, config.tn, config.tk)
 
     @numpipe_kernel(
         out_type=lambda a, b: form.output(a, b),
@@ -177,28 +187,14 @@ def kernel(config: Config, form: Form = Form()) -> Kernel:
                 max_concurrent_steps=config.depth,
                 in_specs=(
                     BlockSpec(
-                        (None, config.tk, config.tm)[3 - a.ndim :],
-                        lambda k: (i, part.begin + k, m)[3 - a.ndim :],
-                        collective_axes="n",
-                        eviction_policy=loads,
-                    )
-                    if a_turned
-                    else BlockSpec(
-                        (None, config.tm, config.tk)[3 - a.ndim :],
-                        lambda k: (i, m, part.begin + k)[3 - a.ndim :],
+                        a_block[3 - a.ndim :],
+                        lambda k: a_place(i, m, part.begin + k)[3 - a.ndim :],
                         collective_axes="n",
                         eviction_policy=loads,
                     ),
                     BlockSpec(
-                        (None, config.tk, config.tn)[3 - b.ndim :],
-                        lambda k: (i, part.begin + k, n)[3 - b.ndim :],
-                        collective_axes=share,
-                        eviction_policy=loads,
-                    )
-                    if b_turned
-                    else BlockSpec(
-                        (None, config.tn, config.tk)[3 - b.ndim :],
-                        lambda k: (i, n, part.begin + k)[3 - b.ndim :],
+                        b_block[3 - b.ndim :],
+                        lambda k: b_place(i, n, part.begin + k)[3 - b.ndim :],
                         collective_axes=share,
                         eviction_policy=loads,
                     ),

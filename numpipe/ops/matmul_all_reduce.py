@@ -26,8 +26,6 @@ from .op_outputs import Place
 from .operands import move
 from .sharded_calls import Shards, added_up, check_matrices, sharded_op
 
-__all__ = ["matmul_all_reduce"]
-
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
     (rows, _), columns = check_matrices("matmul_all_reduce", a.shape, b.shape)

@@ -50,8 +50,6 @@ from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharded_op
 
-__all__ = ["matmul_reduce_scatter"]
-
 TYPES = ("float16", "bfloat16")
 PARTS = word("float32", "input")
 

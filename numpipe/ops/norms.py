@@ -29,8 +29,6 @@ from .op_outputs import Place, same
 from .over_rows import COLUMNS, MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
 from .quantize import QUANTIZED, UNITS, quantizer, result_type, scales_type
 
-__all__ = ["layer_norm", "rms_norm"]
-
 DROPOUT = {"dropout": FRACTION, "seed": INT32}
 CHECKS = DROPOUT | {"eps": finite(0.0)}
 VECTOR = Operand("n", types=TYPES)

@@ -17,8 +17,6 @@ from .op_outputs import Place
 from .reduce_axis import launch_reduction
 from .tiled import TYPES
 
-__all__ = ["argmax", "max", "mean", "sum"]
-
 
 def _axes(x: Any, axis: int | None) -> Ints:
     """Return the axes that are reduced, counted from 0."""

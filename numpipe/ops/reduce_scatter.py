@@ -35,8 +35,6 @@ from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .sharded_calls import Shards, Sizes, sharded_op
 
-__all__ = ["reduce_scatter"]
-
 TYPES = ("float16", "bfloat16", "float32")
 
 

@@ -36,8 +36,6 @@ from .gated import halves
 from .op_outputs import Arrays, Place
 from .tiled import TYPES, reshaped, rows_of, with_fitting
 
-__all__ = ["rotary"]
-
 
 @functools.cache
 def rotated(repeats: int, height: int, width: int) -> Kernel:
@@ -254,14 +252,13 @@ def _gradient(xp: Any, cos: Any, sin: Any, grad_y: Any, interleaved: bool, inver
 def _over_batch(
     xp: Any, size: Any, batched: Any, x: Any, cos: Any, sin: Any, interleaved: bool, inverse: bool
 ) -> Any:
-    if not batched["x"]:
-        x = xp.broadcast_to(x, (size, *x.shape))
-    angles = []
-    for name, given in (("cos", cos), ("sin", sin)):
-        if batched[name]:
-            lacking = len(x.shape) - len(given.shape)
-            given = given.reshape((size, *[1] * lacking, *given.shape[1:]))
-        angles.append(given)
+    x = x if batched["x"] else xp.broadcast_to(x, (size, *x.shape))
+
+    def fitting(name: str, given: Any) -> Any:
+        lacking = [1] * (len(x.shape) - len(given.shape))
+        return given.reshape((size, *lacking, *given.shape[1:])) if batched[name] else given
+
+    angles = fitting("cos", cos), fitting("sin", sin)
     return xp(rotary, x, *angles, interleaved=interleaved, inverse=inverse)
 
 

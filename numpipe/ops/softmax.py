@@ -20,8 +20,6 @@ from .declaration import op
 from .op_outputs import Place
 from .over_rows import MATRIX, TYPES, launch_over_rows
 
-__all__ = ["log_softmax", "softmax"]
-
 
 @functools.cache
 def forward(log: bool) -> RowKernel:

@@ -52,8 +52,6 @@ from .op_outputs import Place, allocated
 from .over_rows import MATRIX, TYPES, launch_over_rows
 from .reduce_axis import launch_reduction
 
-__all__ = ["topk"]
-
 SHORT, FEW = 256, 32
 """most columns of short rows, and largest k"""
 MOST = 8192

@@ -144,7 +144,7 @@ def test_a_profile_stays_in_its_directory(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.setattr(
         driver,
         "get",
-        lambda: types.SimpleNamespace(synchronize=lambda *_: None, copy_out=lambda *_: None),
+        lambda: types.SimpleNamespace(synchronize=lambda *_: None, peek=lambda *_: b""),
     )
     monkeypatch.setattr(profiles, "trace_of", lambda *_: types.SimpleNamespace(save=saved.append))
     image = types.SimpleNamespace(

@@ -70,8 +70,8 @@ class Driver(FakeDriver):
         self.calls.append(("symbol", name))
         return 1 << 41
 
-    def poke(self, address: int, block: bytes, ordinal: int) -> None:
-        self.calls.append(("poke", len(block)))
+    def poke(self, address: int, data: bytes, ordinal: int) -> None:
+        self.calls.append(("poke", len(data)))
 
 
 def main(kind: str, file: str) -> None:

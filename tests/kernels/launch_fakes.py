@@ -279,15 +279,18 @@ class FakeDriver:
     def share_memory(self, address: int, ordinal: int, ordinals: Sequence[int]) -> None:
         self.calls.append(("share_memory", address, ordinal))
 
-    def kept(self, source: np.ndarray[Any, Any], ordinal: int) -> int:
-        address = self.allocate(source.nbytes, 99, ordinal)
-        ctypes.memmove(address, source.ctypes.data, source.nbytes)
+    def kept(self, data: bytes, ordinal: int) -> int:
+        address = self.allocate(len(data), 99, ordinal)
+        self.poke(address, data, ordinal)
         return address
 
     def pinned(self, nbytes: int) -> tuple[int, int]:
         storage = (ctypes.c_uint8 * nbytes)()
         self.live[ctypes.addressof(storage)] = storage
         return ctypes.addressof(storage), ctypes.addressof(storage)
+
+    def poke(self, address: int, data: bytes, ordinal: int) -> None:
+        ctypes.memmove(address, data, len(data))
 
     def peek(self, address: int, nbytes: int, ordinal: int) -> bytes:
         return ctypes.string_at(address, nbytes)

@@ -19,7 +19,7 @@ class FakeXla:
         self.stream, self.error = 0, ("", 0)
         self._functions = _SIDE(self._stream_get), _SIDE(self._error_create)
         self.api = ffi.Api()
-        ffi._functions.clear()  # an address may be reused from an older fake
+        ffi._function.cache_clear()  # an address may be reused from an older fake
         self.api.version.major, self.api.version.minor = version
         self.api.stream_get, self.api.error_create = (
             ctypes.cast(f, c_void_p).value for f in self._functions

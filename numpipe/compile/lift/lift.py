@@ -37,7 +37,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from ...core.closure import binder
-from ...core.functions import Function
+from ...core.functions import Function, namespace_of
 from ...diagnostics import source as _source
 from ...diagnostics.errors import CompileError, Position
 from ...language.memory import copies  # noqa: F401  # atomics of tiles in shared memory
@@ -113,13 +113,13 @@ def read(function: Callable) -> Source:
     except (OSError, TypeError):
         raise _no_source(function) from None
     filename = inspect.getsourcefile(function) or function.__code__.co_filename
-    namespace = dict(function.__globals__)  # captured variables hide globals
-    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        try:
-            namespace[name] = cell.cell_contents
-        except ValueError:  # not assigned yet, which is an error only if the kernel uses it
-            namespace.pop(name, None)
-    source = Source(function.__code__.co_name, filename, max(first, 1), tuple(lines), namespace)
+    source = Source(
+        function.__code__.co_name,
+        filename,
+        max(first, 1),
+        tuple(lines),
+        namespace_of(function),
+    )
     try:
         node = source.tree
     except (SyntaxError, IndexError):

@@ -30,7 +30,7 @@ from dataclasses import dataclass, field
 from types import FunctionType
 from typing import Any
 
-from ...core.functions import Function
+from ...core.functions import Function, namespace_of
 from ...diagnostics.errors import CompileError, SpecError
 from ...language.pipeline.body_form import emit_pipeline, emit_pipeline_warp_specialized
 from ...plan import context
@@ -221,18 +221,14 @@ def _inlined(
     """Return the expression of a lambda over the indices; the variables that it captures get unique
     names."""
     arguments = {argument.arg: INDEX.format(d) for d, argument in enumerate(node.args.args)}
-    cells = dict(zip(function.__code__.co_freevars, function.__closure__ or (), strict=True))
+    known = namespace_of(function)
     body = copy.deepcopy(node.body)
     for part in walk(body):
         if isinstance(part, ast.Name):
             if part.id in arguments:
                 part.id = arguments[part.id]
-            elif part.id in cells or part.id in function.__globals__:
-                value = (
-                    cells[part.id].cell_contents
-                    if part.id in cells
-                    else function.__globals__[part.id]
-                )
+            elif part.id in known:
+                value = known[part.id]
                 part.id = f"np__{unique}_of_{part.id}"
                 names[part.id] = value
     return body

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import functools
 from collections.abc import Callable
 from ctypes import POINTER, Structure, c_char_p, c_int, c_int64, c_size_t, c_uint32, c_void_p
 from typing import Any, ClassVar
@@ -120,8 +121,6 @@ _HANDLER = ctypes.CFUNCTYPE(c_void_p, c_void_p)
 _FUNCTION = ctypes.PYFUNCTYPE(c_void_p, c_void_p)
 """type of XLA's own functions, which do not block, so the GIL is not released"""
 _STREAM_SIZE = ctypes.sizeof(_StreamArguments)
-_functions: dict[tuple[int, str], Callable[[int], int | None]] = {}
-"""(address of an Api, name of a field) -> the function in it"""
 _DATA = Buffer.data.offset
 
 
@@ -195,13 +194,11 @@ def _stream(frame: Frame) -> int:
     return arguments.stream or 0
 
 
+@functools.cache
 def _function(api: int, name: str) -> Callable[[int], int | None]:
     """Return one of XLA's functions, which takes the address of its arguments and returns the
     address of an error or None."""
-    known = _functions.get((api, name))
-    return known or _functions.setdefault(
-        (api, name), _FUNCTION(getattr(Api.from_address(api), name))
-    )
+    return _FUNCTION(getattr(Api.from_address(api), name))
 
 
 def _failed(api: int, error: BaseException) -> int | None:

@@ -26,12 +26,6 @@ from ...ops.declaration import Op, by_name
 from ...plan.specs import ArrayType
 from .custom_calls import array_type, custom_call
 
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": jax.nn.relu,
-    "silu": jax.nn.silu,
-    "gelu": functools.partial(jax.nn.gelu, approximate=True),
-}
-
 
 @functools.cache
 def front(op: Op) -> Callable:
@@ -123,7 +117,7 @@ class _Arrays:
         return x
 
     def activation(self, name: str, x: Any) -> Any:
-        return _ACTIVATIONS[name](x.astype(np.float32)).astype(x.dtype)
+        return getattr(jax.nn, name)(x.astype(np.float32)).astype(x.dtype)
 
 
 @dataclass(frozen=True)
@@ -156,13 +150,6 @@ class _Form:
         self.op.check_types(operands)
         values = self.op.checked(dict(self.options).values())
         return list(self.op.result_types(operands, values).values())
-
-    def call(self, arrays: Sequence, **where: Any) -> None:
-        values = self.values(arrays)
-        operands, options = (
-            tuple(map(values.get, each)) for each in (self.op.operands, self.op.options)
-        )
-        self.op.call(operands, options, **where)
 
 
 # ---- derivatives
@@ -249,9 +236,10 @@ def _mapped(form: _Form) -> Callable[..., tuple]:
     op = form.op
 
     def run(ins: list, outs: list, **where: Any) -> None:
-        window = transposed if where else _swap
+        values = form.values(form.seen(ins, transposed if where else _swap))
+        operands, options = (tuple(map(values.get, each)) for each in (op.operands, op.options))
         out = outs[0] if len(outs) == 1 else tuple(outs)
-        form.call(form.seen(ins, window), out=out, **(where or {"target": form.target}))
+        op.call(operands, options, out=out, **(where or {"target": form.target}))
 
     def bound(*arrays: Any) -> tuple:
         outs = form.results(form.seen(arrays, _Swapped))

@@ -21,7 +21,7 @@ from ...diagnostics.errors import SpecError
 from ...kernels.arguments import MISSING
 from ...kernels.kernel import Kernel
 from ...ops.declaration import Op
-from ...ops.kernel_op import KernelOp, gradients_by
+from ...ops.kernel_op import KernelOp
 from ...plan.specs import SYMBOLIC
 from .torch_ops import NAMESPACE, torch_op
 
@@ -165,7 +165,7 @@ def _as_op(
                 f"{', '.join(own.results) or 'nothing'}; fix: give it an out_type with these names"
             )
         torch_op(own, f"{full}_backward")
-        gradients[" ".join(each.removeprefix("grad_") for each in own.results)] = gradients_by(own)
+        gradients[" ".join(each.removeprefix("grad_") for each in own.results)] = own
     else:
         gradients[" ".join(tensors)] = backward
     return KernelOp(

@@ -15,6 +15,7 @@ import inspect
 import sys
 import typing
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from types import NoneType, SimpleNamespace
 from typing import Any
 
@@ -42,11 +43,6 @@ from .dispatch import (
 
 NAMESPACE = "numpipe_kernels"
 """namespace of users' ops whose name has no namespace"""
-_ACTIVATIONS: dict[str, Callable[[Any], Any]] = {
-    "relu": functional.relu,
-    "silu": functional.silu,
-    "gelu": functools.partial(functional.gelu, approximate="tanh"),
-}
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 """schema types by the kind of a NumPy type"""
 _made: dict[Op, TorchOp] = {}
@@ -105,7 +101,8 @@ class _Arrays:
         return torch.zeros_like(like).scatter(-1, indices.long(), values)
 
     def activation(self, name: str, x: Any) -> Any:
-        return _ACTIVATIONS[name](x)
+        more = {"approximate": "tanh"} if name == "gelu" else {}
+        return getattr(functional, name)(x, **more)
 
     def contiguous(self, x: Any) -> Any:
         """Return a contiguous tensor that starts at a multiple of 16 bytes."""
@@ -448,13 +445,13 @@ class TorchOp:
         return whole, tuple(None if each.shape == (0,) else 0 for each in whole)
 
 
+@dataclass(eq=False, slots=True)
 class _Call:
     """The op, options and mesh of a recorded call; PyTorch treats it as one opaque value."""
 
-    __slots__ = ("mesh", "op", "options")
-
-    def __init__(self, op: TorchOp, options: tuple, mesh: Any) -> None:
-        self.op, self.options, self.mesh = op, options, mesh
+    op: TorchOp
+    options: tuple
+    mesh: Any
 
 
 class _Transformed(torch.autograd.Function):  # type: ignore[misc]
@@ -533,23 +530,3 @@ def _kind(parameter: inspect.Parameter) -> str:
     codes = [np.dtype(kind).kind for kind in kinds if isinstance(kind, type)]
     found = next((_KINDS[code] for code in codes if code in _KINDS), "")
     return f"{found}?" if found and NoneType in kinds else found
-
-
-def own_front(op: Op, function: Callable) -> Callable:
-    """Return an extra entry point of a declared op, with a different signature."""
-    bound = functools.partial(function, torch_op(op).front)
-    signature = inspect.signature(bound)
-    tensors = [name for name, each in signature.parameters.items() if each.default is each.empty]
-
-    @functools.wraps(function)
-    def call(*args: Any, **named: Any) -> Any:
-        try:
-            return bound(*args, **named)
-        except Exception:
-            # report user errors in PyTorch's terms first
-            given = dict(zip(tensors, args, strict=False)) | named
-            check_tensors(function.__name__, **{name: given.get(name) for name in tensors})
-            raise
-
-    call.__signature__ = signature  # type: ignore[attr-defined]
-    return call
