@@ -217,6 +217,7 @@ class Op(Generic[P]):
         self.launch, self.checks, self.composite = launch, checks or {}, composite
         self.gradients = {tuple(names.split()): f for names, f in (gradients or {}).items()}
         self.batching, self.operations = batching, operations
+        self.torch_fronts: list[Callable] = []
         self.arguments = self.arguments_of(tuple(parameters))
         """takes a call's arguments; returns (operands, options, *`place`)"""
         self._repeats = OpRepeats(self.name, several=len(self.results) > 1)
@@ -669,6 +670,12 @@ class Op(Generic[P]):
         names = ", ".join(name for names in self.gradients for name in names)
         gradients = f"There are gradients of {names}." if names else "It has no gradients."
         return f"{first}\n\n    {about}\n    {gradients}\n    "
+
+    def torch_front(self, function: Callable) -> Callable:
+        """Add a function with its own signature to ``numpipe.torch``. It is called with the PyTorch
+        op, followed by the caller's arguments."""
+        self.torch_fronts.append(function)
+        return function
 
 
 def with_place(signature: inspect.Signature, place: Sequence[str]) -> inspect.Signature:

@@ -530,3 +530,23 @@ def _kind(parameter: inspect.Parameter) -> str:
     codes = [np.dtype(kind).kind for kind in kinds if isinstance(kind, type)]
     found = next((_KINDS[code] for code in codes if code in _KINDS), "")
     return f"{found}?" if found and NoneType in kinds else found
+
+
+def own_front(op: Op, function: Callable) -> Callable:
+    """Return an extra entry point of a declared op, with a different signature."""
+    bound = functools.partial(function, torch_op(op).front)
+    signature = inspect.signature(bound)
+    tensors = [name for name, each in signature.parameters.items() if each.default is each.empty]
+
+    @functools.wraps(function)
+    def call(*args: Any, **named: Any) -> Any:
+        try:
+            return bound(*args, **named)
+        except Exception:
+            # report user errors in PyTorch's terms first
+            given = dict(zip(tensors, args, strict=False)) | named
+            check_tensors(function.__name__, **{name: given.get(name) for name in tensors})
+            raise
+
+    call.__signature__ = signature  # type: ignore[attr-defined]
+    return call
