@@ -184,7 +184,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         used = 2 * turned.size >= round_up(turned.size, 64)
         if large and by_tma and lines and used and (stored or (size == 2 and last.size < SHORT)):
             return [Piece("transposed" if stored else "loaded", size, source, target)]
-        reach = sum((dim.size - 1) * max(dim.source, dim.target) for dim in dims)
+        reach = max(sum((dim.size - 1) * dim[side] for dim in dims) for side in (1, 2))
         large &= (
             last.size >= ROWS
             and len(rest) < 2

@@ -161,6 +161,12 @@ def test_large_transposes_of_any_rows_store_whole_sectors(
         ways.cache_clear()
 
 
+@pytest.mark.parametrize("n, way", [(46340, SECTORS), (46342, TURNED)])
+def test_whole_sectors_are_stored_if_int32_counts_the_elements(n: int, way: str) -> None:
+    pieces = ways((n, n - 1), (2, 2 * n), (2 * (n - 1), 2), 2)
+    assert [piece.way for piece in pieces] == [way]
+
+
 def test_rows_that_numbers_cannot_count_are_copied_in_blocks(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
