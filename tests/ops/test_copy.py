@@ -140,7 +140,7 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     "a, start",
     [
         (numbers(45, 12).T, 0),
-        (numbers(24, 33).T, 1),
+        (numbers(22, 67).T, 1),
         (numbers(33 * 35 + 1)[1:].reshape(33, 35).T, 3),
         (numbers(21, 36, dtype=np.int32)[1:, 3:].T, 1),
         (numbers(2, 34, 3)[:, :33].transpose(0, 2, 1), 0),
@@ -170,6 +170,14 @@ def test_large_transposes_of_any_rows_store_whole_sectors(
 @pytest.mark.parametrize("n, way", [(46340, SECTORS), (46342, TURNED)])
 def test_whole_sectors_are_stored_if_int32_counts_the_elements(n: int, way: str) -> None:
     pieces = ways((n, n - 1), (2, 2 * n), (2 * (n - 1), 2), 2)
+    assert [piece.way for piece in pieces] == [way]
+
+
+@pytest.mark.parametrize("count, way", [(65535, SECTORS), (65536, TURNED)])
+def test_whole_sectors_are_stored_if_the_grid_has_a_dimension_for_matrices(
+    count: int, way: str
+) -> None:
+    pieces = ways((count, 3, 129), (774, 2, 6), (774, 258, 2), 2)
     assert [piece.way for piece in pieces] == [way]
 
 
