@@ -62,7 +62,7 @@ def permute_bytes(low: int, high: int, selector: int) -> int:
     """
     pool = (int(low) & 0xFFFFFFFF) | (int(high) & 0xFFFFFFFF) << 32
     found = [pool >> 8 * (int(selector) >> 4 * i & 7) & 0xFF for i in range(4)]
-    return np.uint32(int.from_bytes(found, "little")).view(np.int32)  # type: ignore[no-any-return]
+    return np.uint32(int.from_bytes(found, "little")).view(np.int32)  # type: ignore[return-value]
 
 
 @ptx("cvt.rn.f16x2.f32 $ret, $hi, $lo;", returns="r", memory=False, lo="f", hi="f")
