@@ -1,8 +1,8 @@
 """Conversions between two float32 values and one 32-bit register with two bf16 or f16 values, as
-stmatrix stores and wgmma takes.
+stmatrix stores and wgmma takes, and bytes of two registers.
 
 The element with the lower address or column is the low half. PTX ISA, "Data Movement and Conversion
-Instructions: cvt".
+Instructions: cvt, prmt".
 """
 
 from __future__ import annotations
@@ -41,6 +41,28 @@ def pack_bf16x2(lo: float, hi: float) -> int:
     PTX ISA: cvt.
     """
     return _pack(lo, hi, ml_dtypes.bfloat16)  # type: ignore[no-any-return]
+
+
+@ptx(
+    "prmt.b32 $ret, $low, $high, $selector;",
+    returns="r",
+    memory=False,
+    low="r",
+    high="r",
+    selector="r",
+)
+def permute_bytes(low: int, high: int, selector: int) -> int:
+    """Return four of the eight bytes of two registers. Byte i of the result is the one with the
+    number ``selector >> 4 * i & 7``; `low` has the bytes 0 to 3, `high` 4 to 7. Scope: a lane.
+
+    >>> hex(permute_bytes(0x33221100, 0x77665544, 0x7610))
+    '0x77661100'
+
+    PTX ISA: prmt.
+    """
+    pool = (int(low) & 0xFFFFFFFF) | (int(high) & 0xFFFFFFFF) << 32
+    found = [pool >> 8 * (int(selector) >> 4 * i & 7) & 0xFF for i in range(4)]
+    return np.uint32(int.from_bytes(found, "little")).view(np.int32)  # type: ignore[return-value]
 
 
 @ptx("cvt.rn.f16x2.f32 $ret, $hi, $lo;", returns="r", memory=False, lo="f", hi="f")

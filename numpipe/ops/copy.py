@@ -37,6 +37,7 @@ from ..arch.target import SECTOR
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv, divide, divisor
 from ..core.static_range import static_range
+from ..intrinsics.convert import permute_bytes
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.orders.tile_numbers import begin_strips, place_grouped
@@ -61,6 +62,8 @@ __all__ = ["copy"]
 
 MOVED: dict[int, np.dtype] = {1: np.dtype("u1"), 2: np.dtype("f2"), 4: np.dtype("i4")}
 """the type used to move elements, by their size in bytes"""
+LANES = MOVED | {2: np.dtype("u2")}
+"""the type used by `sectors`"""
 PART = 512
 """elements that a CTA of `copy_line` copies"""
 WARPGROUPS = 8
@@ -81,13 +84,12 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
 
 
 @functools.cache
-def by_tma(rows: int, row_bytes: int, transposed: bool = False, stored: bool = True) -> Kernel:
+def by_tma(rows: int, row_bytes: int, transposed: bool = False) -> Kernel:
     """Return the kernel that copies rows which TMA can address, as arrays of four dimensions, in
     blocks of so many rows and bytes.
 
     transposed  a is (…, N, M) and o is (…, M, N): tiles are transposed in shared memory, so that
                 both sides access whole lines
-    stored      whether TMA can store o's rows; if not, lanes store them
 
     A CTA copies `run` neighboring blocks, then continues after the runs of all CTAs. On an H200, a
     run of 1 or twice the slots costs about 1 %. Rows of blocks are walked `group` at a time, column
@@ -129,31 +131,20 @@ def by_tma(rows: int, row_bytes: int, transposed: bool = False, stored: bool = T
         source = BlockSpec(read, across if transposed else place, eviction_policy="evict_last")
         target = BlockSpec(written, place, buffer_count=outs, eviction_policy="evict_first")
         steps = (cdiv(blocks - cta, ctas),)
-        if stored:
-            pipe = pipeline(
-                grid=steps,
-                max_concurrent_steps=3,
-                in_specs=(source,),
-                out_specs=(target,),
-            )  # type: ignore[var-annotated]
-            for _, (a_tile, o_tile) in pipe(a, o):
-                if transposed:
-                    o_tile[:, own] = a_tile.at[own, :].T[...]
-                elif rows > 64:
-                    upper = ds(wg * (rows // 2), rows // 2)
-                    o_tile[upper, :] = a_tile[upper, :]
-                else:
-                    o_tile[:, own] = a_tile[:, own]
-        else:
-            pipe = pipeline(grid=steps, max_concurrent_steps=3, in_specs=(source,))
-            for (k,), (a_tile,) in pipe(a):
-                above, below, i, j = place(k)
-                o[
-                    above,
-                    below,
-                    ds(i * rows, rows),
-                    ds(j * columns + wg * half, half),
-                ] = a_tile.at[own, :].T[...]
+        pipe = pipeline(
+            grid=steps,
+            max_concurrent_steps=3,
+            in_specs=(source,),
+            out_specs=(target,),
+        )  # type: ignore[var-annotated]
+        for _, (a_tile, o_tile) in pipe(a, o):
+            if transposed:
+                o_tile[:, own] = a_tile.at[own, :].T[...]
+            elif rows > 64:
+                upper = ds(wg * (rows // 2), rows // 2)
+                o_tile[upper, :] = a_tile[upper, :]
+            else:
+                o_tile[:, own] = a_tile[:, own]
 
     return copy_tma  # type: ignore[no-any-return]
 
@@ -275,56 +266,107 @@ def turned(height: int, width: int) -> Kernel:
 
 @functools.cache
 def sectors(height: int, width: int, size: int) -> Kernel:
-    """Return the kernel that transposes matrices whose rows begin anywhere, in blocks of `height` x
-    `width` elements of `size` bytes; `width` is a power of two up to 32.
+    """Return the kernel that transposes matrices whose rows begin anywhere, in blocks of `height`
+    rows and `width` words of 4 bytes, a power of two; elements have `size` bytes.
 
     A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
-    So of each row of o, a CTA stores from the first sector that begins in its block up to the first
-    one of the next block, and loads a sector more rows of a.
+    So of each row of o, a CTA stores from the sector in which its block begins up to the one in
+    which the next block begins, and loads a sector more rows of a.
+
+    Elements of 16 bits are loaded and stored as words, wherever in a word a row begins. A lane
+    combines halves of two words of shared memory, from neighboring rows of a. Even rows come before
+    odd ones there, so that lanes access words that are an odd distance apart, in different banks.
     """
-    sector, pitch = SECTOR // size, width | 1  # columns of odd pitch are in different banks
-    step = 128 // width  # rows that a warpgroup loads at once
-    each = cdiv(height + sector, 2 * step)  # what a lane loads at once, in two rounds
-    room = round_up(2 * each * step * pitch, 8)
+    fold, sector = 4 // size, SECTOR // size
+    step, pitch = 128 // width, width | 1  # rows that are loaded at once, words of a row
+    each = cdiv(height + sector, step)
+    apart = each * step // fold * pitch  # from even to odd rows
+    table = fold * apart
 
     @numpipe_kernel(
-        grid=lambda matrices, n, m: (matrices * cdiv(n, height) * cdiv(m, width),),
+        grid=lambda matrices, n, wide: (wide * cdiv(n + sector - 1, height), matrices),
         warp_specialized=False,
-        compiler_params=CompilerParams(ctas_per_sm=6, lowering_semantics=LoweringSemantics.Lane),
+        compiler_params=CompilerParams(ctas_per_sm=5, lowering_semantics=LoweringSemantics.Lane),
     )
-    def copy_sectors(a, o, matrices, n, m, next_a, pitch_a, next_o, pitch_o):  # type: ignore[no-untyped-def]
-        """Copy matrices of n x m elements of a, transposed, to o. Matrices are next_a and next_o
-        elements apart, and rows pitch_a and pitch_o."""
-        block = scratch(SMEM((room,), a.dtype))
-        wide, high = cdiv(m, width), cdiv(n, height)
-        matrix, number = program_id(0) // (wide * high), program_id(0) % (wide * high)
-        i, j = place_grouped(number, begin_strips(high, wide, GROUP), GROUP)
-        row, column = i * height, j * width
+    def copy_sectors(  # type: ignore[no-untyped-def]
+        a, o, matrices, n, m, wide, columns, first_a, next_a, pitch_a, first_o, next_o, pitch_o
+    ):
+        """Copy matrices of n x m elements of a, transposed, to o.
+
+        wide     blocks side by side
+        columns  columns of a block: one less than a block's words have if rows of a may begin in
+                 the middle of a word
+        first_…  elements from the word in which an array begins to its beginning
+        next_…   elements from matrix to matrix
+        pitch_…  elements from row to row
+        """
+        block = scratch(SMEM((table + 4 * fold * width,), np.int32))
+        strips = begin_strips(cdiv(n + sector - 1, height), wide, GROUP)
+        i, j = place_grouped(program_id(0), strips, GROUP)
+        row, column = i * height - sector, j * columns  # of the first element that is loaded
+        inside = min(columns, m - column)
+        source = first_a + program_id(1) * next_a + row * pitch_a + column
+        target = first_o + program_id(1) * next_o + column * pitch_o + row
+
+        def element(r, c):  # type: ignore[no-untyped-def]
+            """Return which word of the block has an element, and which of its halves."""
+            c += source + r * pitch_a & fold - 1
+            return r // fold * pitch + r % fold * apart + c // fold, c % fold
+
+        def start(c):  # type: ignore[no-untyped-def]
+            """Return where the block's row 0 is in a row of o, and the first row to store."""
+            result = target + c * pitch_o
+            return result, sector - (result & sector - 1)
 
         def load(indices):  # type: ignore[no-untyped-def]
-            down, right = lane_index() // width, lane_index() % width
-            source = matrix * next_a + min(column + right, m - 1)
-            for first in range(0, 2 * each, each):
-                values: Any = ()  # all are loaded before the first is stored
-                for k in static_range(each):
-                    at = min(row + down + (first + k) * step, n - 1)
-                    values += (a.flat[source + at * pitch_a],)
-                for k in static_range(each):
-                    block[(down + (first + k) * step) * pitch + right] = values[k]
+            c = lane_index()
+            down, right = c // width, c % width
+            begin = source + down * pitch_a
+            last = (inside - 1 + (begin & fold - 1)) // fold
+            place = (begin >> fold - 1) + min(right, last)
+            values: Any = ()  # all are loaded before the first is stored
+            for k in static_range(each):
+                values += (a.words[index(place + k * (step // fold) * pitch_a, "zero")],)
+            if c < inside:  # meanwhile, what all lanes need to store column c
+                result, begin = start(c)
+                one, low = element(begin, c)
+                two, high = element(begin + 1, c)
+                halves = 0x5410 + low * 0x22 + high * 0x2200
+                entry = one, two, halves + (begin << 16), (result + begin) // fold
+                for k in static_range(4):
+                    block[table + 4 * c + k] = entry[k]
+            to = down // fold * pitch + down % fold * apart + right
+            for k in static_range(each):
+                block[to + k * (step // fold) * pitch] = values[k]
 
         def save(indices):  # type: ignore[no-untyped-def]
             warp, lane = lane_index() // 32, lane_index() % 32
-            for c in range(warp, min(width, m - column), 4):
-                result = matrix * next_o + (column + c) * pitch_o
-                begin = -(result + row) & (sector - 1)
+            for c in range(warp, inside, 4):
+                entry: Any = ()
+                for k in static_range(4):
+                    entry += (block[table + 4 * c + k],)
+                one, two, halves, to = entry
+                one += lane * pitch
+                two += lane * pitch
+                first = row + (halves >> 16) + fold * lane
                 values: Any = ()
-                for k in static_range(height // 32):
-                    values += (block[(begin + k * 32 + lane) * pitch + c],)
-                if row == 0 and lane < min(begin, n):
-                    o.flat[result + lane] = block[lane * pitch + c]
-                for k in static_range(height // 32):
-                    to = row + begin + k * 32 + lane
-                    o.flat[index(result + to if to < n else -1, "zero")] = values[k]
+                for k in static_range(height // (32 * fold)):
+                    value = block[one + k * 32 * pitch]
+                    if fold > 1:
+                        value = permute_bytes(value, block[two + k * 32 * pitch], halves)
+                    values += (value,)
+                for k in static_range(height // (32 * fold)):
+                    whole = (k > 0 or first >= 0) and first + 32 * fold * k <= n - fold
+                    o.words[index(to + lane + 32 * k if whole else -1, "zero")] = values[k]
+            # the first and the last element of a row that begins or ends in the middle of a word
+            c = lane_index()
+            if fold > 1 and c < inside:
+                result, begin = start(c)
+                for end in range(2):
+                    r = end * (n - 1) - row
+                    if begin <= r < begin + height and (result + r) % 2 != end:
+                        at, half = element(r, c)
+                        o.flat[result + r - first_o] = block[at] >> 16 * half & 0xFFFF
 
         emit_pipeline(load, grid=(1,))()
         meet()
@@ -422,17 +464,9 @@ def copy_all(
                     block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
                 turned(*block)(*arrays, **place)
             elif way == "sectors":
-                strides = (*read.strides[1:3], *written.strides[1:3])
-                width = 1 << (min(read.shape[3], 32) - 1).bit_length()
-                sectors(512 // size * min(4, 32 // width), width, size)(
-                    window(source, whole(read, size), size),
-                    window(result, whole(written, size), size),
-                    *read.shape[1:],
-                    *(stride // size for stride in strides),
-                    **place,
-                )
-            elif way in ("transposed", "loaded"):
-                by_tma(64, 256, True, way == "transposed")(*arrays, **place)
+                _sectors(size, (source, read), (result, written), place)
+            elif way == "transposed":
+                by_tma(64, 256, True)(*arrays, **place)
             elif way == "line":
                 copy_line(*arrays, **place)
             elif way == "lanes":
@@ -442,6 +476,31 @@ def copy_all(
     for size, copies in looked_up.items():
         for k in range(0, len(copies), 2):
             _gather(size, copies[k : k + 2], place)
+
+
+def _sectors(
+    size: int, source: tuple[ArrayInfo, Part], result: tuple[ArrayInfo, Part], place: Place
+) -> None:
+    """Launch `sectors`."""
+    (_, matrices, n, m), fold = source[1].shape, 4 // size
+    places = [
+        number // size
+        for info, part in (source, result)
+        for number in ((info.address + part.offset) % 4, *part.strides[1:3])
+    ]
+    odd = any(number % fold for number in places[:3])
+    width = 1 << (min(cdiv(m + odd, fold), 32) - 1).bit_length()
+    columns = fold * width - odd
+    wide = cdiv(m, columns)
+    # 16 KB, or half of it for more blocks
+    height = 128 * fold * min(4, 32 // width)
+    if matrices * wide * cdiv(n, height) < 3 * DEFAULT.sms:
+        height //= 2
+    sectors(height, width, size)(
+        *(window(info, whole(part, size), size, LANES) for info, part in (source, result)),
+        *(matrices, n, m, wide, columns, *places),
+        **place,
+    )
 
 
 def _gather(size: int, copies: list[tuple[ArrayInfo, ArrayInfo, int]], place: Place) -> None:
@@ -470,9 +529,9 @@ def whole(part: Part, size: int) -> Part:
     return Part(part.offset, (last // size + 1,), (size,))
 
 
-def window(info: ArrayInfo, part: Part, size: int) -> ArrayInfo:
+def window(info: ArrayInfo, part: Part, size: int, kinds: dict = MOVED) -> ArrayInfo:
     """Return a part of an array's memory as an array of elements of `size` bytes."""
-    dtype, at, array = MOVED[size], info.address + part.offset, None
+    dtype, at, array = kinds[size], info.address + part.offset, None
     if info.array is not None:
         array = memory(at, part.shape, part.strides, dtype, info.writable, info.array)
     return info._replace(

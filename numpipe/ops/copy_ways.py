@@ -10,7 +10,6 @@ way           source                        target
 "transposed"  the same, but contiguous      rows that TMA can store
               along another dimension than
               the target
-"loaded"      the same                      short rows of 16-bit elements that lanes store
 "sectors"     large matrices, contiguous    any, contiguous along one dimension
               along another dimension
 "turned"      elements that are closer      any, contiguous along one dimension
@@ -46,11 +45,10 @@ FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
-SHORT = 1 << 17
-"""elements of 16 bits in rows below which lanes store tiles that TMA loads faster than by
-sectors"""
 ROWS = 128
 """rows from which "sectors" transposes large matrices"""
+MATRICES = 1 << 16
+"""number of matrices that is too large for the grid of "sectors", whose second dimension it is"""
 SUPER = 128
 """least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
@@ -182,12 +180,12 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         stored &= last.size * size % LINE == 0
         # at least half of the columns of blocks of 64 are inside the matrix
         used = 2 * turned.size >= round_up(turned.size, 64)
-        if large and by_tma and lines and used and (stored or (size == 2 and last.size < SHORT)):
-            return [Piece("transposed" if stored else "loaded", size, source, target)]
-        reach = sum((dim.size - 1) * max(dim.source, dim.target) for dim in dims)
+        if large and by_tma and lines and used and stored:
+            return [Piece("transposed", size, source, target)]
+        reach = max(sum((dim.size - 1) * dim[side] for dim in dims) for side in (1, 2))
         large &= (
             last.size >= ROWS
-            and len(rest) < 2
+            and (not rest or (len(rest) == 1 and rest[0].size < MATRICES))
             and all(dim.source > 0 for dim in dims)
             and reach < _NUMBERS * size
         )

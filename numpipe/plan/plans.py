@@ -11,6 +11,7 @@ from typing import ClassVar, Literal, NamedTuple
 import numpy as np
 
 from ..arch.dimensions import Ints, Names, round_up
+from ..arch.dtypes import INT32
 from ..diagnostics.errors import SpecError
 from .block import Block
 from .budget import Region
@@ -76,6 +77,11 @@ class ArrayArg:
     def flat(self) -> ArrayArg:
         """The same array, contiguous, with a single dimension."""
         return replace(self, ndim=1, order="row", tma=True, tma_store=False, sizes=(), dense=False)
+
+    @property
+    def words(self) -> ArrayArg:
+        """The same array as words of 32 bits, of one dimension."""
+        return replace(self.flat, dtype=INT32, tma=False)
 
     def check_plain(self, what: str) -> None:
         """Raise SpecError for semaphores, which are not an array of numbers; `what` begins the

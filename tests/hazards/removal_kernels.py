@@ -604,9 +604,10 @@ run(
 )
 run(
     "a transpose that stores whole sectors",
-    sectors(32, 4, 2),
-    *(ints(3, 33), out(3, 33)),
-    **{"matrices": 1, "n": 33, "m": 3, "next_a": 0, "pitch_a": 3, "next_o": 0, "pitch_o": 33},
+    sectors(64, 4, 2),
+    *(ints(3, 33, dtype=np.uint16), out(3, 33, dtype=np.uint16)),
+    **{"matrices": 1, "n": 33, "m": 3, "wide": 1, "columns": 7, "first_a": 0, "next_a": 0},
+    **{"pitch_a": 3, "first_o": 0, "next_o": 0, "pitch_o": 33},
 )
 for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
     run(

@@ -285,6 +285,7 @@ CASES = [
     ),
     Case("convert.pack_bf16x2", ("x", "y"), rf"cvt\.rn\.bf16x2\.f32 {R}, {F}, {F};"),
     Case("convert.pack_f16x2", ("x", "y"), rf"cvt\.rn\.f16x2\.f32 {R}, {F}, {F};"),
+    Case("convert.permute_bytes", ("i", "i", "i"), rf"prmt\.b32 {R}, {R}, {R}, {R};"),
     Case("special.thread_index", (), rf"mov\.u32\s+{R}, %tid\.x;"),
     Case("special.warpgroup_index", (), rf"shr\.u32\s+{R}, {R}, 7;"),
     Case("special.smem_base", (), rf"mov\.u64\s+{RD}, numpipe_smem;"),

@@ -65,7 +65,7 @@ def way_of(
 
 
 X = numbers(70, 200)
-ROWS, TRANSPOSED, LOADED, TURNED, SECTORS = "rows", "transposed", "loaded", "turned", "sectors"
+ROWS, TRANSPOSED, TURNED, SECTORS = "rows", "transposed", "turned", "sectors"
 LANES, BLOCKS, LINE = "lanes", "blocks", "line"
 VIEWS: dict[str, tuple[np.ndarray, list[tuple[str, int]]]] = {
     "contiguous": (X, [(LINE, 4)]),
@@ -129,7 +129,7 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, LOADED), (X[:64, 1:].T, TURNED)):
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TURNED)):
             assert way_of(a) == [(way, 2)]
             check(a)
     finally:
@@ -137,28 +137,48 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
 
 
 @pytest.mark.parametrize(
-    "a",
+    "a, start",
     [
-        numbers(45, 12).T,
-        numbers(21, 36, dtype=np.int32)[1:, 3:].T,
-        numbers(2, 34, 3)[:, :33].transpose(0, 2, 1),
+        (numbers(45, 12).T, 0),
+        (numbers(22, 67).T, 1),
+        (numbers(33 * 35 + 1)[1:].reshape(33, 35).T, 3),
+        (numbers(21, 36, dtype=np.int32)[1:, 3:].T, 1),
+        (numbers(2, 34, 3)[:, :33].transpose(0, 2, 1), 0),
     ],
-    ids=["even", "odd", "batch"],
+    ids=["even", "odd", "unaligned", "32 bits", "batch"],
 )
 def test_large_transposes_of_any_rows_store_whole_sectors(
-    a: np.ndarray, monkeypatch: pytest.MonkeyPatch
+    a: np.ndarray, start: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(copy_ways, "SMALL", 150)
     monkeypatch.setattr(copy_ways, "ROWS", 20)
     sectors = OP.sectors
-    monkeypatch.setattr(OP, "sectors", lambda height, *block: sectors(32, *block))
+    monkeypatch.setattr(OP, "sectors", lambda height, *block: sectors(64, *block))
     ways.cache_clear()
     try:
         assert way_of(a) == [(SECTORS, a.itemsize)]
-        check(a)
+        memory = np.zeros(start + a.size + 8, a.dtype)
+        out = memory[start : start + a.size].reshape(a.shape)
+        copy(a, out=out, target="sim")
+        assert out.tobytes() == np.ascontiguousarray(a).tobytes()
+        assert not memory[:start].any() and not memory[start + a.size :].any()
         assert way_of(a[..., ::-1]) == [(TURNED, a.itemsize)]
     finally:
         ways.cache_clear()
+
+
+@pytest.mark.parametrize("n, way", [(46340, SECTORS), (46342, TURNED)])
+def test_whole_sectors_are_stored_if_int32_counts_the_elements(n: int, way: str) -> None:
+    pieces = ways((n, n - 1), (2, 2 * n), (2 * (n - 1), 2), 2)
+    assert [piece.way for piece in pieces] == [way]
+
+
+@pytest.mark.parametrize("count, way", [(65535, SECTORS), (65536, TURNED)])
+def test_whole_sectors_are_stored_if_the_grid_has_a_dimension_for_matrices(
+    count: int, way: str
+) -> None:
+    pieces = ways((count, 3, 129), (774, 2, 6), (774, 258, 2), 2)
+    assert [piece.way for piece in pieces] == [way]
 
 
 def test_rows_that_numbers_cannot_count_are_copied_in_blocks(
@@ -268,7 +288,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             found = low + found
         else:
             found = low + _places(source)
-            if piece.way in (TRANSPOSED, LOADED, TURNED, SECTORS):
+            if piece.way in (TRANSPOSED, TURNED, SECTORS):
                 found = found.swapaxes(2, 3)
             keep = np.ones(found.shape, bool)
             places = places[..., : found.shape[-1]]  # more than that is padding
@@ -387,9 +407,9 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         kernel = {
             "rows": OP.by_tma(64, 256),
             "narrow rows": OP.by_tma(*OP.blocks_of(48)),
-            "transposed": OP.by_tma(64, 256, True, size > 1),
+            "transposed": OP.by_tma(64, 256, True),
             "turned": OP.turned(64 // size, 64),
-            "sectors": OP.sectors(512 // size, 32, size),
+            "sectors": OP.sectors(256, 32, size),
             "blocks": OP.copy_blocks,
         }[name]
         if size == 1 and name in ("transposed", "turned", "sectors"):
@@ -397,9 +417,8 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         arrays = [ArrayType((1, *matrix.shape), dtype) if name == "blocks" else matrix] * 2
         named = {}
         if name == "sectors":
-            arrays = [ArrayType((1000 * 77,), dtype)] * 2
-            named = dict.fromkeys(("n", "m", "matrices", "next_a", "pitch_a"), 1)
-            named |= {"next_o": 1, "pitch_o": 1}
+            arrays = [ArrayType((1000 * 77,), OP.LANES[size])] * 2
+            named = dict.fromkeys(OP.sectors(256, 32, size).parameters[2:13], 1)
     assert kernel.inspect("gate", *arrays, **named) == ()
     assert kernel.inspect("resources", *arrays, **named).spill_bytes == 0
     if name == "lanes":

@@ -18,6 +18,10 @@ Such a body runs 128 times a step, once for each lane of the warpgroup, like a f
                                        of float32 too, from any lanes
 ``array[i, j]``, ``array[i, j] = x``   an element of an array, of 16 bits or more; accesses of
                                        neighboring lanes to neighboring elements are coalesced
+``array.words[i]``                     a word of 32 bits of a contiguous array, as int32: an
+                                       element, or two of 16 bits. Words are at multiples of 4
+                                       bytes, so half of the first or the last one may be outside
+                                       the array: it has no defined value, and cannot be stored
 ``atomic_add(array.at[i, j], x)``      and the other atomics: as a warpgroup adds a number, but once
                                        for each lane
 ``cuda.shfl_sync`` and its variants    a value of another lane of the warp (PTX ISA, "shfl.sync")

@@ -65,7 +65,7 @@ def as_lane(ty: Any) -> Any:
     if isinstance(ty, SlotsType):
         return SlotsType(ty.plan, ty.tile.debugged, ty.tile.role, LaneTileType)
     if isinstance(ty, GmemType):
-        return GmemType(ty.unit, ty.index, ty.role, by_lane=True, flat=ty.flat)
+        return GmemType(ty.unit, ty.index, ty.role, by_lane=True, form=ty.form)
     if isinstance(ty, nb.types.BaseTuple):
         return mapped(as_lane, ty)
     return BoundType(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty

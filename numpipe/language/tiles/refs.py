@@ -30,7 +30,7 @@ import numpy as np
 from ...arch.dimensions import Ints
 from ...core import arith
 from ...core.inert import REASON, Inert
-from ...core.machine import TensorMap, failure
+from ...core.machine import TensorMap, current, failure
 from ...core.op import called, constant, op
 from ...diagnostics.argument_checks import whole as integer
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
@@ -420,6 +420,12 @@ class GmemRef(StoringFacts):
         """The elements of a contiguous array, in order, as an array of one dimension."""
         return FlatRef(self)
 
+    @property
+    def words(self) -> FlatRef:
+        """The words of 32 bits of a contiguous array, in per-lane code (`memory.per_lane`)."""
+        check_words(self.dtype, getattr(current(), "lane", None) is not None)
+        return WordsRef(self) if self.dtype.itemsize == 2 else FlatRef(self)
+
 
 class FlatRef(GmemRef):
     """A contiguous array as one of a single dimension. TMA loads any part of it that begins at a
@@ -433,6 +439,57 @@ class FlatRef(GmemRef):
     @property
     def arg(self) -> ArrayArg:
         return super().arg.flat
+
+
+def check_words(dtype: np.dtype, by_lane: bool) -> None:
+    """Raise SpecError unless an array has words here."""
+    if dtype.itemsize not in (2, 4) or not by_lane:
+        raise SpecError(
+            "array.words[i] is two elements of 16 bits, or one of 32, in per-lane code; fix: "
+            "array.flat[i]"
+        )
+
+
+class WordsRef(FlatRef):
+    """The words of a contiguous array of 16-bit elements, as int32."""
+
+    def __init__(self, of: GmemRef) -> None:
+        super().__init__(of)
+        self.halves = self.array.view(np.uint16)
+
+    @property
+    def arg(self) -> ArrayArg:
+        return super().arg.words
+
+    def _halves(self, index: Any) -> list[tuple[int, int]]:
+        """Return (index, shift in the word) of a word's elements that are inside the array."""
+        first = 2 * int(getattr(index, "value", index)) - self.halves.ctypes.data % 4 // 2
+        pair = (first, 0), (first + 1, 16)
+        return [(at, shift) for at, shift in pair if 0 <= at < self.halves.size]
+
+    def __getitem__(self, index: Any) -> Any:
+        machine = current()
+        found = sum(
+            int(machine.gmem_read(self.halves, (slice(at, at + 1),), self.name)[0]) << shift
+            for at, shift in self._halves(index)
+        )
+        return np.uint32(found).view(np.int32)
+
+    def __setitem__(self, index: Any, value: Any) -> None:
+        machine, halves = current(), self._halves(index)
+        self.unit.check_output(self.index, f"'{self.name}.words[…] = value'")
+        if len(halves) == 1:
+            raise failure(
+                SimulationError,
+                "out-of-bounds",
+                f"'{self.name}.words[…] = value': half of the word is outside the array; the GPU "
+                "writes all of it",
+                f"{self.name}.flat[i] = value for its first or last element",
+                f"stores to '{self.name}'",
+            )
+        for at, shift in halves:
+            half = np.array([int(value) >> shift & 0xFFFF], np.uint16)
+            machine.gmem_write(self.halves, (slice(at, at + 1),), half, self.name)
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:

@@ -132,18 +132,18 @@ class AtType(nb.FieldsType):
 
 class GmemType(StoringFacts, nb.FieldsType):
     """Array argument `index` of a kernel, as one role sees it. `by_lane`: in per-lane code, where
-    elements belong to a lane. `flat`: as an array of one dimension."""
+    elements belong to a lane. `form`: "flat", as an array of one dimension; "words", as words."""
 
     unit: Unit
     index: int
     role: Role
     by_lane: bool = False
-    flat: bool = False
+    form: str = ""
 
     @property
     def arg(self) -> ArrayArg:
         arg = self.unit.arrays[self.index]
-        return arg.flat if self.flat else arg
+        return getattr(arg, self.form) if self.form else arg
 
     @property
     def np(self) -> ContextType:
@@ -296,23 +296,34 @@ def _strides(builder: Any, ty: GmemType, value: Any) -> Any:
 nb.attribute(GmemType, "strides", lambda ty: nb.types.UniTuple(I64, ty.arg.ndim), _strides)
 
 
-def _flat_type(ty: GmemType) -> GmemType:
-    return GmemType(ty.unit, ty.index, ty.role, ty.by_lane, flat=True)
+def _one_dimension(form: str) -> None:
+    def typer(ty: GmemType) -> GmemType:
+        if form == "words":
+            refs.check_words(ty.arg.dtype, ty.by_lane)
+        return GmemType(ty.unit, ty.index, ty.role, ty.by_lane, form)
+
+    def codegen(builder: Any, ty: GmemType, value: Any) -> Any:
+        array = builder.fields(ty, value)
+        size = functools.reduce(builder.mul, builder.unpack_tuple(array.shape))
+        pointer = array.pointer
+        if form == "words" and ty.arg.dtype.itemsize == 2:
+            odd = builder.and_(builder.lshr(builder.trunc(pointer, nb.i32), 1), 1)
+            size = builder.lshr(builder.add(builder.add(size, odd), 1), 1)
+            pointer = builder.and_(pointer, -4)
+        same = {name: getattr(array, name) for name in ("table", *dict(_held(ty)))}
+        return builder.struct(
+            typer(ty),
+            pointer=pointer,
+            shape=builder.make_tuple(nb.types.UniTuple(I32, 1), [size]),
+            strides=builder.make_tuple(nb.types.UniTuple(I64, 1), [nb.const(1, nb.i64)]),
+            **same,
+        )
+
+    nb.attribute(GmemType, form, typer, codegen)
 
 
-def _flat(builder: Any, ty: GmemType, value: Any) -> Any:
-    flat, array = _flat_type(ty), builder.fields(ty, value)
-    size = functools.reduce(builder.mul, builder.unpack_tuple(array.shape))
-    same = {name: getattr(array, name) for name in ("table", "pointer", *dict(_held(ty)))}
-    return builder.struct(
-        flat,
-        shape=builder.make_tuple(nb.types.UniTuple(I32, 1), [size]),
-        strides=builder.make_tuple(nb.types.UniTuple(I64, 1), [nb.const(1, nb.i64)]),
-        **same,
-    )
-
-
-nb.attribute(GmemType, "flat", _flat_type, _flat)
+_one_dimension("flat")
+_one_dimension("words")
 
 
 refs.whole_slices.register(nb.types.Type)(

@@ -523,6 +523,37 @@ def test_each_lane_stores_for_itself_and_of_the_warpgroups_numbers_its_lane_0_do
     assert "@own ld.global.b32" in text and "selp.f32" not in text
 
 
+@by_lane
+def words_moved(x, y, z, *, first, last):
+    def body(indices, tile):
+        lane = numpipe.lane_index()
+        z.flat[lane] = x.words[numpipe.index(lane, "zero")]
+        if first <= lane < last:
+            y.words[lane] = x.words[lane]
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((8, 16), lambda k: (0, 0)),))(z)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+@pytest.mark.parametrize("size", [14, 13])
+def test_a_word_is_two_elements_of_16_bits_at_a_multiple_of_4_bytes(start: int, size: int) -> None:
+    memory, copied = np.arange(1, 257).astype(np.uint16), np.zeros(256, np.uint16)
+    inside = slice(start, start + size)
+    x, y, z = memory[inside], copied[inside], np.zeros((8, 16), np.int32)
+    first, last = (start + 1) // 2, (start + size) // 2
+    words_moved.simulate(x, y, z, first=first, last=last)
+    alone = np.zeros_like(memory)
+    alone[inside] = x
+    assert (z.view(np.uint16).ravel() == alone).all()
+    alone[: 2 * first] = alone[2 * last :] = 0
+    assert (copied == alone).all()
+    for outside in {0, (start + size - 1) // 2} - set(range(first, last)):
+        with pytest.raises(SimulationError, match="half of the word is outside the array"):
+            words_moved.simulate(x, y, z, first=outside, last=outside + 1)
+    text = words_moved.inspect("ptx", x, y, z, first=first, last=last)
+    assert "ld.global.b16" not in text and "st.global.b16" not in text
+
+
 @pytest.mark.thorough
 def test_stores_of_lanes_pass_the_gate() -> None:
     built = handed_out.compiled(*arrays_handed_out().values())

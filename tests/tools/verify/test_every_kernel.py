@@ -147,10 +147,10 @@ def copies() -> None:
     for array in (x, x[:, :32], x.T, x[:17, :32].T, x[:16, :17], x[:3, :17], halves(16, 33).T):
         ops.copy(array, target="sim")
     copy = importlib.import_module("numpipe.ops.copy")
-    strides = {"next_a": 0, "pitch_a": 3, "next_o": 0, "pitch_o": 33}
-    copy.sectors(32, 4, 2)(
-        halves(33 * 3), halves(3 * 33), matrices=1, n=33, m=3, **strides, target="sim"
-    )
+    sizes = {"matrices": 1, "n": 33, "m": 3, "wide": 1, "columns": 7, "pitch_a": 3, "pitch_o": 33}
+    sizes |= dict.fromkeys(("first_a", "next_a", "first_o", "next_o"), 0)
+    x, out = (halves(33 * 3).view(np.uint16) for _ in range(2))
+    copy.sectors(64, 4, 2)(x, out, **sizes, target="sim")
     x, out = halves(1, 1, 1, 8, 17), halves(8, 17)  # the operands of a product, by one launch
     copy.lanes(2, 8, 64, 1, True)(x, x, out, out, pitch=17, pitch_b=17, target="sim")
 
