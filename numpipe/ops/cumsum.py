@@ -38,8 +38,7 @@ from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
-from ..kernels.row_kernels import rows as numpipe_rows
-from ..kernels.row_registers import CLUSTER
+from ..kernels.row_registers import BOX, CLUSTER
 from ..kernels.row_schedules import CLUSTER as MOST_CTAS
 from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
 from ..language.memory.copies import copy_gmem_to_smem, meet
@@ -65,6 +64,9 @@ __all__ = ["cumsum"]
 
 SHORT, MOST = 1536, 4096
 """most columns of a row in the registers of a warp; MOST: if rows begin at multiples of 16 bytes"""
+BLOCK, MOST_RUN = 6144, 32
+"""BLOCK: elements of a block of contiguous rows. MOST_RUN: elements of a row in a lane, if there are
+lanes enough"""
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 FEW = 128
@@ -77,11 +79,33 @@ ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
 
 
-@numpipe_rows(held=1, once=True)
-def cumsum_short(x, y, *, row: Static):
-    for k in row.blocks(x):
-        value, block = row.load(k, x)
-        row.store(block, y, lambda j: np.cumsum(value(j), axis=1))
+@functools.cache
+def contiguous_rows(columns: int, height: int, lanes: int, run: int) -> Kernel:
+    """Return the kernel for blocks of `height` rows of a flat array. A row belongs to `lanes`,
+    each of which has `run` adjacent elements."""
+    span, layout = height * columns, f"rows {lanes} {run}"
+    room = cdiv(span, BOX) * BOX
+
+    @numpipe_kernel(
+        grid=lambda x: (cdiv(x.shape[0], span),),
+        warp_specialized=False,
+        compiler_params=CompilerParams(
+            ctas_per_sm=512 // (height * lanes * run // 128 + 40), unsafe_no_auto_barriers=True
+        ),
+    )
+    def cumsum_contiguous(x, y):
+        begin, every = program_id(0) * span, ds(0, span)
+        buffer, landed = scratch((SMEM((room,), x.dtype), Barrier()))
+        copy_gmem_to_smem(x.at[ds(begin, room)], buffer, landed)
+        barrier_wait(landed)
+        tile = load_tile(buffer.at[every], layout, columns=columns)
+        found = np.cumsum(tile.astype(np.float32), axis=1).astype(x.dtype)
+        meet()
+        buffer[every] = found
+        meet()
+        y[ds(begin, span)] = load_tile(buffer.at[every], "runs")
+
+    return cumsum_contiguous  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -148,6 +172,60 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
             rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
 
     return cumsum_parts  # type: ignore[no-any-return]
+
+
+@functools.cache
+def rows_in_shared(wgs: int, ctas: int, cluster: int, own: int, run: int) -> Kernel:
+    """Return the kernel for contiguous rows that begin anywhere. Lines of memory that rows share
+    are cut where `run` elements, 16 bytes, begin. A lane has `own` adjacent elements."""
+    length = 32 * own
+    count, span, layout = ROWS * wgs * cluster, ROWS * length, f"rows 32 {own}"
+
+    @numpipe_kernel(
+        grid=lambda x: (x.shape[0] * cluster,),
+        cluster=cluster,
+        cluster_names=CLUSTER,
+        num_compute_wgs=wgs,
+        warp_specialized=False,
+        static_dims=(-1,),
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
+    )
+    def cumsum_shared(x, y):
+        row, wg = program_id(0) // cluster, axis_index("wg")
+        number = axis_index(CLUSTER) * wgs + wg
+        shift = row * x.shape[1] % run
+        buffer, landed = scratch((SMEM((wgs * span,), x.dtype), Barrier(num_barriers=wgs)))
+        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs * cluster)))
+        part = buffer.at[ds(wg * span, span)]
+        source = ds(row * x.shape[1] - shift + number * span, span)
+        copy_gmem_to_smem(x.flat.at[source], part, landed.at[wg])
+        barrier_wait(landed.at[wg])
+        if (number == 0) & (shift > 0):
+            # of the row before this one
+            head = part.at[ds(0, run)]
+            kept = np.where(iota(run) < shift, 0.0, head[...].astype(np.float32))
+            meet()
+            head[...] = kept
+            meet()
+        tile = load_tile(part, layout, columns=length)
+        own_sums = tile.astype(np.float32).sum(axis=1)
+        i = ds(number * ROWS, ROWS)
+        if cluster > 1:
+            async_store_smem(own_sums, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
+        else:
+            sums[i] = own_sums
+            barrier_arrive(written)
+        barrier_wait(written)
+        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
+        start = np.where(before, sums[...], 0.0).sum(axis=1)
+        found = np.cumsum(tile.astype(np.float32), axis=1) + start[:, None]
+        meet()
+        part[...] = found.astype(x.dtype)
+        meet()
+        columns = ds(number * span - shift, span, most=(count // ROWS - 1) * span, least=1 - run)
+        y[ds(row, 1), columns] = load_tile(part, "row 128")[None, :]
+
+    return cumsum_shared  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -333,6 +411,15 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
     )
 
 
+def shares(columns: int, itemsize: int) -> tuple[int, int, int]:
+    """Return the rows of a block, the lanes that share a row, and a lane's adjacent elements."""
+    height = max(8, min(256, 1 << (BLOCK // columns).bit_length() - 1))
+    least = max(256 // height, cdiv(columns, MOST_RUN), 4 * (itemsize == 4))
+    lanes = min(32, 1 << (least - 1).bit_length())
+    run = cdiv(columns, lanes)
+    return height, lanes, run + (2 - run) % 4
+
+
 def cluster_of(rows: int, columns: int) -> int:
     """Return how many CTAs share a row: few rows have more CTAs than others."""
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
@@ -344,8 +431,14 @@ def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     (rows, columns), run = x.shape, 16 // x.dtype.itemsize
     if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
         aligned_rows(columns, run)(x, y, **place)
+    elif columns <= SHORT and loadable(x, y)[1]:
+        height, lanes, run = shares(columns, x.dtype.itemsize)
+        count = rows * columns
+        contiguous_rows(columns, height, lanes, run)(
+            reshaped(x, count), reshaped(y, count), **place
+        )
     elif columns <= SHORT:
-        cumsum_short(x, y, **place)
+        aligned_rows(columns, 2)(x, y, **place)
     else:
         cluster, few = cluster_of(rows, columns), rows <= FEW
         # two for rows of which 32 lanes have many columns of each part (measured on an H200)
