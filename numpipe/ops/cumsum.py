@@ -54,7 +54,7 @@ from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import Static, persistent
+from ..plan.specs import persistent
 from .declaration import op
 from .op_outputs import Arrays, Place
 from .over_rows import launch_over_rows
