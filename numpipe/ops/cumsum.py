@@ -38,7 +38,8 @@ from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import loadable
-from ..kernels.row_registers import BOX, CLUSTER
+from ..kernels.row_kernels import rows as numpipe_rows
+from ..kernels.row_registers import CLUSTER
 from ..kernels.row_schedules import CLUSTER as MOST_CTAS
 from ..language.grid.round_totals import end_launch, launch_number, publish, totals, workspace
 from ..language.memory.copies import copy_gmem_to_smem, meet
@@ -54,7 +55,7 @@ from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import persistent
+from ..plan.specs import Static, persistent
 from .declaration import op
 from .op_outputs import Arrays, Place
 from .over_rows import launch_over_rows
@@ -64,11 +65,10 @@ __all__ = ["cumsum"]
 
 SHORT, MOST = 1536, 4096
 """most columns of a row in the registers of a warp; MOST: if rows begin at multiples of 16 bytes"""
-BLOCK, MOST_RUN = 6144, 32
-"""BLOCK: elements of a block of contiguous rows. MOST_RUN: elements of a row in a lane, if there are
-lanes enough"""
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
+MOST_ELEMENTS = 2**31 - 16
+"""of a flat array that TMA can load"""
 FEW = 128
 """rows of which each has an SM"""
 HEIGHT, KEPT = 16, 12
@@ -79,33 +79,11 @@ ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
 
 
-@functools.cache
-def contiguous_rows(columns: int, height: int, lanes: int, run: int) -> Kernel:
-    """Return the kernel for blocks of `height` rows of a flat array. A row belongs to `lanes`,
-    each of which has `run` adjacent elements."""
-    span, layout = height * columns, f"rows {lanes} {run}"
-    room = cdiv(span, BOX) * BOX
-
-    @numpipe_kernel(
-        grid=lambda x: (cdiv(x.shape[0], span),),
-        warp_specialized=False,
-        compiler_params=CompilerParams(
-            ctas_per_sm=512 // (height * lanes * run // 128 + 40), unsafe_no_auto_barriers=True
-        ),
-    )
-    def cumsum_contiguous(x, y):
-        begin, every = program_id(0) * span, ds(0, span)
-        buffer, landed = scratch((SMEM((room,), x.dtype), Barrier()))
-        copy_gmem_to_smem(x.at[ds(begin, room)], buffer, landed)
-        barrier_wait(landed)
-        tile = load_tile(buffer.at[every], layout, columns=columns)
-        found = np.cumsum(tile.astype(np.float32), axis=1).astype(x.dtype)
-        meet()
-        buffer[every] = found
-        meet()
-        y[ds(begin, span)] = load_tile(buffer.at[every], "runs")
-
-    return cumsum_contiguous  # type: ignore[no-any-return]
+@numpipe_rows(held=1, once=True, scans=True)
+def cumsum_short(x, y, *, row: Static):
+    for k in row.blocks(x):
+        value, block = row.load(k, x)
+        row.store(block, y, lambda j: np.cumsum(value(j), axis=1))
 
 
 @functools.cache
@@ -132,100 +110,77 @@ def aligned_rows(columns: int, run: int) -> Kernel:
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
-    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
-    cluster. An SM has `ctas`."""
-    count = ROWS * wgs * cluster
-
-    @numpipe_kernel(
-        grid=lambda x: (x.shape[0] * cluster,),
-        cluster=cluster,
-        cluster_names=CLUSTER,
-        num_compute_wgs=wgs,
-        warp_specialized=False,
-        static_dims=(-1,),
-        # safe: shared memory is written once, and read after the barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
-    )
-    def cumsum_parts(x, rest, y, rest_of_y):
-        """Compute the running sums of rows (row, part, column), and of the columns (row, column)
-        that follow the last part."""
-        row, number = program_id(0) // cluster, axis_index(CLUSTER) * wgs + axis_index("wg")
-        i, j = ds(number * ROWS, ROWS), ds(0, x.shape[2])
-        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs * cluster)))
-        parts = x[row, i, j]
-        if rest.shape[1] > 0:
-            every = ds(0, rest.shape[1])
-            end = rest[row, every]
-        own = parts.astype(np.float32).sum(axis=1)
-        if cluster > 1:
-            async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
-        else:
-            sums[i] = own
-            barrier_arrive(written)
-        barrier_wait(written)
-        totals = sums[...]
-        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
-        start = np.where(before, totals, 0.0).sum(axis=1)
-        y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
-        if rest.shape[1] > 0 and number == 0:
-            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
-
-    return cumsum_parts  # type: ignore[no-any-return]
-
-
-@functools.cache
-def rows_in_shared(wgs: int, ctas: int, cluster: int, own: int, run: int) -> Kernel:
-    """Return the kernel for contiguous rows that begin anywhere. Lines of memory that rows share
-    are cut where `run` elements, 16 bytes, begin. A lane has `own` adjacent elements."""
+def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: int) -> Kernel:
+    """Return the kernel for rows that follow each other without gaps, of which each CTA, or cluster
+    of CTAs, loads `each` at once. A row has 8 parts for each of `wgs` warpgroups of each CTA, and a
+    lane has `own` adjacent elements of two parts. The first part begins where 16 bytes, `run`
+    elements, begin that have the first column."""
     length = 32 * own
     count, span, layout = ROWS * wgs * cluster, ROWS * length, f"rows 32 {own}"
 
     @numpipe_kernel(
-        grid=lambda x: (x.shape[0] * cluster,),
+        grid=lambda y: (cdiv(y.shape[0], each) * cluster,),
         cluster=cluster,
         cluster_names=CLUSTER,
         num_compute_wgs=wgs,
         warp_specialized=False,
         static_dims=(-1,),
+        # safe: warps meet between accesses of different ones to shared memory
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
     )
-    def cumsum_shared(x, y):
-        row, wg = program_id(0) // cluster, axis_index("wg")
+    def cumsum_parts(x, y):
+        """Compute the running sums of the rows of a flat array."""
+        first, wg = program_id(0) // cluster * each, axis_index("wg")
         number = axis_index(CLUSTER) * wgs + wg
-        shift = row * x.shape[1] % run
-        buffer, landed = scratch((SMEM((wgs * span,), x.dtype), Barrier(num_barriers=wgs)))
-        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs * cluster)))
-        part = buffer.at[ds(wg * span, span)]
-        source = ds(row * x.shape[1] - shift + number * span, span)
-        copy_gmem_to_smem(x.flat.at[source], part, landed.at[wg])
-        barrier_wait(landed.at[wg])
-        if (number == 0) & (shift > 0):
-            # of the row before this one
-            head = part.at[ds(0, run)]
-            kept = np.where(iota(run) < shift, 0.0, head[...].astype(np.float32))
-            meet()
-            head[...] = kept
-            meet()
-        tile = load_tile(part, layout, columns=length)
-        own_sums = tile.astype(np.float32).sum(axis=1)
-        i = ds(number * ROWS, ROWS)
-        if cluster > 1:
-            async_store_smem(own_sums, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
-        else:
-            sums[i] = own_sums
-            barrier_arrive(written)
-        barrier_wait(written)
-        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
-        start = np.where(before, sums[...], 0.0).sum(axis=1)
-        found = np.cumsum(tile.astype(np.float32), axis=1) + start[:, None]
-        meet()
-        part[...] = found.astype(x.dtype)
-        meet()
-        columns = ds(number * span - shift, span, most=(count // ROWS - 1) * span, least=1 - run)
-        y[ds(row, 1), columns] = load_tile(part, "row 128")[None, :]
+        buffer, landed = scratch(
+            (SMEM((each * wgs * span,), x.dtype), Barrier(num_barriers=each * wgs))
+        )
+        sums, written = scratch(
+            (
+                SMEM((each * count,), np.float32),
+                Barrier(num_arrivals=wgs * cluster, num_barriers=each),
+            )
+        )
 
-    return cumsum_shared  # type: ignore[no-any-return]
+        def part(i):
+            return buffer.at[ds((i * wgs + wg) * span, span)]
+
+        def shift(i):
+            """How many elements of the part before it the first part has."""
+            return (first + i) * y.shape[1] % run
+
+        for i in range(each):
+            source = ds((first + i) * y.shape[1] - shift(i) + number * span, span)
+            copy_gmem_to_smem(x.at[source], part(i), landed.at[i * wgs + wg])
+        for i in range(each):
+            barrier_wait(landed.at[i * wgs + wg])
+            if (number == 0) & (shift(i) > 0):
+                head = part(i).at[ds(0, run)]
+                kept = np.where(iota(run) < shift(i), 0.0, head[...].astype(np.float32))
+                meet()
+                head[...] = kept
+                meet()
+            tile = load_tile(part(i), layout, columns=length)
+            total = tile.astype(np.float32).sum(axis=1)
+            at = sums.at[ds(i * count + number * ROWS, ROWS)]
+            if cluster > 1:
+                async_store_smem(total, at, written.at[i], cluster_idx=None, cluster_dim=CLUSTER)
+            else:
+                at[...] = total
+                barrier_arrive(written.at[i])
+            barrier_wait(written.at[i])
+            before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
+            start = np.where(before, sums[ds(i * count, count)], 0.0).sum(axis=1)
+            found = np.cumsum(tile.astype(np.float32), axis=1) + start[:, None]
+            meet()
+            part(i)[...] = found.astype(x.dtype)
+            meet()
+            columns = ds(
+                number * span - shift(i), span, most=(count // ROWS - 1) * span, least=1 - run
+            )
+            y[ds(first + i, 1), columns] = load_tile(part(i), "row 128")[None, :]
+
+    return cumsum_parts  # type: ignore[no-any-return]
 
 
 @functools.cache
@@ -411,15 +366,6 @@ def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]
     )
 
 
-def shares(columns: int, itemsize: int) -> tuple[int, int, int]:
-    """Return the rows of a block, the lanes that share a row, and a lane's adjacent elements."""
-    height = max(8, min(256, 1 << (BLOCK // columns).bit_length() - 1))
-    least = max(256 // height, cdiv(columns, MOST_RUN), 4 * (itemsize == 4))
-    lanes = min(32, 1 << (least - 1).bit_length())
-    run = cdiv(columns, lanes)
-    return height, lanes, run + (2 - run) % 4
-
-
 def cluster_of(rows: int, columns: int) -> int:
     """Return how many CTAs share a row: few rows have more CTAs than others."""
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
@@ -428,27 +374,31 @@ def cluster_of(rows: int, columns: int) -> int:
 
 def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
-    (rows, columns), run = x.shape, 16 // x.dtype.itemsize
-    if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
+    columns, run = x.shape[1], 16 // x.dtype.itemsize
+    aligned, contiguous = loadable(x, y)
+    if columns % run == 0 and aligned:
         aligned_rows(columns, run)(x, y, **place)
-    elif columns <= SHORT and loadable(x, y)[1]:
-        height, lanes, run = shares(columns, x.dtype.itemsize)
-        count = rows * columns
-        contiguous_rows(columns, height, lanes, run)(
-            reshaped(x, count), reshaped(y, count), **place
-        )
     elif columns <= SHORT:
-        aligned_rows(columns, 2)(x, y, **place)
+        cumsum_short(x, y, **place)
+    elif contiguous:
+        in_parts({"x": x, "y": y}, place)
     else:
-        cluster, few = cluster_of(rows, columns), rows <= FEW
-        # two for rows of which 32 lanes have many columns of each part (measured on an H200)
-        wgs = 1 + (few or (columns > HELD * 3 // 4 and columns % 1024 == 0))
-        count = ROWS * wgs * cluster
-        length = columns // count // run * run
-        # as many as registers allow without spills: a lane has a sixteenth of a part
-        ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64)) // wgs
-        views = *cut(x, count, length), *cut(y, count, length)
-        rows_of_parts(wgs, ctas, cluster)(*views, **place)
+        aligned_rows(columns, 2)(x, y, **place)
+
+
+def in_parts(arrays: Arrays, place: Place) -> None:
+    """Compute the running sums of rows without gaps, a CTA or a cluster for each row."""
+    count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
+    rows, run = count // columns, 16 // arrays["x"].dtype.itemsize
+    cluster, few = cluster_of(rows, columns), rows <= FEW
+    wgs = 1 + few
+    own = cdiv(columns + run - 1, 32 * ROWS * wgs * cluster)
+    own += own % 2
+    # as many as registers allow without spills
+    ctas = 1 if few else max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
+    x, y = reshaped(arrays["x"], count), reshaped(arrays["y"], rows, columns)
+    each = 1 + (rows > DEFAULT.sms * ctas)  # the next row is loaded during a computation
+    rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
 
 
 def in_tiles(arrays: Arrays, place: Place) -> None:
@@ -470,11 +420,13 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
-    if columns > (HELD if rows == 1 else HELD * cluster_of(rows, columns)):
-        fits = lambda info: dense(info) and info.ptr % 16 == 0
-        with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(in_tiles, place=place))
-    else:
+    if columns <= MOST:
         launch_over_rows(in_registers, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
+        return
+    short = columns <= HELD * cluster_of(rows, columns) and rows * columns < MOST_ELEMENTS
+    fits = lambda info: dense(info) and info.ptr % 16 == 0
+    run = functools.partial(in_parts if short else in_tiles, place=place)
+    with_fitting({"x": x}, {"y": y}, fits, place, run)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:
