@@ -356,16 +356,6 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
     return cumsum_long  # type: ignore[no-any-return]
 
 
-def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the parts of the rows of a matrix, and the columns after them."""
-    (rows, columns), (down, size), end = info.shape, info.strides, count * length
-    down = down if rows > 1 else end * size  # a single row of odd length is aligned, too
-    return (
-        strided(info, (rows, count, length), (down, length * size, size)),
-        strided(info, (rows, columns - end), (down, size), (0, end)),
-    )
-
-
 def cluster_of(rows: int, columns: int) -> int:
     """Return how many CTAs share a row: few rows have more CTAs than others."""
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
@@ -404,12 +394,13 @@ def in_parts(arrays: Arrays, place: Place) -> None:
 def in_tiles(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
-    length = 1024 // arrays["x"].dtype.itemsize
-    views = [
-        view
-        for info in arrays.values()
-        for view in cut(reshaped(info, 1, count), count // length, length)
-    ]
+    size = arrays["x"].dtype.itemsize
+    length, end = 1024 // size, count - count % (1024 // size)
+    # the second has the elements after the last part
+    of_parts = (1, end // length, length), (end * size, 1024, size), (0,)
+    of_rest = (1, count - end), (end * size, size), (end,)
+    flat = [reshaped(info, count) for info in arrays.values()]
+    views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
     # the tiles whose rounds take the least time, with one more for the first loads and last stores
     wgs = min(
         (2, 4, 1),
