@@ -280,7 +280,8 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if loops:
+        # tiles in shared memory have a multiple of 16 bytes
+        if loops and span * x.dtype.itemsize % 16 == 0:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
