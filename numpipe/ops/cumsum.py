@@ -171,7 +171,9 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: i
             barrier_wait(written.at[i])
             before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
             start = np.where(before, sums[ds(i * count, count)], 0.0).sum(axis=1)
-            found = np.cumsum(tile.astype(np.float32), axis=1) + start[:, None]
+            first_column = iota(tile, 1) == 0
+            values = tile.astype(np.float32)
+            found = np.cumsum(np.where(first_column, values + start[:, None], values), axis=1)
             meet()
             part(i)[...] = found.astype(x.dtype)
             meet()
@@ -189,6 +191,7 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
     warpgroups. `one`: there is a single row."""
     parts = wgs * HEIGHT
     slots = KEPT // wgs
+    ahead = min(slots // 2, RING - 1)
     size = parts * length
 
     @numpipe_kernel(
@@ -344,14 +347,16 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
         else:
             for k in range(slots):
                 load(k)
-            add(0, offset)
-            add(1, after(offset))
+            later = 0
+            for k in range(ahead):
+                add(k, later)
+                later = after(later)
             for k in range(rounds):
-                add(k + 2, after(after(offset)))
+                add(k + ahead, later)
                 scan_tile(k, offset)
                 meet()
                 load(k + slots)
-                offset = after(offset)
+                offset, later = after(offset), after(later)
 
     return cumsum_long  # type: ignore[no-any-return]
 
