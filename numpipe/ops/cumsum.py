@@ -73,7 +73,7 @@ FEW = 128
 """rows of which each has an SM"""
 HEIGHT, KEPT = 16, 12
 """HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory"""
-RING = 4
+RING = 8
 """rounds whose sums are in shared memory"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
@@ -217,11 +217,10 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
         sums, added = scratch(
             (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
         )
-        starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
+        prefixes, known = scratch((SMEM((RING * ROWS,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * HEIGHT * length) % columns
-        number = iota(parts)
 
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
@@ -274,12 +273,28 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
+        def in_row(each, count, number, offset):
+            """Sums of `count` elements each, with 0 for those from `number` on, and for those
+            before the beginning of the row, which is at a distance of `offset` from `number`."""
+            gap = (number - 1 - iota(each.shape[0])) * count
+            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
+
+        def starts(k, offset, i):
+            """The sum before each part of a piece, from the beginning of its row."""
+            number = iota(ROWS) + (wg * HEIGHT + i * ROWS)
+            distance = moved(begin_of(offset, i), iota(ROWS) * length)
+            each = sums[ds(k % RING * parts, parts)]
+            found = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
+            prefix = prefixes[ds(k % RING * ROWS, ROWS)]
+            return (found + (prefix if one else np.where(distance > number * length, prefix, 0.0)))[
+                :, None
+            ]
+
         def scan_tile(k, offset):
             barrier_wait(known.at[k % RING])
             for i in range(HEIGHT // ROWS):
-                at = wg * HEIGHT + i * ROWS
-                start = starts[ds(k % RING * parts + at, ROWS)][:, None]
-                to = ds((k * programs + own) * parts + at, ROWS)
+                start = starts(k, offset, i)
+                to = ds((k * programs + own) * parts + wg * HEIGHT + i * ROWS, ROWS)
                 tile = piece(k, i)
                 found = np.cumsum(tile, axis=1) + start
                 if not one and rows_meet(offset, i):
@@ -288,43 +303,28 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
                     found = np.where(before, found, others)
                 y[0, to, ds(0, length)] = found
 
-        def in_row(each, count, number, offset):
-            """Sums of `count` elements each, with 0 for those from `number` on, and for those
-            before the beginning of the row, which is at a distance of `offset` from `number`."""
-            gap = (number - 1 - iota(each.shape[0])) * count
-            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
-
-        def before(number, offset, others, total):
-            """The sum of the elements before tile `number` of the round, from the beginning of the
-            row, which is at a distance of `offset`. Those before the round have a sum of
-            `total`."""
-            found = in_row(others, size, number, offset).sum()
-            if one or number * size < offset:
-                found = found + total
-            return found
-
-        def begin(k, offset, launch):
-            """Publish the total of tile k. Return the sums before its parts, from the beginning of
-            the row or of the tile."""
-            start = full(parts, 0.0, np.float32)
+        def announce(k, offset, launch):
+            """Publish the total of tile k, from the last row that begins in it."""
             if k < rounds:
                 barrier_wait(added.at[k % RING])
-                begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
-                end = moved(begun, size % columns)
+                end = moved(moved(offset, first), size % columns)
+                each = sums[ds(k % RING * parts, parts)]
                 publish(work, k, in_row(each, length, parts, end).sum(), launch)
-                distance = moved(begun, number * length % columns)
-                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
-            return start
 
-        def finish(k, offset, total, start, launch):
-            """Determine the sums that parts start from, given the sum `total` before the round.
-            Return the sum before the next one."""
-            others = totals(work, k, min(programs, tiles - k * programs), launch)
-            begun = moved(offset, first)
-            earlier = before(own, begun, others, total)
-            same_row = moved(begun, number * length % columns) > number * length
-            start = start + (earlier if one else np.where(same_row, earlier, 0.0))
-            starts[ds(k % RING * parts, parts)] = start
+        def finish(k, offset, previous, prefix, launch):
+            """Determine the sum before tile k, from the beginning of its row, given the totals of
+            the round before and the sum before this CTA's tile of it. Return the totals of this
+            round, and the sum."""
+            found = totals(work, k, min(programs, tiles - k * programs), launch)
+            begun, number = moved(offset, first), iota(found.shape[0])
+            between = np.where(number < own, found, previous)
+            if not one:
+                gap = np.where(number < own, own - 1, own - 1 + programs) - number
+                between = np.where(gap * size < begun, between, 0.0)
+            total = between.sum()
+            if one or begun >= programs * size:
+                total = total + prefix
+            prefixes[ds(k % RING * ROWS, ROWS)] = full(ROWS, total, np.float32)
             barrier_arrive(known.at[k % RING])
             if (k == 0) & (own == 0):
                 end_launch(work, launch)
@@ -332,18 +332,22 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
             if rest.shape[1] > 0 and at < parts:
                 # all of one row, because rows are longer than parts
                 every = ds(0, ROWS), ds(0, length)
-                here = np.where(number == at, start, 0.0).sum()
+                distance = moved(begun, at * length % columns)
+                here = in_row(sums[ds(k % RING * parts, parts)], length, at, distance).sum()
+                if one or distance > at * length:
+                    here = here + total
                 rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
-            return before(programs, after(offset), others, total)
+            return found, total
 
         offset = 0
         if wg == wgs:
-            launch, total = launch_number(work), 0.0
-            start = begin(0, offset, launch)
+            launch, prefix = launch_number(work), 0.0
+            previous = totals(work, 0, 0, launch)
+            announce(0, offset, launch)
             for k in range(rounds):
-                next_start = begin(k + 1, after(offset), launch)
-                total = finish(k, offset, total, start, launch)
-                start, offset = next_start, after(offset)
+                announce(k + 1, after(offset), launch)
+                previous, prefix = finish(k, offset, previous, prefix, launch)
+                offset = after(offset)
         else:
             for k in range(slots):
                 load(k)
