@@ -5,19 +5,19 @@ rows          how
 ============  ======================================================================================
 short         a row is in the registers of a warp. If rows begin at multiples of 16 bytes, a lane
               has 16 adjacent bytes at a time; others are loaded by `numpipe.rows`
-long          a row is in the registers of a CTA, or of a cluster of CTAs if there are few: 8 parts
-              for each warpgroup, two for each warp. The sums of all parts are exchanged through
-              shared memory once
+long          a row is loaded into the shared memory of a CTA, or of a cluster of CTAs if there are
+              few: 8 parts for each warpgroup, two for each warp, which has them in registers. The
+              sums of all parts are exchanged through shared memory once
 longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
               A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
 
 The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
 one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
-them. The last one determines from sums of parts and totals of tiles what each part starts from::
+them. The last one determines from the totals of all CTAs the sum before each of its tiles::
 
     others  | add 2 | scan 0, store | add 3 | scan 1, store | add 4 | scan 2, store | …
-    last            | totals of 2, starts of 1      | totals of 3, starts of 2      | …
+    last            | total of 2, sum before 1      | total of 3, sum before 2      | …
 
 Rounds overlap, because totals take longer than a tile to reach all CTAs.
 """
@@ -69,6 +69,8 @@ HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 MOST_ELEMENTS = 2**31 - 16
 """of a flat array that TMA can load"""
+WIDE = 6144
+"""most columns of a row of a warpgroup, whose CTA loads two rows at once (measured on an H200)"""
 FEW = 128
 """rows of which each has an SM"""
 HEIGHT, KEPT = 16, 12
@@ -390,14 +392,13 @@ def in_parts(arrays: Arrays, place: Place) -> None:
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     rows, run = count // columns, 16 // arrays["x"].dtype.itemsize
     cluster, few = cluster_of(rows, columns), rows <= FEW
-    wgs = 1 + few
+    wgs = 1 + (few or columns > WIDE)
     own = cdiv(columns + run - 1, 32 * ROWS * wgs * cluster)
     own += own % 2
     # as many as registers allow without spills
     ctas = 1 if few else max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
     x, y = reshaped(arrays["x"], count), reshaped(arrays["y"], rows, columns)
-    each = 1 + (rows > DEFAULT.sms * ctas)  # the next row is loaded during a computation
-    rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
+    rows_of_parts(wgs, ctas, cluster, own, run, 3 - wgs)(x, y, **place)
 
 
 def in_tiles(arrays: Arrays, place: Place) -> None:
