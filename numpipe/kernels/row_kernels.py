@@ -96,13 +96,12 @@ class RowKernel:
         count, n = (int(size) for size in x.shape)
         rows = choose(n, self.needs, dtype, True, False, count)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
-        # lanes would load and store short rows, and odd ones of small elements, in small pieces
-        if rows.steps or many or (n % 2 and rows.height == 1):
+        # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
+        odd = n % 2 and rows.height == 1
+        if rows.steps or odd or (many and (size < SHORT or size % 4)):
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
-            pieces = n * min(info.dtype.itemsize for info in infos) % 4
-            flat = flat and (rows.height == 1 or size < SHORT or pieces > 0)
             rows = choose(n, self.needs, dtype, aligned, flat, count)
         return self.scheduled(rows)
 
