@@ -44,7 +44,7 @@ CLUSTER = "cluster"
 def layout_of(rows: Any) -> str:
     """Return the layout of a block of rows that is loaded from shared memory."""
     lanes, itemsize = shared_lanes(rows.height, rows.n, rows.dtype.itemsize), rows.dtype.itemsize
-    if not rows.scans or itemsize == 4:
+    if not rows.scans or itemsize == 4 or lanes == 1:
         return f"{ROWS} {lanes}"
     # adjacent columns, an odd number of words, so that lanes have different banks
     return f"{ROWS} {lanes} {4 * cdiv(rows.n - 2 * lanes, 4 * lanes) + 2}"

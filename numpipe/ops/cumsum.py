@@ -14,10 +14,10 @@ longer        all rows are one array, which is cut into parts of equal length, w
 
 The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
 one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
-them. The last one determines from the totals of all CTAs the sum before each of its tiles::
+them. The last one determines from sums of parts and totals of tiles what each part starts from::
 
     others  | add 2 | scan 0, store | add 3 | scan 1, store | add 4 | scan 2, store | …
-    last            | total of 2, sum before 1      | total of 3, sum before 2      | …
+    last            | totals of 2, starts of 1      | totals of 3, starts of 2      | …
 
 Rounds overlap, because totals take longer than a tile to reach all CTAs.
 """
@@ -70,12 +70,13 @@ HELD = 16384
 MOST_ELEMENTS = 2**31 - 16
 """of a flat array that TMA can load"""
 WIDE = 6144
-"""most columns of a row of a warpgroup, whose CTA loads two rows at once (measured on an H200)"""
+"""most columns of a row that a warpgroup has, one of two that are loaded at once (measured on an
+H200)"""
 FEW = 128
 """rows of which each has an SM"""
 HEIGHT, KEPT = 16, 12
 """HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory"""
-RING = 8
+RING = 4
 """rounds whose sums are in shared memory"""
 ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
@@ -193,7 +194,6 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
     warpgroups. `one`: there is a single row."""
     parts = wgs * HEIGHT
     slots = KEPT // wgs
-    ahead = min(slots // 2, RING - 1)
     size = parts * length
 
     @numpipe_kernel(
@@ -219,10 +219,11 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
         sums, added = scratch(
             (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
         )
-        prefixes, known = scratch((SMEM((RING * ROWS,), np.float32), Barrier(num_barriers=RING)))
+        starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * HEIGHT * length) % columns
+        number = iota(parts)
 
         def moved(offset, distance):
             """The distance from the beginning of a row, after moving from `offset` by less than a
@@ -275,28 +276,12 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
-        def in_row(each, count, number, offset):
-            """Sums of `count` elements each, with 0 for those from `number` on, and for those
-            before the beginning of the row, which is at a distance of `offset` from `number`."""
-            gap = (number - 1 - iota(each.shape[0])) * count
-            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
-
-        def starts(k, offset, i):
-            """The sum before each part of a piece, from the beginning of its row."""
-            number = iota(ROWS) + (wg * HEIGHT + i * ROWS)
-            distance = moved(begin_of(offset, i), iota(ROWS) * length)
-            each = sums[ds(k % RING * parts, parts)]
-            found = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
-            prefix = prefixes[ds(k % RING * ROWS, ROWS)]
-            return (found + (prefix if one else np.where(distance > number * length, prefix, 0.0)))[
-                :, None
-            ]
-
         def scan_tile(k, offset):
             barrier_wait(known.at[k % RING])
             for i in range(HEIGHT // ROWS):
-                start = starts(k, offset, i)
-                to = ds((k * programs + own) * parts + wg * HEIGHT + i * ROWS, ROWS)
+                at = wg * HEIGHT + i * ROWS
+                start = starts[ds(k % RING * parts + at, ROWS)][:, None]
+                to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
                 found = np.cumsum(tile, axis=1) + start
                 if not one and rows_meet(offset, i):
@@ -305,28 +290,43 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
                     found = np.where(before, found, others)
                 y[0, to, ds(0, length)] = found
 
-        def announce(k, offset, launch):
-            """Publish the total of tile k, from the last row that begins in it."""
+        def in_row(each, count, number, offset):
+            """Sums of `count` elements each, with 0 for those from `number` on, and for those
+            before the beginning of the row, which is at a distance of `offset` from `number`."""
+            gap = (number - 1 - iota(each.shape[0])) * count
+            return np.where(gap >= 0 if one else (gap >= 0) & (gap < offset), each, 0.0)
+
+        def before(number, offset, others, total):
+            """The sum of the elements before tile `number` of the round, from the beginning of the
+            row, which is at a distance of `offset`. Those before the round have a sum of
+            `total`."""
+            found = in_row(others, size, number, offset).sum()
+            if one or number * size < offset:
+                found = found + total
+            return found
+
+        def begin(k, offset, launch):
+            """Publish the total of tile k. Return the sums before its parts, from the beginning of
+            the row or of the tile."""
+            start = full(parts, 0.0, np.float32)
             if k < rounds:
                 barrier_wait(added.at[k % RING])
-                end = moved(moved(offset, first), size % columns)
-                each = sums[ds(k % RING * parts, parts)]
+                begun, each = moved(offset, first), sums[ds(k % RING * parts, parts)]
+                end = moved(begun, size % columns)
                 publish(work, k, in_row(each, length, parts, end).sum(), launch)
+                distance = moved(begun, number * length % columns)
+                start = in_row(each, length, number[:, None], distance[:, None]).sum(axis=1)
+            return start
 
-        def finish(k, offset, previous, prefix, launch):
-            """Determine the sum before tile k, from the beginning of its row, given the totals of
-            the round before and the sum before this CTA's tile of it. Return the totals of this
-            round, and the sum."""
-            found = totals(work, k, min(programs, tiles - k * programs), launch)
-            begun, number = moved(offset, first), iota(found.shape[0])
-            between = np.where(number < own, found, previous)
-            if not one:
-                gap = np.where(number < own, own - 1, own - 1 + programs) - number
-                between = np.where(gap * size < begun, between, 0.0)
-            total = between.sum()
-            if one or begun >= programs * size:
-                total = total + prefix
-            prefixes[ds(k % RING * ROWS, ROWS)] = full(ROWS, total, np.float32)
+        def finish(k, offset, total, start, launch):
+            """Determine the sums that parts start from, given the sum `total` before the round.
+            Return the sum before the next one."""
+            others = totals(work, k, min(programs, tiles - k * programs), launch)
+            begun = moved(offset, first)
+            earlier = before(own, begun, others, total)
+            same_row = moved(begun, number * length % columns) > number * length
+            start = start + (earlier if one else np.where(same_row, earlier, 0.0))
+            starts[ds(k % RING * parts, parts)] = start
             barrier_arrive(known.at[k % RING])
             if (k == 0) & (own == 0):
                 end_launch(work, launch)
@@ -334,43 +334,38 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
             if rest.shape[1] > 0 and at < parts:
                 # all of one row, because rows are longer than parts
                 every = ds(0, ROWS), ds(0, length)
-                distance = moved(begun, at * length % columns)
-                here = in_row(sums[ds(k % RING * parts, parts)], length, at, distance).sum()
-                if one or distance > at * length:
-                    here = here + total
+                here = np.where(number == at, start, 0.0).sum()
                 rest_of_y[every] = np.cumsum(rest[every].astype(np.float32), axis=1) + here
-            return found, total
+            return before(programs, after(offset), others, total)
 
         offset = 0
         if wg == wgs:
-            launch, prefix = launch_number(work), 0.0
-            previous = totals(work, 0, 0, launch)
-            announce(0, offset, launch)
+            launch, total = launch_number(work), 0.0
+            start = begin(0, offset, launch)
             for k in range(rounds):
-                announce(k + 1, after(offset), launch)
-                previous, prefix = finish(k, offset, previous, prefix, launch)
-                offset = after(offset)
+                next_start = begin(k + 1, after(offset), launch)
+                total = finish(k, offset, total, start, launch)
+                start, offset = next_start, after(offset)
         else:
             for k in range(slots):
                 load(k)
-            later = 0
-            for k in range(ahead):
-                add(k, later)
-                later = after(later)
+            add(0, offset)
+            add(1, after(offset))
             for k in range(rounds):
-                add(k + ahead, later)
+                add(k + 2, after(after(offset)))
                 scan_tile(k, offset)
                 meet()
                 load(k + slots)
-                offset, later = after(offset), after(later)
+                offset = after(offset)
 
     return cumsum_long  # type: ignore[no-any-return]
 
 
 def cluster_of(rows: int, columns: int) -> int:
     """Return how many CTAs share a row: few rows have more CTAs than others."""
+    least = 4 if 4 * WIDE < columns <= 8 * WIDE else 1  # faster than tiles (measured on an H200)
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
-    return 1 << max(most, 1).bit_length() - 1
+    return 1 << max(most, least).bit_length() - 1
 
 
 def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
@@ -391,14 +386,16 @@ def in_parts(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of rows without gaps, a CTA or a cluster for each row."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     rows, run = count // columns, 16 // arrays["x"].dtype.itemsize
-    cluster, few = cluster_of(rows, columns), rows <= FEW
-    wgs = 1 + (few or columns > WIDE)
+    cluster = cluster_of(rows, columns)
+    few = rows * cluster <= FEW
+    wgs = 1 + (few or (cluster == 1 and columns > WIDE))
+    each = 1 + (cluster == 1 and wgs == 1)
     own = cdiv(columns + run - 1, 32 * ROWS * wgs * cluster)
     own += own % 2
     # as many as registers allow without spills
     ctas = 1 if few else max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
     x, y = reshaped(arrays["x"], count), reshaped(arrays["y"], rows, columns)
-    rows_of_parts(wgs, ctas, cluster, own, run, 3 - wgs)(x, y, **place)
+    rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
 
 
 def in_tiles(arrays: Arrays, place: Place) -> None:
