@@ -43,11 +43,11 @@ CLUSTER = "cluster"
 
 def layout_of(rows: Any) -> str:
     """Return the layout of a block of rows that is loaded from shared memory."""
-    lanes, itemsize = shared_lanes(rows.height, rows.n, rows.dtype.itemsize), rows.dtype.itemsize
-    if not rows.scans or itemsize == 4 or lanes == 1:
-        return f"{ROWS} {lanes}"
-    # adjacent columns, an odd number of words, so that lanes have different banks
-    return f"{ROWS} {lanes} {4 * cdiv(rows.n - 2 * lanes, 4 * lanes) + 2}"
+    lanes = shared_lanes(rows.height, rows.n, rows.dtype.itemsize)
+    # an odd number of words from lane to lane, so that they have different banks
+    run = 4 * cdiv(rows.n - 2 * lanes, 4 * lanes) + 2
+    adjacent = rows.scans and lanes > 1 and rows.dtype.itemsize == 2
+    return f"{ROWS} {lanes} {run}" if adjacent else f"{ROWS} {lanes}"
 
 
 def common(rows: Any) -> dict[str, Function]:

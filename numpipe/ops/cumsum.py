@@ -387,13 +387,12 @@ def in_parts(arrays: Arrays, place: Place) -> None:
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     rows, run = count // columns, 16 // arrays["x"].dtype.itemsize
     cluster = cluster_of(rows, columns)
-    few = rows * cluster <= FEW
-    wgs = 1 + (few or (cluster == 1 and columns > WIDE))
+    wgs = 1 + (rows * cluster <= FEW or (cluster == 1 and columns > WIDE))
     each = 1 + (cluster == 1 and wgs == 1)
     own = cdiv(columns + run - 1, 32 * ROWS * wgs * cluster)
     own += own % 2
     # as many as registers allow without spills
-    ctas = 1 if few else max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
+    ctas = max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
     x, y = reshaped(arrays["x"], count), reshaped(arrays["y"], rows, columns)
     rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
 
