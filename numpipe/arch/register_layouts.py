@@ -31,7 +31,7 @@ class Bits:
     """Neighboring bits of a lane's number, which count rows or columns.
 
     mask     the bits; 0: none
-    step     rows or columns from one value of the bits to the next, a power of two
+    step     rows or columns from one value of the bits to the next
     shifted  whether to shift the lane's number before masking it, which gives the same value with
              other instructions; only for a step of 1
     """
@@ -48,12 +48,13 @@ class Bits:
         (3, 2)
         """
         lowest = self.mask & -self.mask
-        shift = lowest.bit_length() - self.step.bit_length()
+        unit = self.step & -self.step
+        shift = lowest.bit_length() - unit.bit_length()
         if self.shifted:
             return (lane >> shift) & (self.mask >> shift)
         # with a step of 1 the shift drops lower bits, so the mask may keep them
         part = lane & (self.mask | max(lowest, 1) - 1 if self.step == 1 else self.mask)
-        return part >> shift if shift > 0 else part << -shift
+        return (part >> shift if shift > 0 else part << -shift) * (self.step // unit)
 
 
 @dataclass(frozen=True)

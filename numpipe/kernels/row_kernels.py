@@ -141,6 +141,7 @@ def rows(
     held: int = 0,
     once: bool = False,
     unit: int = 1,
+    scans: bool = False,
     **options: Any,
 ) -> Callable[[Callable], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
@@ -161,6 +162,7 @@ def rows(
     once      whether it has one pass over a row: a single reduction, or a single store. If it
               stores what it computes, pass held=1, too: otherwise ptxas may spill
     unit      128 for a kernel that calls `row.groups`
+    scans     whether it scans rows: lanes have more adjacent columns of contiguous rows
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; the length of its rows selects the schedule, which the function
@@ -173,4 +175,4 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, Needs(operands, held, once, unit), options)
+    return lambda body: RowKernel(body, Needs(operands, held, once, unit, scans), options)

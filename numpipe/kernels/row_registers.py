@@ -41,10 +41,19 @@ CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
+def layout_of(rows: Any) -> str:
+    """Return the layout of a block of rows that is loaded from shared memory."""
+    lanes = shared_lanes(rows.height, rows.n, rows.dtype.itemsize)
+    # an odd number of words from lane to lane, so that they have different banks
+    run = 4 * cdiv(rows.n - 2 * lanes, 4 * lanes) + 2
+    adjacent = rows.scans and lanes > 1 and rows.dtype.itemsize == 2
+    return f"{ROWS} {lanes} {run}" if adjacent else f"{ROWS} {lanes}"
+
+
 def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n = rows.height, rows.n
-    lanes = f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
+    lanes = layout_of(rows)
     from_shared = rows.flat and rows.loops
     across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
@@ -187,6 +196,7 @@ def functions(rows: Any) -> dict[str, Function]:
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
+    adjacent = layout_of(rows)
     shared_functions = common(rows)
     exp, log, normal, shift, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
@@ -255,7 +265,7 @@ def functions(rows: Any) -> dict[str, Function]:
             if which == 0:
                 barrier_wait(landed)
             if loops:
-                tile = load_tile(rows.at[ds(0, span)], columns=n)
+                tile = load_tile(rows.at[ds(0, span)], adjacent, columns=n)
             else:
                 tile = load_tile(rows, "row 128")[None, :]
         elif by_lanes:
@@ -270,7 +280,8 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if loops:
+        # tiles in shared memory have a multiple of 16 bytes
+        if loops and span * x.dtype.itemsize % 16 == 0:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:

@@ -77,12 +77,14 @@ class Needs(NamedTuple):
     held      float32 matrices that it computes and keeps; 0: only what it loads
     once      whether it has one pass over a row: one reduction or one store
     unit      its tiles begin and end at multiples of so many columns: 1 or 128
+    scans     whether it scans rows
     """
 
     operands: int = 1
     held: int = 0
     once: bool = False
     unit: int = 1
+    scans: bool = False
 
 
 ONE = Needs()
@@ -158,6 +160,7 @@ class Rows:
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
     brief: bool = field(default=False, repr=False)
+    scans: bool = field(default=False, repr=False)
 
     @property
     def shifts(self) -> int:
@@ -212,12 +215,12 @@ def choose(
     ... ]
     [1, 2]
     """
-    (operands, held, once, unit), itemsize = needs, dtype.itemsize
+    (operands, held, once, unit, scans), itemsize = needs, dtype.itemsize
     brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief, scans=scans)
     by_warp = brief and not flat and count >= 8 * DEFAULT.sms
     if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
@@ -293,7 +296,7 @@ def _short(
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
         # in the few lanes of a short row, vectors along the columns take many registers
-        few = n <= SHORT_ROW
+        few = n <= SHORT_ROW and not made.scans
         live = span * (held + few) // 128 + 36 + 12 * few
         ctas = max(1, min(4 if packed else 512 // live, MOST_SHARED // size))
         return dataclasses.replace(made, ctas=ctas)

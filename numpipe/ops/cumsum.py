@@ -5,9 +5,9 @@ rows          how
 ============  ======================================================================================
 short         a row is in the registers of a warp. If rows begin at multiples of 16 bytes, a lane
               has 16 adjacent bytes at a time; others are loaded by `numpipe.rows`
-long          a row is in the registers of a CTA, or of a cluster of CTAs if there are few: 8 parts
-              for each warpgroup, two for each warp. The sums of all parts are exchanged through
-              shared memory once
+long          a row is loaded into the shared memory of a CTA, or of a cluster of CTAs if there are
+              few: 8 parts for each warpgroup, two for each warp, which has them in registers. The
+              sums of all parts are exchanged through shared memory once
 longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
               A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
@@ -67,6 +67,11 @@ SHORT, MOST = 1536, 4096
 """most columns of a row in the registers of a warp; MOST: if rows begin at multiples of 16 bytes"""
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
+MOST_ELEMENTS = 2**31 - 16
+"""of a flat array that TMA can load"""
+WIDE = 6144
+"""most columns of a row that a warpgroup has, one of two that are loaded at once (measured on an
+H200)"""
 FEW = 128
 """rows of which each has an SM"""
 HEIGHT, KEPT = 16, 12
@@ -77,7 +82,7 @@ ROWS = 8
 """parts that a warpgroup has in registers, two for each warp"""
 
 
-@numpipe_rows(held=1, once=True)
+@numpipe_rows(held=1, once=True, scans=True)
 def cumsum_short(x, y, *, row: Static):
     for k in row.blocks(x):
         value, block = row.load(k, x)
@@ -108,44 +113,77 @@ def aligned_rows(columns: int, run: int) -> Kernel:
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int) -> Kernel:
-    """Return the kernel whose rows have 8 parts for each of `wgs` warpgroups of each CTA of a
-    cluster. An SM has `ctas`."""
-    count = ROWS * wgs * cluster
+def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: int) -> Kernel:
+    """Return the kernel for rows that follow each other without gaps, of which each CTA, or cluster
+    of CTAs, loads `each` at once. A row has 8 parts for each of `wgs` warpgroups of each CTA, and a
+    lane has `own` adjacent elements of two parts. The first part begins where 16 bytes, `run`
+    elements, begin that have the first column."""
+    length = 32 * own
+    count, span, layout = ROWS * wgs * cluster, ROWS * length, f"rows 32 {own}"
 
     @numpipe_kernel(
-        grid=lambda x: (x.shape[0] * cluster,),
+        grid=lambda y: (cdiv(y.shape[0], each) * cluster,),
         cluster=cluster,
         cluster_names=CLUSTER,
         num_compute_wgs=wgs,
         warp_specialized=False,
         static_dims=(-1,),
-        # safe: shared memory is written once, and read after the barrier
+        # safe: warps meet between accesses of different ones to shared memory
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
     )
-    def cumsum_parts(x, rest, y, rest_of_y):
-        """Compute the running sums of rows (row, part, column), and of the columns (row, column)
-        that follow the last part."""
-        row, number = program_id(0) // cluster, axis_index(CLUSTER) * wgs + axis_index("wg")
-        i, j = ds(number * ROWS, ROWS), ds(0, x.shape[2])
-        sums, written = scratch((SMEM((count,), np.float32), Barrier(num_arrivals=wgs * cluster)))
-        parts = x[row, i, j]
-        if rest.shape[1] > 0:
-            every = ds(0, rest.shape[1])
-            end = rest[row, every]
-        own = parts.astype(np.float32).sum(axis=1)
-        if cluster > 1:
-            async_store_smem(own, sums.at[i], written, cluster_idx=None, cluster_dim=CLUSTER)
-        else:
-            sums[i] = own
-            barrier_arrive(written)
-        barrier_wait(written)
-        totals = sums[...]
-        before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
-        start = np.where(before, totals, 0.0).sum(axis=1)
-        y[row, i, j] = np.cumsum(parts.astype(np.float32), axis=1) + start[:, None]
-        if rest.shape[1] > 0 and number == 0:
-            rest_of_y[row, every] = np.cumsum(end.astype(np.float32)) + totals.sum()
+    def cumsum_parts(x, y):
+        """Compute the running sums of the rows of a flat array."""
+        first, wg = program_id(0) // cluster * each, axis_index("wg")
+        number = axis_index(CLUSTER) * wgs + wg
+        buffer, landed = scratch(
+            (SMEM((each * wgs * span,), x.dtype), Barrier(num_barriers=each * wgs))
+        )
+        sums, written = scratch(
+            (
+                SMEM((each * count,), np.float32),
+                Barrier(num_arrivals=wgs * cluster, num_barriers=each),
+            )
+        )
+
+        def part(i):
+            return buffer.at[ds((i * wgs + wg) * span, span)]
+
+        def shift(i):
+            """How many elements of the part before it the first part has."""
+            return (first + i) * y.shape[1] % run
+
+        for i in range(each):
+            source = ds((first + i) * y.shape[1] - shift(i) + number * span, span)
+            copy_gmem_to_smem(x.at[source], part(i), landed.at[i * wgs + wg])
+        for i in range(each):
+            barrier_wait(landed.at[i * wgs + wg])
+            if (number == 0) & (shift(i) > 0):
+                head = part(i).at[ds(0, run)]
+                kept = np.where(iota(run) < shift(i), 0.0, head[...].astype(np.float32))
+                meet()
+                head[...] = kept
+                meet()
+            tile = load_tile(part(i), layout, columns=length)
+            total = tile.astype(np.float32).sum(axis=1)
+            at = sums.at[ds(i * count + number * ROWS, ROWS)]
+            if cluster > 1:
+                async_store_smem(total, at, written.at[i], cluster_idx=None, cluster_dim=CLUSTER)
+            else:
+                at[...] = total
+                barrier_arrive(written.at[i])
+            barrier_wait(written.at[i])
+            before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
+            start = np.where(before, sums[ds(i * count, count)], 0.0).sum(axis=1)
+            first_column = iota(tile, 1) == 0
+            values = tile.astype(np.float32)
+            found = np.cumsum(np.where(first_column, values + start[:, None], values), axis=1)
+            meet()
+            part(i)[...] = found.astype(x.dtype)
+            meet()
+            columns = ds(
+                number * span - shift(i), span, most=(count // ROWS - 1) * span, least=1 - run
+            )
+            y[ds(first + i, 1), columns] = load_tile(part(i), "row 128")[None, :]
 
     return cumsum_parts  # type: ignore[no-any-return]
 
@@ -323,50 +361,52 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
     return cumsum_long  # type: ignore[no-any-return]
 
 
-def cut(info: ArrayInfo, count: int, length: int) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the parts of the rows of a matrix, and the columns after them."""
-    (rows, columns), (down, size), end = info.shape, info.strides, count * length
-    down = down if rows > 1 else end * size  # a single row of odd length is aligned, too
-    return (
-        strided(info, (rows, count, length), (down, length * size, size)),
-        strided(info, (rows, columns - end), (down, size), (0, end)),
-    )
-
-
 def cluster_of(rows: int, columns: int) -> int:
     """Return how many CTAs share a row: few rows have more CTAs than others."""
+    least = 4 if 4 * WIDE < columns <= 8 * WIDE else 1  # faster than tiles (measured on an H200)
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
-    return 1 << max(most, 1).bit_length() - 1
+    return 1 << max(most, least).bit_length() - 1
 
 
 def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
-    (rows, columns), run = x.shape, 16 // x.dtype.itemsize
-    if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
+    columns, run = x.shape[1], 16 // x.dtype.itemsize
+    aligned, contiguous = loadable(x, y)
+    if columns % run == 0 and aligned:
         aligned_rows(columns, run)(x, y, **place)
     elif columns <= SHORT:
         cumsum_short(x, y, **place)
+    elif contiguous:
+        in_parts({"x": x, "y": y}, place)
     else:
-        cluster, few = cluster_of(rows, columns), rows <= FEW
-        # two for rows of which 32 lanes have many columns of each part (measured on an H200)
-        wgs = 1 + (few or (columns > HELD * 3 // 4 and columns % 1024 == 0))
-        count = ROWS * wgs * cluster
-        length = columns // count // run * run
-        # as many as registers allow without spills: a lane has a sixteenth of a part
-        ctas = 1 if few else min(8, 512 // (20 + length * 5 // 64)) // wgs
-        views = *cut(x, count, length), *cut(y, count, length)
-        rows_of_parts(wgs, ctas, cluster)(*views, **place)
+        aligned_rows(columns, 2)(x, y, **place)
+
+
+def in_parts(arrays: Arrays, place: Place) -> None:
+    """Compute the running sums of rows without gaps, a CTA or a cluster for each row."""
+    count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
+    rows, run = count // columns, 16 // arrays["x"].dtype.itemsize
+    cluster = cluster_of(rows, columns)
+    wgs = 1 + (rows * cluster <= FEW or (cluster == 1 and columns > WIDE))
+    each = 1 + (cluster == 1 and wgs == 1)
+    own = cdiv(columns + run - 1, 32 * ROWS * wgs * cluster)
+    own += own % 2
+    # as many as registers allow without spills
+    ctas = max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
+    x, y = reshaped(arrays["x"], count), reshaped(arrays["y"], rows, columns)
+    rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
 
 
 def in_tiles(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of rows without gaps in tiles."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
-    length = 1024 // arrays["x"].dtype.itemsize
-    views = [
-        view
-        for info in arrays.values()
-        for view in cut(reshaped(info, 1, count), count // length, length)
-    ]
+    size = arrays["x"].dtype.itemsize
+    length, end = 1024 // size, count - count % (1024 // size)
+    # the second has the elements after the last part
+    of_parts = (1, end // length, length), (end * size, 1024, size), (0,)
+    of_rest = (1, count - end), (end * size, size), (end,)
+    flat = [reshaped(info, count) for info in arrays.values()]
+    views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
     # the tiles whose rounds take the least time, with one more for the first loads and last stores
     wgs = min(
         (2, 4, 1),
@@ -377,11 +417,13 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
-    if columns > (HELD if rows == 1 else HELD * cluster_of(rows, columns)):
-        fits = lambda info: dense(info) and info.ptr % 16 == 0
-        with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(in_tiles, place=place))
-    else:
+    if columns <= MOST:
         launch_over_rows(in_registers, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
+        return
+    short = columns <= HELD * cluster_of(rows, columns) and rows * columns < MOST_ELEMENTS
+    fits = lambda info: dense(info) and info.ptr % 16 == 0
+    run = functools.partial(in_parts if short else in_tiles, place=place)
+    with_fitting({"x": x}, {"y": y}, fits, place, run)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

@@ -165,6 +165,8 @@ def launch_quantized(
         kernel, known = functools.partial(by_tensor, dtype), reshaped(scales, 1)
         launch_over_tiles(kernel, inputs, {"y": y}, place, scales=known)
         return
+    if y.shape[-1] <= BLOCK:
+        block = "row"  # the only block of a row
     matrices = {name: (MATRIX, info) for name, info in inputs.items()}
     by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
     launch_over_rows(by_row(activated, dtype, block), matrices, by_kind, place)

@@ -582,11 +582,9 @@ run(
 )
 run(
     "a running sum of a long row",
-    rows_of_parts(2, 2, 1),
-    ints(1, 16, 64, dtype=F32),
-    ints(1, 16, dtype=F32),
-    out(1, 16, 64, dtype=F32),
-    out(1, 16, dtype=F32),
+    rows_of_parts(2, 2, 1, 2, 4, 2),
+    ints(3 * 1011, dtype=F32),
+    out(3, 1011, dtype=F32),
 )
 run(
     "running sums of tiles",

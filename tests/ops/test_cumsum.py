@@ -11,6 +11,7 @@ import pytest
 
 import numpipe
 from numpipe.compile.build import toolchain
+from numpipe.kernels.row_schedules import choose
 from numpipe.ops import cumsum
 from numpipe.plan.specs import ArrayType
 
@@ -113,14 +114,37 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
         cumsum(**arguments, target="sim")
 
 
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+@pytest.mark.parametrize("cluster, each", [(1, 2), (2, 1)])
+def test_contiguous_rows_may_begin_anywhere(dtype: Any, cluster: int, each: int) -> None:
+    x = np.random.default_rng(0).integers(-1, 2, (5, 1011)).astype(dtype)
+    run = 16 // x.dtype.itemsize
+    own = 4 // cluster
+    y = np.full_like(x, np.nan)
+    kernel = OP.rows_of_parts(1, 1, cluster, own, run, each)
+    kernel(x.ravel(), y, target="sim")
+    assert (y == np.cumsum(x, axis=1)).all()
+
+
+@pytest.mark.parametrize("columns", [13, 47, 94, 301, 1021])
+def test_lanes_have_adjacent_columns_of_short_rows(columns: int) -> None:
+    x = np.random.default_rng(0).integers(-1, 2, (300, columns)).astype(np.float16)
+    row = choose(columns, OP.cumsum_short.needs, x.dtype, False, True)
+    y = np.full_like(x, np.nan)
+    OP.cumsum_short.scheduled(row)(x, y, target="sim")
+    assert (y == np.cumsum(x, axis=1)).all()
+
+
 @pytest.mark.parametrize("long", [False, pytest.param(True, marks=pytest.mark.thorough)])
 def test_no_order_of_warps_changes_a_sum(long: bool) -> None:
     x, rest = np.ones((1, 72 if long else 16, 64), np.float32), np.ones((1, 8), np.float32)
-    arrays = x, rest, np.zeros_like(x), np.zeros_like(rest)
     if long:
+        arrays = x, rest, np.zeros_like(x), np.zeros_like(rest)
         assert numpipe.verify(OP.long_rows(2, 64, False), *arrays, 700, schedules=2).ok
     else:
-        assert numpipe.verify(OP.rows_of_parts(2, 2, 1), *arrays, schedules=3).ok
+        x = np.ones(3 * 1011, np.float32)
+        kernel = OP.rows_of_parts(2, 2, 1, 2, 4, 2)
+        assert numpipe.verify(kernel, x, np.zeros((3, 1011), np.float32), schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -143,7 +167,7 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 @pytest.mark.parametrize(
     "kernel, dtype",
     [
-        (OP.rows_of_parts(2, 3, 1), ml_dtypes.bfloat16),
+        (OP.rows_of_parts(1, 3, 1, 64, 8, 2), ml_dtypes.bfloat16),
         (OP.long_rows(4, 512, False), ml_dtypes.bfloat16),
         (OP.long_rows(4, 256, True), np.float32),
     ],
@@ -151,6 +175,8 @@ def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
 def test_a_tile_stays_in_registers(kernel: Any, dtype: Any) -> None:
     length = 1024 // np.dtype(dtype).itemsize
     x, rest = ArrayType((1, 48, length), dtype), ArrayType((1, length - 1), dtype)
-    arguments = x, rest, x, rest, *((9000,) if "long" in str(kernel) else ())
+    arguments: tuple[Any, ...] = x, rest, x, rest, 9000
+    if "long" not in str(kernel):
+        arguments = ArrayType((400 * 16381,), dtype), ArrayType((400, 16381), dtype)
     assert kernel.inspect("gate", *arguments) == ()
     assert kernel.inspect("resources", *arguments).spill_bytes == 0

@@ -7,6 +7,7 @@ vector that may have either layout.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -118,7 +119,7 @@ def load(
 
     pairs = layout.inner == 1 and 1 in tile.form.record.axes
     if pairs and even and tile.shape[-1] % 2 == 0:
-        run = min(tile.form.name.run, 16 // dtype.itemsize)
+        run = math.gcd(tile.form.name.run, tile.shape[-1], 16 // dtype.itemsize)
         found = [
             part
             for number in range(0, tile.elements, run)
