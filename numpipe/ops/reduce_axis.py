@@ -72,16 +72,17 @@ NARROW = 128
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
-WIDE, SLIM = 256, 64
-"""WIDE: most columns of a tile, and of several rows that are read as one only because they are
-narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs: fewer CTAs share the
-axis then"""
+WIDE, BROAD = 256, 1280
+"""most columns of a tile, and most bytes of rows that are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
 SLOTS, TILE = 4, 8192
 """tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
+SHARE, LAUNCH = 0.78, 4 << 20
+"""of TMA: the share of an SM's bandwidth that it has if all SMs load, and bytes that they load in
+the time of another launch"""
 
 
 @functools.cache
@@ -96,7 +97,7 @@ def reducer(
     exact: bool,
     ring: bool,
     wgs: int,
-    columns: int,
+    shift: int,
     finish: Function | None,
     *present: str,
 ) -> Kernel:
@@ -120,14 +121,18 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
-    plane = (wgs + 1) * across  # results of each warpgroup, and of all
+    width, pitch = across - shift, across + shift
+    plane = wgs * pitch  # results of all warpgroups
     # without spills; as many as possible, because a CTA loads nothing while it compares
     ctas = max((4 if ring else 5 if exact or index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
+        grid=lambda x, parts: (
+            x.shape[0] * cdiv(x.shape[2 - axis] // (fold if shift else 1), width),
+            parts,
+        ),
         warp_specialized=False,
         num_compute_wgs=wgs,
         without=lacking(present, "rest", "weights", "places", "found"),
@@ -137,11 +142,18 @@ def reducer(
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
-        batch, own = program_id(0) // blocks, ds(program_id(0) % blocks * across, across)
+        columns, n = x.shape[2 - axis] // fold, x.shape[axis + 1]
+        blocks = cdiv(columns if shift else x.shape[2 - axis], width)
+        batch, left = program_id(0) // blocks, program_id(0) % blocks * width
         wg = axis_index("wg") if wgs > 1 else 0
-        part, stride = program_id(1), parts * wgs * length
-        first = (part * wgs + wg) * length
+        part, share, shares = program_id(1), program_id(1) * wgs + wg, parts * wgs
+        own, offset = ds(left, across), shift
+        if shift:
+            residue = share % fold
+            share, shares = share // fold, shares // fold
+            begin = residue * columns + left
+            own, offset = ds(begin // shift * shift, across), begin % shift
+        first, stride = share * length, shares * length
         # maxima may see elements twice: the last tile ends where the axis does
         most = n if sums or short else n - length
 
@@ -157,15 +169,21 @@ def reducer(
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
+        # of several rows that are read as one, columns meet in the end
+        tall, broad = (fold, columns) if fold > 1 and not shift else (1, width)
         if wgs > 1:
-            results, stored = scratch(
+            results, written = scratch(
                 (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
             )
 
-            def write(result, at, place):
-                results[ds(place, across)] = result
+            def stored(k):
+                """Return what warpgroup k has stored, as a tile of the columns of y."""
+                part = results.at[ds(k * pitch + shift, tall * broad)]
+                values, indices = load_tile(part, columns=broad), 0
                 if index:
-                    results[ds(plane + place, across)] = bitcast(at, np.float32)
+                    part = results.at[ds(plane + k * pitch + shift, tall * broad)]
+                    indices = bitcast(load_tile(part, columns=broad), np.int32)
+                return values, indices
 
         if ring:
             buffer, landed = scratch(
@@ -223,44 +241,38 @@ def reducer(
         if index and not again:
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
+        if fold > 1:
+            column = iota(across) + own.start
+            end = rest.shape[1] if share == 0 else 0
+            values = np.where(column < end, last_rows.astype(np.float32), lowest)
+            result, at = merged(result, at, values, n)
+            if index:
+                at = at * fold + (residue if shift else column // columns)
 
-        def store(result, at, to):
-            for k in static_range(1, wgs):
-                others = at
-                if index:
-                    others = bitcast(results[ds(plane + k * across, across)], np.int32)
-                result, at = merged(result, at, results[ds(k * across, across)], others)
-            if fold > 1:
-                column = iota(across) + own.start
-                end = rest.shape[1] if part == 0 else 0
-                values = np.where(column < end, last_rows.astype(np.float32), lowest)
-                result, at = merged(result, at, values, x.shape[1])
-                if index:
-                    at = at * fold + column // (x.shape[2] // fold)
-            if columns:
-                # the same columns of the rows that are read as one
-                write(result, at, wgs * across)
-                meet()
-                first, count = wgs * across, fold * columns
-                tile = load_tile(results.at[ds(first, count)], columns=columns)
-                places: Any = 0
-                if index:
-                    places = load_tile(results.at[ds(plane + first, count)], columns=columns)
-                    places = bitcast(places, np.int32)
-                result, at = reduced(tile, places)
-                to = ds(0, columns)
+        def store(result, at):
+            to = ds(left, broad)
             if found is not None:
                 found[batch, part, to] = at
                 y[batch, part, to] = result
             else:
                 y[batch, part, to] = final(result, at, scale)
 
-        if wgs > 1:
-            write(result, at, wg * across)
-            barrier_arrive(stored)
-            barrier_wait(stored)
-        if wg == 0:
-            store(result, at, own)
+        if wgs == 1:
+            store(result, at)
+        else:
+            place = wg * pitch + shift - offset
+            results[ds(place, across)] = result
+            if index:
+                results[ds(plane + place, across)] = bitcast(at, np.float32)
+            barrier_arrive(written)
+            barrier_wait(written)
+            if wg == 0:
+                best, best_at = stored(0)
+                for k in static_range(1, wgs):
+                    others, others_at = stored(k)
+                    best, best_at = merged(best, best_at, others, others_at)
+                best, best_at = reduced(best, best_at)
+                store(best, best_at)
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -309,16 +321,44 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _folded(view: ArrayInfo, kind: str) -> int:
-    """Return how many rows of a view are read as one if columns are reduced: so many that TMA can
-    load them and that they are wide."""
+def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
+    """Return (how many rows of a view are read as one if columns are reduced, the columns by which
+    they are shifted, or 0 if a tile has all columns): so many rows that TMA can load them, and
+    that narrow ones are wide."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
     fold = max(WIDE // columns // line, 1) * line
-    # few rows would have partial results of nearly as many bytes
-    fits = view.strides[1] == row and kind != "dot" and rows >= 16 * fold
-    return fold if fits else 1
+    if view.strides[1] != row or kind == "dot" or rows < 2 * fold:
+        return 1, 0
+    if fold * row <= BROAD and rows >= 16 * fold:
+        return fold, 0
+    return line, 16 // view.dtype.itemsize if line > 1 else 0
+
+
+def _ring(shape: Ints, itemsize: int, fold: int, shift: int) -> tuple[int, int, int, int, int]:
+    """Return `schedule` of columns that TMA loads: of some tiles and shares of the axis, those that
+    take least time."""
+    batch, n, columns = shape
+    least = fold if shift else 2 if fold > 1 else 1
+
+    def made(across: int, parts: int) -> tuple[float, int, int, int, int, int]:
+        """Return a choice after the time that it takes, in bytes."""
+        ctas = batch * cdiv(columns // fold if shift else columns, across - shift) * parts
+        wgs = max(min(4 // cdiv(ctas, SMS), 4), 1, least)
+        step = max(2048 // across // 8 * 8, 8)
+        steps = TILE // itemsize // across // step | (across == 64)
+        length = step * max(steps if n >= 12 * step and wgs < 8 else 1, 1)
+        rows = cdiv(n, length * (parts * wgs // (fold if shift else 1))) * length
+        nbytes = rows * wgs * across * itemsize
+        time = max(ctas, SHARE * SMS * cdiv(ctas, SMS)) * nbytes
+        if parts > 1:
+            time += LAUNCH + 16 * parts * batch * columns
+        return time, step, across, length, wgs, parts
+
+    wide = (64, 128, WIDE) if shift or fold == 1 else (round_up(columns, 64),)
+    choices = [made(across, parts) for across in wide for parts in range(1, 265)]
+    return min(choices)[1:]
 
 
 def schedule(
@@ -328,6 +368,8 @@ def schedule(
     kind: str = "sum",
     again: bool = False,
     ring: bool = False,
+    fold: int = 1,
+    shift: int = 0,
 ) -> tuple[int, int, int, int, int]:
     """Return (step, across, length, wgs, parts) of a reduction: the elements of a tile along the
     axis and across it, those that are loaded at once along the axis, and the warpgroups of a CTA
@@ -338,10 +380,12 @@ def schedule(
     >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
     ((32, 64, 96, 2, 1), (16, 32, 80, 4, 28))
     """
+    if ring:
+        return _ring(shape, itemsize, fold, shift)
     n, others = shape[1:] if down else shape[:0:-1]
     n, wgs, nbytes = max(n, 1), 1, math.prod(shape) * itemsize
     tiles = lambda across: shape[0] * cdiv(others, across)
-    small = down and not ring and (again or nbytes < LARGE)
+    small = down and (again or nbytes < LARGE)
     if small:
         # narrow tiles, so that few columns have many CTAs
         across, step, deep = (8, 64, 1) if again else (16, 32, 5) if others <= 64 else (32, 16, 5)
@@ -351,17 +395,9 @@ def schedule(
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     elif down:
         across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        # pieces of whole lines of 128 bytes; otherwise, only instead of CTAs that share the axis
-        few = 100 if others * itemsize % 128 else 12
-        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= few:
-            across = SLIM
         step = 2048 // across // 8 * 8
         # an odd number: tiles of a multiple of 64 rows would be accumulators
-        steps = min(cdiv(n, step) | 1, 3)
-        if ring:
-            # and few rows at the end of the axis, which maxima see twice
-            steps = TILE // itemsize // across // step | (across == SLIM) if n >= 12 * step else 1
-        length = step * steps
+        length = step * min(cdiv(n, step) | 1, 3)
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
         step = 512 if across == 1 else 64
@@ -369,17 +405,9 @@ def schedule(
         fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
         most = min((32 if across == 1 else 16) // itemsize, fits)
         length = step * min(range(most, most // 2, -1), key=lambda k: -cdiv(n, step) % k)
-    count = tiles(across)
-    if ring:
-        ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS
-        parts = min(ctas // count, n // ((4 if across == SLIM else 8) * length))
-        # indices take more instructions, which four warpgroups overlap with loads
-        several = kind == "argmax" and 1 < parts <= min(SMS // count, n // (12 * length))
-        wgs = 4 if several else 2 if count <= 2 * SMS else 1
-    else:
-        parts = min(ENOUGH // count, n // (length * wgs))
-        if again or (small and parts < 3):
-            parts = 1  # a second launch would take longer
+    parts = min(ENOUGH // tiles(across), n // (length * wgs))
+    if again or (small and parts < 3):
+        parts = 1  # a second launch would take longer
     return step, across, length, wgs, max(parts, 1)
 
 
@@ -421,7 +449,7 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
-    n, others = (rows, columns) if down else (columns, rows)
+    others = columns if down else rows
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS or columns * size <= LONG
     if batch == 1 and enough and columns > 0 and not (down or again):
@@ -429,16 +457,16 @@ def launch_on_view(
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
     large = down and not again and batch * rows * columns * size >= LARGE
-    fold = _folded(view, kind) if large else 1
+    fold, shift = _folded(view, kind) if large else (1, 0)
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = large and x.shape[2] > NARROW and loadable(x)[0]
-    *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring)
-    narrow = columns if wgs > 1 and fold > 1 and fold * columns <= tile[1] else 0
-    outer = 1 if narrow else fold
-    last = parts * outer == 1
+    if not ring:
+        fold, shift, x = 1, 0, view
+    *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring, fold, shift)
+    last = parts == 1
     made = {"y": y}
     if not last:
-        new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
+        new = lambda dtype: allocated(y, (batch, parts, others), place, dtype)
         made = {"y": new(np.float32)} | ({"found": new(np.int32)} if kind == "argmax" else {})
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
@@ -446,11 +474,11 @@ def launch_on_view(
         whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-    sums = kind in ("sum", "dot")
+    n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    how = fold, short, exact, ring, wgs, narrow, finish if last else None
+    how = fold, short, exact, ring, wgs, shift, finish if last else None
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
-    results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
+    results = {name: reshaped(info, batch, parts, others) for name, info in made.items()}
     scalars = {"parts": parts, "scale": scale if last else 1.0}
     kernel(x, **inputs, **results, **scalars, **place)
     if not last:

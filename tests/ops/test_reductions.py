@@ -61,6 +61,7 @@ def test_any_axis_of_any_layout(name: str) -> None:
         ((67, 47), 1),
         ((1101, 21), 0),
         ((333, 77), 0),
+        ((77, 301), 0),
         ((33, 130), None),
     ],
 )
@@ -69,9 +70,9 @@ def test_an_axis_is_shared_by_several_ctas(
 ) -> None:
     schedule = reduce_axis.schedule
 
-    def shared(sizes: Any, down: bool, size: int, kind: str, again: bool, ring: bool) -> Any:
-        step, across, *others = schedule(sizes, down, size, kind, again, ring)
-        return (step, across, *others) if again else (step, across, step, 1 + down, 3)
+    def shared(sizes: Any, down: bool, size: int, kind: str, again: bool, *rings: Any) -> Any:
+        step, across, length, wgs, parts = schedule(sizes, down, size, kind, again, *rings)
+        return (step, across, length, wgs, parts) if again else (step, across, step, wgs, 3)
 
     monkeypatch.setattr(reduce_axis, "schedule", shared)
     monkeypatch.setattr(reduce_axis, "LARGE", 0)
