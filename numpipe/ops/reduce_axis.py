@@ -13,16 +13,20 @@ False      (1, rows, n)           (1, parts, rows)
 True       (batch, n, columns)    (batch, parts, columns)
 =========  =====================  ========================
 
-Columns of large matrices that TMA can address are reduced from rings of tiles in shared memory, so
-that many bytes are in flight. For other matrices, lanes load a tile in registers themselves. The
-warpgroups of a CTA share the rows, and the first one combines their results.
+Columns of large matrices are reduced from rings of tiles in shared memory, which TMA loads, so that
+many bytes are in flight. `_ring` chooses tiles and shares by the time that they would take. For
+other matrices, lanes load a tile in registers themselves. The warpgroups of a CTA share the rows,
+and the first one combines their results.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
-therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
-(batch, parts, fold columns). The last rows, fewer than `fold`, are read by the first warpgroups.
-Narrow rows are folded too, so that all lanes have columns. If a tile has all columns, a CTA of
-several warpgroups, which has shared memory for it, also combines the rows that are read as one, and
-results are (batch, parts, columns).
+therefore read as one, an x of (batch, n / fold, fold columns). There are two ways to combine them:
+
+narrow rows  A tile has all columns of x. The last warpgroup sums up those of `fold` rows. Narrow
+             rows of even length are folded too, so that all lanes have columns.
+others       Each warpgroup has one of the `fold` rows, whose tiles begin up to `shift` columns
+             early. Their results are aligned in shared memory.
+
+The last rows of the matrix, fewer than `fold`, are read by the first warpgroups.
 
 The rows of most matrices are reduced by another kernel, `row_reducer`, which loads rows that begin
 at any address.
@@ -53,7 +57,6 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
@@ -67,12 +70,10 @@ from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
-NARROW = 128
-"""columns up to which columns are not loaded by TMA"""
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
-WIDE, BROAD = 256, 1280
+WIDE, BROAD = 320, 1280
 """most columns of a tile, and most bytes of rows that are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
@@ -80,9 +81,9 @@ SLOTS, TILE = 4, 8192
 """tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
-SHARE, LAUNCH = 0.78, 4 << 20
-"""of TMA: the share of an SM's bandwidth that it has if all SMs load, and bytes that they load in
-the time of another launch"""
+LAUNCH, FIXED, EDGE = 5 << 20, 16384, 32
+"""bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
+end, on one, and bytes of neighbors in a row of a tile that begins anywhere"""
 
 
 @functools.cache
@@ -111,7 +112,8 @@ def reducer(
     exact   whether sums include what additions have rounded away
     ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
     wgs     warpgroups of a CTA, which share its elements of the axis
-    columns columns of the original array if the CTA combines those of `fold` rows, else 0
+    shift   columns by which tiles may begin early, if each warpgroup has one of `fold` rows; 0 if a
+            tile has all columns of x
     finish  function of the reduced vector
 
     x may have maxima, whose indices in the original array are `places`. If another launch combines
@@ -121,18 +123,16 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
+    # warpgroups that each have other rows of `fold`, and where a shifted tile may begin
+    apart, line = (fold, shift) if shift else (1, 1)
     width, pitch = across - shift, across + shift
-    plane = wgs * pitch  # results of all warpgroups
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = max((4 if ring else 5 if exact or index else 6) // wgs, 1)
+    ctas = max((4 if exact or index else 8 if ring else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
-        grid=lambda x, parts: (
-            x.shape[0] * cdiv(x.shape[2 - axis] // (fold if shift else 1), width),
-            parts,
-        ),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis] // apart, width), parts),
         warp_specialized=False,
         num_compute_wgs=wgs,
         without=lacking(present, "rest", "weights", "places", "found"),
@@ -143,17 +143,13 @@ def reducer(
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         columns, n = x.shape[2 - axis] // fold, x.shape[axis + 1]
-        blocks = cdiv(columns if shift else x.shape[2 - axis], width)
+        blocks = cdiv(x.shape[2 - axis] // apart, width)
         batch, left = program_id(0) // blocks, program_id(0) % blocks * width
         wg = axis_index("wg") if wgs > 1 else 0
-        part, share, shares = program_id(1), program_id(1) * wgs + wg, parts * wgs
-        own, offset = ds(left, across), shift
-        if shift:
-            residue = share % fold
-            share, shares = share // fold, shares // fold
-            begin = residue * columns + left
-            own, offset = ds(begin // shift * shift, across), begin % shift
-        first, stride = share * length, shares * length
+        part, share = program_id(1), program_id(1) * wgs + wg
+        first, stride = share // apart * length, parts * wgs // apart * length
+        begin = share % apart * columns + left
+        own = ds(begin // line * line, across)
         # maxima may see elements twice: the last tile ends where the axis does
         most = n if sums or short else n - length
 
@@ -170,20 +166,18 @@ def reducer(
             return of[along, :] if down else of[:, along]
 
         # of several rows that are read as one, columns meet in the end
-        tall, broad = (fold, columns) if fold > 1 and not shift else (1, width)
+        tall, broad = (fold, columns) if fold > apart else (1, width)
         if wgs > 1:
-            results, written = scratch(
-                (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
+            kept = (wgs * pitch,)
+            results, indices, written = scratch(
+                (SMEM(kept, np.float32), SMEM(kept, np.int32), Barrier(num_arrivals=wgs))
             )
 
             def stored(k):
                 """Return what warpgroup k has stored, as a tile of the columns of y."""
-                part = results.at[ds(k * pitch + shift, tall * broad)]
-                values, indices = load_tile(part, columns=broad), 0
-                if index:
-                    part = results.at[ds(plane + k * pitch + shift, tall * broad)]
-                    indices = bitcast(load_tile(part, columns=broad), np.int32)
-                return values, indices
+                own = ds(k * pitch + shift, tall * broad)
+                at = load_tile(indices.at[own], columns=broad) if index else 0
+                return load_tile(results.at[own], columns=broad), at
 
         if ring:
             buffer, landed = scratch(
@@ -218,7 +212,7 @@ def reducer(
             else:
                 tiles = loaded(x, start)  # one load for all pieces
             if again:
-                indices = loaded(places, start)
+                numbers = loaded(places, start)
             if kind == "dot":
                 factors = weights[batch, ds(start, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
@@ -229,7 +223,7 @@ def reducer(
                 if short:
                     tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
                 if again:
-                    place = piece(indices, k)
+                    place = piece(numbers, k)
                 if sums:
                     partial = partial + tile.astype(np.float32)
                 else:
@@ -243,11 +237,11 @@ def reducer(
         result, at = reduced(total, at)
         if fold > 1:
             column = iota(across) + own.start
-            end = rest.shape[1] if share == 0 else 0
+            end = rest.shape[1] if first == 0 else 0
             values = np.where(column < end, last_rows.astype(np.float32), lowest)
             result, at = merged(result, at, values, n)
             if index:
-                at = at * fold + (residue if shift else column // columns)
+                at = at * fold + column // columns
 
         def store(result, at):
             to = ds(left, broad)
@@ -260,10 +254,10 @@ def reducer(
         if wgs == 1:
             store(result, at)
         else:
-            place = wg * pitch + shift - offset
+            place = wg * pitch + shift - begin % line
             results[ds(place, across)] = result
             if index:
-                results[ds(plane + place, across)] = bitcast(at, np.float32)
+                indices[ds(place, across)] = at
             barrier_arrive(written)
             barrier_wait(written)
             if wg == 0:
@@ -323,42 +317,44 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
 
 def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
     """Return (how many rows of a view are read as one if columns are reduced, the columns by which
-    they are shifted, or 0 if a tile has all columns): so many rows that TMA can load them, and
-    that narrow ones are wide."""
+    a tile may be shifted; 0 if it has all columns): so many rows that TMA can load them, and that
+    narrow ones are wide."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
     fold = max(WIDE // columns // line, 1) * line
     if view.strides[1] != row or kind == "dot" or rows < 2 * fold:
         return 1, 0
-    if fold * row <= BROAD and rows >= 16 * fold:
+    if fold * row <= BROAD:
         return fold, 0
     return line, 16 // view.dtype.itemsize if line > 1 else 0
 
 
 def _ring(shape: Ints, itemsize: int, fold: int, shift: int) -> tuple[int, int, int, int, int]:
-    """Return `schedule` of columns that TMA loads: of some tiles and shares of the axis, those that
-    take least time."""
+    """Return `schedule` of columns that TMA loads: the tile and the share of the axis that take the
+    least time if an SM has four warpgroups."""
     batch, n, columns = shape
-    least = fold if shift else 2 if fold > 1 else 1
+    line, apart = 128 // itemsize, fold if shift else 1
+    least = min(fold, 2) if apart == 1 else fold
 
-    def made(across: int, parts: int) -> tuple[float, int, int, int, int, int]:
-        """Return a choice after the time that it takes, in bytes."""
-        ctas = batch * cdiv(columns // fold if shift else columns, across - shift) * parts
-        wgs = max(min(4 // cdiv(ctas, SMS), 4), 1, least)
+    def choice(across: int, parts: int) -> tuple[int, ...]:
+        """Return the bytes that all SMs load in the time of a choice, and the choice."""
+        ctas = batch * cdiv(columns // apart, across - shift) * parts
+        wgs = max(min(4 * SMS // ctas, 4) // least, 1) * least
         step = max(2048 // across // 8 * 8, 8)
-        steps = TILE // itemsize // across // step | (across == 64)
-        length = step * max(steps if n >= 12 * step and wgs < 8 else 1, 1)
-        rows = cdiv(n, length * (parts * wgs // (fold if shift else 1))) * length
-        nbytes = rows * wgs * across * itemsize
-        time = max(ctas, SHARE * SMS * cdiv(ctas, SMS)) * nbytes
+        # an odd number: tiles of a multiple of 64 rows would be accumulators
+        steps = TILE // itemsize // across // step | 1 if n >= 12 * step and wgs <= 4 else 1
+        length = step * steps
+        rows = cdiv(n, parts * wgs // apart * length) * length
+        most = cdiv(ctas, SMS) * wgs
+        time = SMS * (most * rows * (across * itemsize + EDGE) + max(most, 4) * FIXED)
         if parts > 1:
             time += LAUNCH + 16 * parts * batch * columns
         return time, step, across, length, wgs, parts
 
-    wide = (64, 128, WIDE) if shift or fold == 1 else (round_up(columns, 64),)
-    choices = [made(across, parts) for across in wide for parts in range(1, 265)]
-    return min(choices)[1:]
+    wide = range(64, WIDE + 1, line) if fold == apart else (round_up(columns, line),)
+    best = min(choice(across, parts) for across in wide for parts in range(1, 2 * SMS + 1))
+    return best[1:]  # type: ignore[return-value]
 
 
 def schedule(
@@ -383,21 +379,15 @@ def schedule(
     if ring:
         return _ring(shape, itemsize, fold, shift)
     n, others = shape[1:] if down else shape[:0:-1]
-    n, wgs, nbytes = max(n, 1), 1, math.prod(shape) * itemsize
+    n, wgs = max(n, 1), 1
     tiles = lambda across: shape[0] * cdiv(others, across)
-    small = down and (again or nbytes < LARGE)
-    if small:
+    if down:
         # narrow tiles, so that few columns have many CTAs
         across, step, deep = (8, 64, 1) if again else (16, 32, 5) if others <= 64 else (32, 16, 5)
-        if n <= 8:
+        if n <= 8 or tiles(across) > 4 * SMS:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
         wgs = min(cdiv(n, deep * step), 4)
         length = step * min(cdiv(n, step * wgs) | 1, 5)
-    elif down:
-        across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        step = 2048 // across // 8 * 8
-        # an odd number: tiles of a multiple of 64 rows would be accumulators
-        length = step * min(cdiv(n, step) | 1, 3)
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
         step = 512 if across == 1 else 64
@@ -406,7 +396,7 @@ def schedule(
         most = min((32 if across == 1 else 16) // itemsize, fits)
         length = step * min(range(most, most // 2, -1), key=lambda k: -cdiv(n, step) % k)
     parts = min(ENOUGH // tiles(across), n // (length * wgs))
-    if again or (small and parts < 3):
+    if again or (down and parts < 3):
         parts = 1  # a second launch would take longer
     return step, across, length, wgs, max(parts, 1)
 
@@ -459,12 +449,12 @@ def launch_on_view(
     large = down and not again and batch * rows * columns * size >= LARGE
     fold, shift = _folded(view, kind) if large else (1, 0)
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-    ring = large and x.shape[2] > NARROW and loadable(x)[0]
+    ring = large and loadable(x)[0]
     if not ring:
         fold, shift, x = 1, 0, view
     *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring, fold, shift)
     last = parts == 1
-    made = {"y": y}
+    made = {"y": reshaped(y, batch, 1, others)}
     if not last:
         new = lambda dtype: allocated(y, (batch, parts, others), place, dtype)
         made = {"y": new(np.float32)} | ({"found": new(np.int32)} if kind == "argmax" else {})
@@ -478,9 +468,8 @@ def launch_on_view(
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
     how = fold, short, exact, ring, wgs, shift, finish if last else None
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
-    results = {name: reshaped(info, batch, parts, others) for name, info in made.items()}
     scalars = {"parts": parts, "scale": scale if last else 1.0}
-    kernel(x, **inputs, **results, **scalars, **place)
+    kernel(x, **inputs, **made, **scalars, **place)
     if not last:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         launch_reduction(

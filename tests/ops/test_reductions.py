@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -148,6 +150,28 @@ def test_small_matrices_and_wide_ones_are_reduced_in_one_launch() -> None:
         with noting() as notes:
             ops.argmax(imagined(shape, np.float16), axis)
         assert len(notes.calls) == 1, shape
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_tiles_of_columns_fit_in_shared_memory_and_fill_the_gpu(dtype: Any) -> None:
+    size = np.dtype(dtype).itemsize
+    draw = random.Random(size)
+    for _ in range(100):
+        columns = round(2 ** draw.uniform(1, 17))
+        rows = round(2 ** draw.uniform(23, 28)) // (columns * size)
+        with noting() as notes:
+            ops.max(imagined((rows, columns), dtype), 0)
+        call = notes.calls[0]
+        shape = call.args[0].shape
+        fold, shift = reduce_axis._folded(imagined((1, rows, columns), dtype), "max")
+        step, across, length, wgs, parts = reduce_axis._ring(shape, size, fold, shift)
+        assert wgs * (4 * length * across * size + 8 * (across + shift)) < 220_000
+        assert length % 64 and length % step == 0
+        apart = fold if shift else 1
+        assert wgs % apart == 0 and shape[2] == fold * columns
+        assert across > shift if shift or fold == 1 else across >= shape[2]
+        ctas = math.ceil(shape[2] / apart / (across - shift)) * parts
+        assert ctas * wgs > 264, (rows, columns)
 
 
 def test_nan_and_ties_are_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
