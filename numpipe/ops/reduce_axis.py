@@ -77,8 +77,8 @@ WIDE, BROAD = 320, 1280
 """most columns of a tile, and most bytes of rows that are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
-SLOTS, TILE = 4, 8192
-"""tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
+TILE, ROOM = 8192, 225_000
+"""bytes of a tile in shared memory, and of all on an SM"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
 LAUNCH, FIXED, EDGE = 5 << 20, 16384, 32
@@ -96,7 +96,7 @@ def reducer(
     fold: int,
     short: bool,
     exact: bool,
-    ring: bool,
+    slots: int,
     wgs: int,
     shift: int,
     finish: Function | None,
@@ -110,7 +110,7 @@ def reducer(
     fold    rows of the original array in each row of x; `rest` are the last rows, fewer than `fold`
     short   whether the axis has fewer elements than `length`
     exact   whether sums include what additions have rounded away
-    ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
+    slots   tiles in shared memory of each warpgroup, which TMA loads; 0: lanes load them
     wgs     warpgroups of a CTA, which share its elements of the axis
     shift   columns by which tiles may begin early, if each warpgroup has one of `fold` rows; 0 if a
             tile has all columns of x
@@ -127,7 +127,7 @@ def reducer(
     apart, line = (fold, shift) if shift else (1, 1)
     width, pitch = across - shift, across + shift
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = max((4 if exact or index else 8 if ring else 6) // wgs, 1)
+    ctas = max((4 if slots else 5 if exact or index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
@@ -138,7 +138,9 @@ def reducer(
         without=lacking(present, "rest", "weights", "places", "found"),
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=ring or wgs > 1),
+        compiler_params=CompilerParams(
+            ctas_per_sm=ctas, unsafe_no_auto_barriers=wgs > 1 or slots > 0
+        ),
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
@@ -179,9 +181,10 @@ def reducer(
                 at = load_tile(indices.at[own], columns=broad) if index else 0
                 return load_tile(results.at[own], columns=broad), at
 
-        if ring:
+        if slots:
+            every = wgs * slots
             buffer, landed = scratch(
-                (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
+                (SMEM((every, length, across), x.dtype), Barrier(num_barriers=every))
             )
 
             def load(k, slot):
@@ -190,8 +193,8 @@ def reducer(
                     source = x.at[batch, ds(min(k, most), length), own]
                     copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
-            for slot in static_range(0, SLOTS):
-                load(first + slot * stride, wg * SLOTS + slot)
+            for slot in range(slots):
+                load(first + slot * stride, wg * slots + slot)
 
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or again else x.dtype), 0)
@@ -202,13 +205,13 @@ def reducer(
         row, current = first, 0
         while row < n:
             start = min(row, most)
-            if ring:
-                slot = wg * SLOTS + current
+            if slots:
+                slot = wg * slots + current
                 barrier_wait(landed.at[slot])
                 tiles = load_tile(buffer.at[slot])
                 meet()
-                load(row + SLOTS * stride, slot)
-                current = (current + 1) % SLOTS
+                load(row + slots * stride, slot)
+                current = (current + 1) % slots
             else:
                 tiles = loaded(x, start)  # one load for all pieces
             if again:
@@ -330,31 +333,38 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
     return line, 16 // view.dtype.itemsize if line > 1 else 0
 
 
-def _ring(shape: Ints, itemsize: int, fold: int, shift: int) -> tuple[int, int, int, int, int]:
-    """Return `schedule` of columns that TMA loads: the tile and the share of the axis that take the
-    least time if an SM has four warpgroups."""
+def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tuple[int, ...]:
+    """Return `schedule` of columns that TMA loads, without `parts`, and the tiles in shared memory
+    of each warpgroup, and `parts`: those that take the least time if an SM has four warpgroups.
+
+    >>> _ring((1, 16384, 16384), 2, 1, 0, False)
+    (8, 320, 8, 2, 9, 5)
+    """
     batch, n, columns = shape
     line, apart = 128 // itemsize, fold if shift else 1
-    least = min(fold, 2) if apart == 1 else fold
+    # fewer combine the columns of narrow rows sooner
+    least, wanted = (apart, 4) if shift or fold == 1 else (2, 2)
 
     def choice(across: int, parts: int) -> tuple[int, ...]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
         ctas = batch * cdiv(columns // apart, across - shift) * parts
-        wgs = max(min(4 * SMS // ctas, 4) // least, 1) * least
+        wgs = max(min(4 * SMS // ctas, wanted) // least, 1) * least
         step = max(2048 // across // 8 * 8, 8)
         # an odd number: tiles of a multiple of 64 rows would be accumulators
         steps = TILE // itemsize // across // step | 1 if n >= 12 * step and wgs <= 4 else 1
-        length = step * steps
+        length, each = step * steps, cdiv(ctas, SMS)
+        # no room for more CTAs, which would be on one SM while another has none
+        places = min(each, max(16 // itemsize // wgs, 1))
+        room = ROOM // places // wgs - 24 * (across + shift)
+        slots = min(room // (length * across * itemsize), 32 // wgs)
         rows = cdiv(n, parts * wgs // apart * length) * length
-        most = cdiv(ctas, SMS) * wgs
-        time = SMS * (most * rows * (across * itemsize + EDGE) + max(most, 4) * FIXED)
+        time = SMS * (each * wgs * rows * (across * itemsize + EDGE) + max(each * wgs, 4) * FIXED)
         if parts > 1:
-            time += LAUNCH + 16 * parts * batch * columns
-        return time, step, across, length, wgs, parts
+            time += (1 + index) * (LAUNCH + 8 * parts * batch * columns)
+        return time, step, across, length, wgs, slots, parts
 
     wide = range(64, WIDE + 1, line) if fold == apart else (round_up(columns, line),)
-    best = min(choice(across, parts) for across in wide for parts in range(1, 2 * SMS + 1))
-    return best[1:]  # type: ignore[return-value]
+    return min(choice(across, parts) for across in wide for parts in range(1, SMS + 1))[1:]
 
 
 def schedule(
@@ -363,9 +373,6 @@ def schedule(
     itemsize: int,
     kind: str = "sum",
     again: bool = False,
-    ring: bool = False,
-    fold: int = 1,
-    shift: int = 0,
 ) -> tuple[int, int, int, int, int]:
     """Return (step, across, length, wgs, parts) of a reduction: the elements of a tile along the
     axis and across it, those that are loaded at once along the axis, and the warpgroups of a CTA
@@ -373,11 +380,9 @@ def schedule(
 
     >>> schedule((1, 40, 1 << 20), False, 2, kind="dot"), schedule((1, 40, 1 << 20), False, 2)
     ((64, 8, 512, 1, 316), (512, 1, 8192, 1, 39))
-    >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
-    ((32, 64, 96, 2, 1), (16, 32, 80, 4, 28))
+    >>> schedule((1, 9000, 72), True, 2)
+    (16, 32, 80, 4, 28)
     """
-    if ring:
-        return _ring(shape, itemsize, fold, shift)
     n, others = shape[1:] if down else shape[:0:-1]
     n, wgs = max(n, 1), 1
     tiles = lambda across: shape[0] * cdiv(others, across)
@@ -450,12 +455,13 @@ def launch_on_view(
     fold, shift = _folded(view, kind) if large else (1, 0)
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
     ring = large and loadable(x)[0]
-    if not ring:
-        fold, shift, x = 1, 0, view
-    *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring, fold, shift)
-    last = parts == 1
+    if ring:
+        *tile, wgs, slots, parts = _ring(x.shape, size, fold, shift, kind == "argmax")
+    else:
+        fold, shift, slots, x = 1, 0, 0, view
+        *tile, wgs, parts = schedule(x.shape, down, size, kind, again)
     made = {"y": reshaped(y, batch, 1, others)}
-    if not last:
+    if parts > 1:
         new = lambda dtype: allocated(y, (batch, parts, others), place, dtype)
         made = {"y": new(np.float32)} | ({"found": new(np.int32)} if kind == "argmax" else {})
     if places is not None:
@@ -466,11 +472,10 @@ def launch_on_view(
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    how = fold, short, exact, ring, wgs, shift, finish if last else None
+    how = fold, short, exact, slots, wgs, shift, None if parts > 1 else finish
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
-    scalars = {"parts": parts, "scale": scale if last else 1.0}
-    kernel(x, **inputs, **made, **scalars, **place)
-    if not last:
+    kernel(x, **inputs, **made, parts=parts, scale=scale, **place)
+    if parts > 1:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         launch_reduction(
             way,
@@ -478,7 +483,6 @@ def launch_on_view(
             1,
             y,
             place,
-            scale=scale,
             finish=finish,
             places=made.get("found"),
             again=True,
