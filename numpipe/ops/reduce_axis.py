@@ -73,7 +73,7 @@ ENOUGH = 1584
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
-WIDE, BROAD = 320, 1280
+WIDE, BROAD = 256, 1280
 """most columns of a tile, and most bytes of rows that are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
@@ -81,7 +81,7 @@ TILE, ROOM = 8192, 225_000
 """bytes of a tile in shared memory, and of all on an SM"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
-LAUNCH, FIXED, EDGE = 5 << 20, 16384, 32
+LAUNCH, FIXED, EDGE = 8 << 20, 16384, 16
 """bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
 end, on one, and bytes of neighbors in a row of a tile that begins anywhere"""
 
@@ -138,9 +138,7 @@ def reducer(
         without=lacking(present, "rest", "weights", "places", "found"),
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
-        compiler_params=CompilerParams(
-            ctas_per_sm=ctas, unsafe_no_auto_barriers=wgs > 1 or slots > 0
-        ),
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
@@ -338,12 +336,14 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
     of each warpgroup, and `parts`: those that take the least time if an SM has four warpgroups.
 
     >>> _ring((1, 16384, 16384), 2, 1, 0, False)
-    (8, 320, 8, 2, 9, 5)
+    (8, 256, 24, 1, 5, 6)
     """
     batch, n, columns = shape
-    line, apart = 128 // itemsize, fold if shift else 1
+    apart = fold if shift else 1
+    whole = round_up(columns, 64)
+    narrow = not shift and whole * itemsize <= BROAD
     # fewer combine the columns of narrow rows sooner
-    least, wanted = (apart, 4) if shift or fold == 1 else (2, 2)
+    least, wanted = (2, 2) if narrow else (apart, 4)
 
     def choice(across: int, parts: int) -> tuple[int, ...]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
@@ -360,10 +360,10 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         rows = cdiv(n, parts * wgs // apart * length) * length
         time = SMS * (each * wgs * rows * (across * itemsize + EDGE) + max(each * wgs, 4) * FIXED)
         if parts > 1:
-            time += (1 + index) * (LAUNCH + 8 * parts * batch * columns)
+            time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
         return time, step, across, length, wgs, slots, parts
 
-    wide = range(64, WIDE + 1, line) if fold == apart else (round_up(columns, line),)
+    wide = (whole,) if narrow else range(64, WIDE + 1, 64)
     return min(choice(across, parts) for across in wide for parts in range(1, SMS + 1))[1:]
 
 
