@@ -13,16 +13,20 @@ False      (1, rows, n)           (1, parts, rows)
 True       (batch, n, columns)    (batch, parts, columns)
 =========  =====================  ========================
 
-Columns of large matrices that TMA can address are reduced from rings of tiles in shared memory, so
-that many bytes are in flight. For other matrices, lanes load a tile in registers themselves. The
-warpgroups of a CTA share the rows, and the first one combines their results.
+Columns of large matrices are reduced from rings of tiles in shared memory, which TMA loads, so that
+many bytes are in flight. `_ring` chooses tiles and shares by the time that they would take. For
+other matrices, lanes load a tile in registers themselves. The warpgroups of a CTA share the rows,
+and the first one combines their results.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
-therefore read as one, which gives the kernel an x of (batch, n / fold, fold columns) and results of
-(batch, parts, fold columns). The last rows, fewer than `fold`, are read by the first warpgroups.
-Narrow rows are folded too, so that all lanes have columns. If a tile has all columns, a CTA of
-several warpgroups, which has shared memory for it, also combines the rows that are read as one, and
-results are (batch, parts, columns).
+therefore read as one, an x of (batch, n / fold, fold columns). There are two ways to combine them:
+
+narrow rows  A tile has all columns of x. The last warpgroup sums up those of `fold` rows. Narrow
+             rows of even length are folded too, so that all lanes have columns.
+others       Each warpgroup has one of the `fold` rows, whose tiles begin up to `shift` columns
+             early. Their results are aligned in shared memory.
+
+The last rows of the matrix, fewer than `fold`, are read by the first warpgroups.
 
 The rows of most matrices are reduced by another kernel, `row_reducer`, which loads rows that begin
 at any address.
@@ -53,7 +57,6 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import merged, strided
 from ..plan.allocations import SMEM, Barrier
@@ -67,21 +70,20 @@ from .tiled import dense, reshaped, with_fitting
 
 ENOUGH = 1584
 """CTAs from which on the axis is not shared: two rounds of 6 on each of an H200's SMs"""
-NARROW = 128
-"""columns up to which columns are not loaded by TMA"""
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
-WIDE, SLIM = 256, 64
-"""WIDE: most columns of a tile, and of several rows that are read as one only because they are
-narrow. SLIM: columns of a tile if wider tiles would be too few for all SMs: fewer CTAs share the
-axis then"""
+WIDE, BROAD = 256, 1280
+"""most columns of a tile, and most bytes of rows that are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
-SLOTS, TILE = 4, 8192
-"""tiles in shared memory of each warpgroup of such a CTA, and bytes of one"""
+TILE, ROOM = 8192, 225_000
+"""bytes of a tile in shared memory, and of all on an SM"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
+LAUNCH, FIXED, EDGE = 8 << 20, 16384, 16
+"""bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
+end, on one, and bytes of neighbors in a row of a tile that begins anywhere"""
 
 
 @functools.cache
@@ -94,9 +96,9 @@ def reducer(
     fold: int,
     short: bool,
     exact: bool,
-    ring: bool,
+    slots: int,
     wgs: int,
-    columns: int,
+    shift: int,
     finish: Function | None,
     *present: str,
 ) -> Kernel:
@@ -108,9 +110,10 @@ def reducer(
     fold    rows of the original array in each row of x; `rest` are the last rows, fewer than `fold`
     short   whether the axis has fewer elements than `length`
     exact   whether sums include what additions have rounded away
-    ring    whether TMA loads tiles to shared memory; otherwise, lanes load them
+    slots   tiles in shared memory of each warpgroup, which TMA loads; 0: lanes load them
     wgs     warpgroups of a CTA, which share its elements of the axis
-    columns columns of the original array if the CTA combines those of `fold` rows, else 0
+    shift   columns by which tiles may begin early, if each warpgroup has one of `fold` rows; 0 if a
+            tile has all columns of x
     finish  function of the reduced vector
 
     x may have maxima, whose indices in the original array are `places`. If another launch combines
@@ -120,28 +123,33 @@ def reducer(
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
-    plane = (wgs + 1) * across  # results of each warpgroup, and of all
+    # warpgroups that each have other rows of `fold`, and where a shifted tile may begin
+    apart, line = (fold, shift) if shift else (1, 1)
+    width, pitch = across - shift, across + shift
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = max((4 if ring else 5 if exact or index else 6) // wgs, 1)
+    ctas = max((4 if slots else 5 if exact or index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, axis, exact, finish, again)
     merged = combiner(kind, axis, False, finish, True)[0]
 
     @numpipe_kernel(
-        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis], across), parts),
+        grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis] // apart, width), parts),
         warp_specialized=False,
         num_compute_wgs=wgs,
         without=lacking(present, "rest", "weights", "places", "found"),
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
-        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=ring or wgs > 1),
+        compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
         static_dims=(-1,),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
-        blocks, n = cdiv(x.shape[2 - axis], across), x.shape[axis + 1]
-        batch, own = program_id(0) // blocks, ds(program_id(0) % blocks * across, across)
+        columns, n = x.shape[2 - axis] // fold, x.shape[axis + 1]
+        blocks = cdiv(x.shape[2 - axis] // apart, width)
+        batch, left = program_id(0) // blocks, program_id(0) % blocks * width
         wg = axis_index("wg") if wgs > 1 else 0
-        part, stride = program_id(1), parts * wgs * length
-        first = (part * wgs + wg) * length
+        part, share = program_id(1), program_id(1) * wgs + wg
+        first, stride = share // apart * length, parts * wgs // apart * length
+        begin = share % apart * columns + left
+        own = ds(begin // line * line, across)
         # maxima may see elements twice: the last tile ends where the axis does
         most = n if sums or short else n - length
 
@@ -157,19 +165,24 @@ def reducer(
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
+        # of several rows that are read as one, columns meet in the end
+        tall, broad = (fold, columns) if fold > apart else (1, width)
         if wgs > 1:
-            results, stored = scratch(
-                (SMEM(((1 + index) * plane,), np.float32), Barrier(num_arrivals=wgs))
+            kept = (wgs * pitch,)
+            results, indices, written = scratch(
+                (SMEM(kept, np.float32), SMEM(kept, np.int32), Barrier(num_arrivals=wgs))
             )
 
-            def write(result, at, place):
-                results[ds(place, across)] = result
-                if index:
-                    results[ds(plane + place, across)] = bitcast(at, np.float32)
+            def stored(k):
+                """Return what warpgroup k has stored, as a tile of the columns of y."""
+                own = ds(k * pitch + shift, tall * broad)
+                at = load_tile(indices.at[own], columns=broad) if index else 0
+                return load_tile(results.at[own], columns=broad), at
 
-        if ring:
+        if slots:
+            every = wgs * slots
             buffer, landed = scratch(
-                (SMEM((wgs * SLOTS, length, across), x.dtype), Barrier(num_barriers=wgs * SLOTS))
+                (SMEM((every, length, across), x.dtype), Barrier(num_barriers=every))
             )
 
             def load(k, slot):
@@ -178,8 +191,8 @@ def reducer(
                     source = x.at[batch, ds(min(k, most), length), own]
                     copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
-            for slot in static_range(0, SLOTS):
-                load(first + slot * stride, wg * SLOTS + slot)
+            for slot in range(slots):
+                load(first + slot * stride, wg * slots + slot)
 
         # pieces of a tile, whose lanes keep its rows
         total = piece(full(whole, lowest, np.float32 if sums or again else x.dtype), 0)
@@ -190,17 +203,17 @@ def reducer(
         row, current = first, 0
         while row < n:
             start = min(row, most)
-            if ring:
-                slot = wg * SLOTS + current
+            if slots:
+                slot = wg * slots + current
                 barrier_wait(landed.at[slot])
                 tiles = load_tile(buffer.at[slot])
                 meet()
-                load(row + SLOTS * stride, slot)
-                current = (current + 1) % SLOTS
+                load(row + slots * stride, slot)
+                current = (current + 1) % slots
             else:
                 tiles = loaded(x, start)  # one load for all pieces
             if again:
-                indices = loaded(places, start)
+                numbers = loaded(places, start)
             if kind == "dot":
                 factors = weights[batch, ds(start, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
@@ -211,7 +224,7 @@ def reducer(
                 if short:
                     tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
                 if again:
-                    place = piece(indices, k)
+                    place = piece(numbers, k)
                 if sums:
                     partial = partial + tile.astype(np.float32)
                 else:
@@ -223,44 +236,38 @@ def reducer(
         if index and not again:
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
+        if fold > 1:
+            column = iota(across) + own.start
+            end = rest.shape[1] if first == 0 else 0
+            values = np.where(column < end, last_rows.astype(np.float32), lowest)
+            result, at = merged(result, at, values, n)
+            if index:
+                at = at * fold + column // columns
 
-        def store(result, at, to):
-            for k in static_range(1, wgs):
-                others = at
-                if index:
-                    others = bitcast(results[ds(plane + k * across, across)], np.int32)
-                result, at = merged(result, at, results[ds(k * across, across)], others)
-            if fold > 1:
-                column = iota(across) + own.start
-                end = rest.shape[1] if part == 0 else 0
-                values = np.where(column < end, last_rows.astype(np.float32), lowest)
-                result, at = merged(result, at, values, x.shape[1])
-                if index:
-                    at = at * fold + column // (x.shape[2] // fold)
-            if columns:
-                # the same columns of the rows that are read as one
-                write(result, at, wgs * across)
-                meet()
-                first, count = wgs * across, fold * columns
-                tile = load_tile(results.at[ds(first, count)], columns=columns)
-                places: Any = 0
-                if index:
-                    places = load_tile(results.at[ds(plane + first, count)], columns=columns)
-                    places = bitcast(places, np.int32)
-                result, at = reduced(tile, places)
-                to = ds(0, columns)
+        def store(result, at):
+            to = ds(left, broad)
             if found is not None:
                 found[batch, part, to] = at
                 y[batch, part, to] = result
             else:
                 y[batch, part, to] = final(result, at, scale)
 
-        if wgs > 1:
-            write(result, at, wg * across)
-            barrier_arrive(stored)
-            barrier_wait(stored)
-        if wg == 0:
-            store(result, at, own)
+        if wgs == 1:
+            store(result, at)
+        else:
+            place = wg * pitch + shift - begin % line
+            results[ds(place, across)] = result
+            if index:
+                indices[ds(place, across)] = at
+            barrier_arrive(written)
+            barrier_wait(written)
+            if wg == 0:
+                best, best_at = stored(0)
+                for k in static_range(1, wgs):
+                    others, others_at = stored(k)
+                    best, best_at = merged(best, best_at, others, others_at)
+                best, best_at = reduced(best, best_at)
+                store(best, best_at)
 
     return reduce_axis  # type: ignore[no-any-return]
 
@@ -309,16 +316,55 @@ def view_of(x: ArrayInfo, axis: int | None) -> tuple[ArrayInfo, bool] | None:
     return (strided(x, (1, rows, n), (0, far, size)), False) if near == size or n == 1 else None
 
 
-def _folded(view: ArrayInfo, kind: str) -> int:
-    """Return how many rows of a view are read as one if columns are reduced: so many that TMA can
-    load them and that they are wide."""
+def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
+    """Return (how many rows of a view are read as one if columns are reduced, the columns by which
+    a tile may be shifted; 0 if it has all columns): so many rows that TMA can load them, and that
+    narrow ones are wide."""
     _, rows, columns = view.shape
     row = columns * view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
     fold = max(WIDE // columns // line, 1) * line
-    # few rows would have partial results of nearly as many bytes
-    fits = view.strides[1] == row and kind != "dot" and rows >= 16 * fold
-    return fold if fits else 1
+    if view.strides[1] != row or kind == "dot" or rows < 2 * fold:
+        return 1, 0
+    if fold * row <= BROAD:
+        return fold, 0
+    return line, 16 // view.dtype.itemsize if line > 1 else 0
+
+
+def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tuple[int, ...]:
+    """Return `schedule` of columns that TMA loads, without `parts`, and the tiles in shared memory
+    of each warpgroup, and `parts`: those that take the least time if an SM has four warpgroups.
+
+    >>> _ring((1, 16384, 16384), 2, 1, 0, False)
+    (8, 256, 24, 1, 5, 6)
+    """
+    batch, n, columns = shape
+    apart = fold if shift else 1
+    whole = round_up(columns, 64)
+    narrow = not shift and whole * itemsize <= BROAD
+    # fewer combine the columns of narrow rows sooner
+    least, wanted = (2, 2) if narrow else (apart, 4)
+
+    def choice(across: int, parts: int) -> tuple[int, ...]:
+        """Return the bytes that all SMs load in the time of a choice, and the choice."""
+        ctas = batch * cdiv(columns // apart, across - shift) * parts
+        wgs = max(min(4 * SMS // ctas, wanted) // least, 1) * least
+        step = max(2048 // across // 8 * 8, 8)
+        # an odd number: tiles of a multiple of 64 rows would be accumulators
+        steps = TILE // itemsize // across // step | 1 if n >= 12 * step and wgs <= 4 else 1
+        length, each = step * steps, cdiv(ctas, SMS)
+        # no room for more CTAs, which would be on one SM while another has none
+        places = min(each, max(16 // itemsize // wgs, 1))
+        room = ROOM // places // wgs - 24 * (across + shift)
+        slots = min(room // (length * across * itemsize), 32 // wgs)
+        rows = cdiv(n, parts * wgs // apart * length) * length
+        time = SMS * (each * wgs * rows * (across * itemsize + EDGE) + max(each * wgs, 4) * FIXED)
+        if parts > 1:
+            time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
+        return time, step, across, length, wgs, slots, parts
+
+    wide = (whole,) if narrow else range(64, WIDE + 1, 64)
+    return min(choice(across, parts) for across in wide for parts in range(1, SMS + 1))[1:]
 
 
 def schedule(
@@ -327,7 +373,6 @@ def schedule(
     itemsize: int,
     kind: str = "sum",
     again: bool = False,
-    ring: bool = False,
 ) -> tuple[int, int, int, int, int]:
     """Return (step, across, length, wgs, parts) of a reduction: the elements of a tile along the
     axis and across it, those that are loaded at once along the axis, and the warpgroups of a CTA
@@ -335,33 +380,19 @@ def schedule(
 
     >>> schedule((1, 40, 1 << 20), False, 2, kind="dot"), schedule((1, 40, 1 << 20), False, 2)
     ((64, 8, 512, 1, 316), (512, 1, 8192, 1, 39))
-    >>> schedule((1, 16384, 16384), True, 2, ring=True), schedule((1, 9000, 72), True, 2)
-    ((32, 64, 96, 2, 1), (16, 32, 80, 4, 28))
+    >>> schedule((1, 9000, 72), True, 2)
+    (16, 32, 80, 4, 28)
     """
     n, others = shape[1:] if down else shape[:0:-1]
-    n, wgs, nbytes = max(n, 1), 1, math.prod(shape) * itemsize
+    n, wgs = max(n, 1), 1
     tiles = lambda across: shape[0] * cdiv(others, across)
-    small = down and not ring and (again or nbytes < LARGE)
-    if small:
+    if down:
         # narrow tiles, so that few columns have many CTAs
         across, step, deep = (8, 64, 1) if again else (16, 32, 5) if others <= 64 else (32, 16, 5)
-        if n <= 8:
+        if n <= 8 or tiles(across) > 4 * SMS:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
         wgs = min(cdiv(n, deep * step), 4)
         length = step * min(cdiv(n, step * wgs) | 1, 5)
-    elif down:
-        across = round_up(cdiv(others, cdiv(others, WIDE)), 64) if others > 32 else 32
-        # pieces of whole lines of 128 bytes; otherwise, only instead of CTAs that share the axis
-        few = 100 if others * itemsize % 128 else 12
-        if ring and tiles(WIDE) < SMS and tiles(SLIM) >= few:
-            across = SLIM
-        step = 2048 // across // 8 * 8
-        # an odd number: tiles of a multiple of 64 rows would be accumulators
-        steps = min(cdiv(n, step) | 1, 3)
-        if ring:
-            # and few rows at the end of the axis, which maxima see twice
-            steps = TILE // itemsize // across // step | (across == SLIM) if n >= 12 * step else 1
-        length = step * steps
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
         step = 512 if across == 1 else 64
@@ -369,17 +400,9 @@ def schedule(
         fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
         most = min((32 if across == 1 else 16) // itemsize, fits)
         length = step * min(range(most, most // 2, -1), key=lambda k: -cdiv(n, step) % k)
-    count = tiles(across)
-    if ring:
-        ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS
-        parts = min(ctas // count, n // ((4 if across == SLIM else 8) * length))
-        # indices take more instructions, which four warpgroups overlap with loads
-        several = kind == "argmax" and 1 < parts <= min(SMS // count, n // (12 * length))
-        wgs = 4 if several else 2 if count <= 2 * SMS else 1
-    else:
-        parts = min(ENOUGH // count, n // (length * wgs))
-        if again or (small and parts < 3):
-            parts = 1  # a second launch would take longer
+    parts = min(ENOUGH // tiles(across), n // (length * wgs))
+    if again or (down and parts < 3):
+        parts = 1  # a second launch would take longer
     return step, across, length, wgs, max(parts, 1)
 
 
@@ -421,7 +444,7 @@ def launch_on_view(
     again, places  whether x has partial results, and their indices
     """
     (batch, rows, columns), (far, near, size) = view.shape, view.strides
-    n, others = (rows, columns) if down else (columns, rows)
+    others = columns if down else rows
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS or columns * size <= LONG
     if batch == 1 and enough and columns > 0 and not (down or again):
@@ -429,16 +452,17 @@ def launch_on_view(
         row_reducer(kind, finish)(matrix, **inputs, y=reshaped(y, rows), scale=scale, **place)
         return
     large = down and not again and batch * rows * columns * size >= LARGE
-    fold = _folded(view, kind) if large else 1
+    fold, shift = _folded(view, kind) if large else (1, 0)
     x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-    ring = large and x.shape[2] > NARROW and loadable(x)[0]
-    *tile, wgs, parts = schedule(x.shape, down, size, kind, again, ring)
-    narrow = columns if wgs > 1 and fold > 1 and fold * columns <= tile[1] else 0
-    outer = 1 if narrow else fold
-    last = parts * outer == 1
-    made = {"y": y}
-    if not last:
-        new = lambda dtype: allocated(y, (batch, parts * outer, others), place, dtype)
+    ring = large and loadable(x)[0]
+    if ring:
+        *tile, wgs, slots, parts = _ring(x.shape, size, fold, shift, kind == "argmax")
+    else:
+        fold, shift, slots, x = 1, 0, 0, view
+        *tile, wgs, parts = schedule(x.shape, down, size, kind, again)
+    made = {"y": reshaped(y, batch, 1, others)}
+    if parts > 1:
+        new = lambda dtype: allocated(y, (batch, parts, others), place, dtype)
         made = {"y": new(np.float32)} | ({"found": new(np.int32)} if kind == "argmax" else {})
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
@@ -446,14 +470,12 @@ def launch_on_view(
         whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
-    sums = kind in ("sum", "dot")
+    n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    how = fold, short, exact, ring, wgs, narrow, finish if last else None
+    how = fold, short, exact, slots, wgs, shift, None if parts > 1 else finish
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
-    results = {name: reshaped(info, batch, parts, outer * others) for name, info in made.items()}
-    scalars = {"parts": parts, "scale": scale if last else 1.0}
-    kernel(x, **inputs, **results, **scalars, **place)
-    if not last:
+    kernel(x, **inputs, **made, parts=parts, scale=scale, **place)
+    if parts > 1:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         launch_reduction(
             way,
@@ -461,7 +483,6 @@ def launch_on_view(
             1,
             y,
             place,
-            scale=scale,
             finish=finish,
             places=made.get("found"),
             again=True,

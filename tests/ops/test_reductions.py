@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -61,19 +63,25 @@ def test_any_axis_of_any_layout(name: str) -> None:
         ((67, 47), 1),
         ((1101, 21), 0),
         ((333, 77), 0),
+        ((77, 301), 0),
         ((33, 130), None),
     ],
 )
 def test_an_axis_is_shared_by_several_ctas(
     name: str, shape: Any, axis: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    schedule = reduce_axis.schedule
+    schedule, ring = reduce_axis.schedule, reduce_axis._ring
 
-    def shared(sizes: Any, down: bool, size: int, kind: str, again: bool, ring: bool) -> Any:
-        step, across, *others = schedule(sizes, down, size, kind, again, ring)
+    def shared(sizes: Any, down: bool, size: int, kind: str, again: bool) -> Any:
+        step, across, *others = schedule(sizes, down, size, kind, again)
         return (step, across, *others) if again else (step, across, step, 1 + down, 3)
 
+    def shared_ring(*args: Any) -> Any:
+        step, across, _, wgs, slots, _ = ring(*args)
+        return step, across, step, wgs, slots, 3
+
     monkeypatch.setattr(reduce_axis, "schedule", shared)
+    monkeypatch.setattr(reduce_axis, "_ring", shared_ring)
     monkeypatch.setattr(reduce_axis, "LARGE", 0)
     monkeypatch.setattr(reduce_axis, "LONG", 0)
     x = numbers(*shape, dtype=ml_dtypes.bfloat16)
@@ -147,6 +155,31 @@ def test_small_matrices_and_wide_ones_are_reduced_in_one_launch() -> None:
         with noting() as notes:
             ops.argmax(imagined(shape, np.float16), axis)
         assert len(notes.calls) == 1, shape
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_tiles_of_columns_fit_in_shared_memory_and_fill_the_gpu(dtype: Any) -> None:
+    size = np.dtype(dtype).itemsize
+    draw = random.Random(size)
+    for _ in range(100):
+        columns = round(2 ** draw.uniform(1, 17))
+        rows = round(2 ** draw.uniform(23, 28)) // (columns * size)
+        with noting() as notes:
+            ops.max(imagined((rows, columns), dtype), 0)
+        call = notes.calls[0]
+        shape = call.args[0].shape
+        fold, shift = reduce_axis._folded(imagined((1, rows, columns), dtype), "max")
+        step, across, length, wgs, slots, parts = reduce_axis._ring(shape, size, fold, shift, False)
+        nbytes = wgs * (slots * length * across * size + 24 * (across + shift))
+        assert length % 64 and length % step == 0
+        apart = fold if shift else 1
+        assert wgs % apart == 0 and shape[2] == fold * columns
+        assert across > shift if shift or fold == 1 else across >= shape[2]
+        ctas = math.ceil(shape[2] / apart / (across - shift)) * parts
+        # as many CTAs of an SM as it has room for
+        places = min(math.ceil(ctas / 132), 16 // size // wgs or 1)
+        assert slots > 1 and nbytes <= 225_000 // places < nbytes * (1 + 1 / places)
+        assert ctas * wgs > 150, (rows, columns)
 
 
 def test_nan_and_ties_are_as_in_torch(monkeypatch: pytest.MonkeyPatch) -> None:
