@@ -330,8 +330,11 @@ def in_ring(
     rests = cdiv(n + shifts - whole, ctas * STEP)
     # columns that a copy loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
-    size, rest_size = wgs * width + more, STEP + more
-    span = size + rests * rest_size
+    # columns of a copy, and of the one after it: the rests of a single CTA are next to its parts
+    size, rest_size = wgs * width, rests * STEP
+    size, rest_size = (size + more, rest_size + more) if ctas > 1 else (size + rest_size + more, 0)
+    begin_rest = size if ctas > 1 else wgs * width
+    span = size + rest_size
     shared = ctas * wgs * PARTS
     vector = f"row {lanes_for(shared)}"
     # the sums of columns of a warpgroup
@@ -359,7 +362,7 @@ def in_ring(
         marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
         xs = scratch(SMEM((teams * slots * span,), x.dtype))
         grads = scratch(SMEM((teams * slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * rests))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=5 if rest_size else 3))
         sums = scratch(SMEM((teams * AHEAD * shared,), np.float32))
         sent = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=ctas * wgs))
         stored = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=wgs))
@@ -367,8 +370,8 @@ def in_ring(
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
         j = ds(number * width - shift, width, most=whole - width, least=-shifts)
-        rest = whole + (wg * ctas + rank) * STEP - shift
-        rest_j, rest_place = ds(rest, STEP), size + wg * rest_size
+        rest = whole + (rank * rests + wg) * STEP - shift
+        rest_j, rest_place = ds(rest, STEP), begin_rest + wg * STEP
         of_weight = of_bias = full((1, width), 0.0, np.float32)
         rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
         gain, rest_gain = weight[j], weight[rest_j]
@@ -390,9 +393,8 @@ def in_ring(
 
         def load(array, ring, k):
             copy(array, ring, k, rank * wgs * width - shift, 0, size)
-            for c in static_range(rests):
-                first = whole + (c * ctas + rank) * STEP - shift
-                copy(array, ring, k, first, size + c * rest_size, rest_size)
+            if rest_size > 0:
+                copy(array, ring, k, whole + rank * rests * STEP - shift, size, rest_size)
 
         def fetch(k):
             if k < count:
@@ -412,10 +414,10 @@ def in_ring(
             part = ring.at[ds(slot_of(k) * span + place + begin, size)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def inside(tile, first, j):
-            """The tile of columns j, the first of which is `first`, with 0 outside the row."""
-            column = iota((1, j.size), 1) + first
-            return np.where((column >= 0) & (column < n), tile, 0.0)
+        def inside(tile, first, stop):
+            """The tile with 0 except in its columns `first` to `stop` - 1."""
+            column = iota(tile.shape, 1)
+            return np.where((column >= first) & (column < stop), tile, 0.0)
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -424,12 +426,13 @@ def in_ring(
                 total = total + tile[:, c : c + STEP]
             return total
 
-        def added(k, place, first, j, gain, of_weight, of_bias):
-            """Add columns j of row k, from `first` on, to the sums of columns. Return these sums,
-            gradient * weight * normed x, and gradient * weight."""
+        def added(k, place, j, first, stop, gain, of_weight, of_bias):
+            """Add columns j of row k to the sums of columns; those from `first` to `stop` - 1 of
+            these are inside the row. Return these sums, gradient * weight * normed x, and
+            gradient * weight."""
             inverse, mean = numbers_of(k)
-            own = inside(held(grads, k, place, j.size), first, j)
-            tile = inside(held(xs, k, place, j.size) * inverse - mean * inverse, first, j)
+            own = inside(held(grads, k, place, j.size), first, stop)
+            tile = inside(held(xs, k, place, j.size) * inverse - mean * inverse, first, stop)
             weighted = own * gain.astype(np.float32)
             return of_weight + own * tile, of_bias + own, weighted * tile, weighted
 
@@ -460,12 +463,12 @@ def in_ring(
             if k < count:
                 barrier_wait(landed.at[slot_of(k)])
                 of_weight, of_bias, slopes, total = added(
-                    k, wg * width, j.start if shifts else 0, j, gain, of_weight, of_bias
+                    k, wg * width, j, shift * (number == 0), width, gain, of_weight, of_bias
                 )
                 slopes, total = folded(slopes), folded(total)
                 if rests > 0 and wg < rests:
                     rest_weight, rest_bias, rest_slopes, rest_total = added(
-                        k, rest_place, rest, rest_j, rest_gain, rest_weight, rest_bias
+                        k, rest_place, rest_j, 0, n - rest, rest_gain, rest_weight, rest_bias
                     )
                     slopes, total = slopes + rest_slopes, total + rest_total
                 both = np.concatenate((slopes, total), 1) if centered else slopes
