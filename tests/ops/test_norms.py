@@ -143,13 +143,13 @@ def test_the_gradient_of_short_rows_has_no_spills(
 
 @pytest.mark.parametrize(
     ("columns", "dtype"),
-    [(18, np.float16), (33, np.float32), (641, np.float32), (24, np.float16), (192, np.float32)],
+    [(18, np.float16), (33, np.float32), (683, np.float16), (24, np.float16), (192, np.float32)],
 )
 def test_short_rows_are_loaded_by_tma(
     columns: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(norm_gradients, "SMS", 1)
-    kernel, arrays = launched(monkeypatch, 1700, columns, dtype)
+    kernel, arrays = launched(monkeypatch, 1700 if columns < 100 else 560, columns, dtype)
     kernel.simulate(**arrays, **SCALARS)
     wanted = gradient("layer_norm", arrays["x"], arrays["grad"], arrays["weight"])
     found = arrays["dx"], arrays["dweight"].sum(0), arrays["dbias"].sum(0)
