@@ -155,16 +155,17 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 @functools.cache
 def of_short_rows(lanes: int, slots: int, run: int, terms: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
-    warp. A program computes many blocks of rows, half a block at a time, and stores a row of sums.
+    warp. A program computes many blocks of rows, longer ones half a block at a time, and stores a
+    row of sums.
 
-    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead, and
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead, and
     fetches their statistics, `terms` of each row, into L2. A lane has `run` adjacent columns of
     aligned rows, which it stores itself. With a run of 2, lanes store dx in shared memory, where
     they have read x; from there it is copied in memory order.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
     shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
-    layout, vector = f"rows {shared_by}", f"row {shared_by}"
+    layout, vector, height = f"rows {shared_by}", f"row {shared_by}", ROOM // lanes
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -184,7 +185,6 @@ def of_short_rows(lanes: int, slots: int, run: int, terms: int, *present: str) -
         row: Static,
     ):
         n, j, half, step = x.shape[1], row.columns(), row.height, num_programs(0)
-        height = 2 * half
         size = height * row.n
         room = cdiv(size, BOX) * BOX
         xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
@@ -210,7 +210,7 @@ def of_short_rows(lanes: int, slots: int, run: int, terms: int, *present: str) -
         gain = None if weight is None else layout_cast(weight[j], vector)
 
         def computed(k, row_numbers, own, tile, of_weight, of_bias):
-            """Return the gradients of the k-th half of a block, and add to the sums."""
+            """Return the gradients of the k-th tile of rows, and add to the sums."""
             i, (inverse, mean), own = ds(k * half, half), row_numbers, own.astype(np.float32)
             tile = tile.astype(np.float32) * inverse - mean * inverse
             of_weight = of_weight + own * tile
@@ -228,22 +228,24 @@ def of_short_rows(lanes: int, slots: int, run: int, terms: int, *present: str) -
 
         slot = 0
         for k in range(program_id(0), cdiv(x.shape[0], height), step):
-            these = numbers(statistics, ds(k * height, half))
-            those = numbers(statistics, ds(k * height + half, half))
+            upper = numbers(statistics, ds(k * height, half))
+            lower = numbers(statistics, ds((k + 1) * height - half, half))
             barrier_wait(landed.at[slot])
             own, tile = held(grads, slot), held(xs, slot)
             if run > 2:
                 meet()
                 fetch(k + slots * step, slot)
-            upper, of_weight, of_bias = computed(
-                2 * k, these, own[0:half, :], tile[0:half, :], of_weight, of_bias
+            made, of_weight, of_bias = computed(
+                k * height // half, upper, own[0:half, :], tile[0:half, :], of_weight, of_bias
             )
-            lower, of_weight, of_bias = computed(
-                2 * k + 1, those, own[half:height, :], tile[half:height, :], of_weight, of_bias
-            )
+            if half < height:
+                below, of_weight, of_bias = computed(
+                    2 * k + 1, lower, own[half:height, :], tile[half:height, :], of_weight, of_bias
+                )
+                made = np.concatenate((made, below), 0)
             if run == 2:
                 block = xs.at[ds(slot * room, size)]
-                block[...] = np.concatenate((upper, lower), 0)
+                block[...] = made
                 commit_smem()
                 lines = load_tile(block, "runs")
                 meet()
@@ -288,8 +290,6 @@ and registers for the sums of their columns"""
 PER, LEAST = 8, 1024
 """rows of a program, up to which more warpgroups share a row, and their least columns of it: each
 program stores a row of sums, which are many bytes if rows are few and long"""
-CTAS = 4, 2
-OTHERS = 48
 AHEAD = 4
 """rows whose sums warps may exchange at the same time, a power of two"""
 MARKS = 32
@@ -522,9 +522,13 @@ TILE = 4608
 """elements of a tile of sums: all programs load theirs at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
-WIDTH, SLOTS = 10, 4
-"""of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
-blocks of rows in shared memory"""
+WIDTH, ROOM = 20, 256
+"""of `of_short_rows`: columns of a row that a lane has, at most twice as many if 32 lanes share it;
+and rows of a block, if a lane had a whole row"""
+CTAS = 2
+"""CTAs of short rows that an SM has. Their blocks fill its shared memory, so that no SM gets more
+than another. Three would not find enough adjacent registers where CTAs of another launch are still
+running (measured on an H200)"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -563,26 +567,22 @@ def launch_gradient(
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size, count)
 
-    # lanes have two rows of half a block, or one of more than 32 * WIDTH columns; 8 rows of a warp
-    # would share their banks if rows are a multiple of 128 bytes
+    # lanes have two rows of a block; 8 rows of a warp would share their banks if rows were a
+    # multiple of 128 bytes
     least = max(4 if n * size % 128 else 8, n / WIDTH)
     lanes = next((lanes for lanes in LANES[::-1] if lanes >= least), 32)
-    half = 256 // lanes >> (n > 32 * WIDTH)
+    height, halves = ROOM // lanes, 1 + (n > 32 * WIDTH)
     # longer runs take fewer instructions, but lanes may have columns outside the row
     runs = (2,) if n * size % 16 else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
-    cells = cdiv(half * round_up(n, lanes * run), 128)
-    # registers of a lane: for sums of columns, rows of x and of the gradient, and others
-    need = OTHERS + cells * (len(totals) + 1.5 + size / 4)
-    room, more = 2 * size * (2 * half * n + BOX), OTHER + 16 * n
-    fit = next((fit for fit in CTAS if fit * need <= 512 and fit * (2 * room + more) <= SHARED), 0)
+    room = 2 * size * (height * n + BOX)
+    slots = (SHARED // CTAS - OTHER - 16 * n) // room
 
-    if many and anywhere and fit:
-        slots = min(SLOTS, (SHARED // fit - more) // room)
-        row = Rows(n, half, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
+    if many and anywhere and n <= 64 * WIDTH and slots > 1:
+        row = Rows(n, height // halves, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
         terms = statistics.shape[-1]
         kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, terms, *names).scheduled(row)
-        programs = min(cdiv(count, 2 * half), SMS * fit)
+        programs = min(cdiv(count, height), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
