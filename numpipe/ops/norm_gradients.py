@@ -153,13 +153,13 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(lanes: int, slots: int, run: int, terms: int, *present: str) -> RowKernel:
+def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
     warp. A program computes many blocks of rows, longer ones half a block at a time, and stores a
     row of sums.
 
     Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead, and
-    fetches their statistics, `terms` of each row, into L2. A lane has `run` adjacent columns of
+    fetches their statistics into L2. A lane has `run` adjacent columns of
     aligned rows, which it stores itself. With a run of 2, lanes store dx in shared memory, where
     they have read x; from there it is copied in memory order.
     """
@@ -195,7 +195,8 @@ def of_short_rows(lanes: int, slots: int, run: int, terms: int, *present: str) -
                 to, block = ds(slot * room, room), ds(k * size, room)
                 copy_gmem_to_smem(x.flat.at[block], xs.at[to], landed.at[slot])
                 copy_gmem_to_smem(grad.flat.at[block], grads.at[to], landed.at[slot])
-                async_prefetch(statistics.flat.at[ds(k * height * terms, height * terms)])
+                own = height * statistics.shape[1]
+                async_prefetch(statistics.flat.at[ds(k * own, own)])
 
         def held(ring, slot):
             return load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
@@ -580,8 +581,7 @@ def launch_gradient(
 
     if many and anywhere and n <= 64 * WIDTH and slots > 1:
         row = Rows(n, height // halves, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
-        terms = statistics.shape[-1]
-        kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, terms, *names).scheduled(row)
+        kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, *names).scheduled(row)
         programs = min(cdiv(count, height), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
