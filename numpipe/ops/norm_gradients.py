@@ -22,7 +22,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
-from ..language.memory.copies import commit_smem, copy_gmem_to_smem, meet
+from ..language.memory.copies import async_prefetch, commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
@@ -155,15 +155,17 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 @functools.cache
 def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
-    warp. A program computes many blocks of rows, and stores a row of sums.
+    warp. A program computes many blocks of rows, longer ones half a block at a time, and stores a
+    row of sums.
 
-    Rows begin anywhere: TMA loads blocks as parts of flat arrays, up to `slots` of them ahead. A
-    lane has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes
-    store dx in shared memory, where they have read x; from there it is copied in memory order.
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead, and
+    fetches their statistics into L2. A lane has `run` adjacent columns of
+    aligned rows, which it stores itself. With a run of 2, lanes store dx in shared memory, where
+    they have read x; from there it is copied in memory order.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
     shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
-    layout, vector = f"rows {shared_by}", f"row {shared_by}"
+    layout, vector, height = f"rows {shared_by}", f"row {shared_by}", ROOM // lanes
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -182,42 +184,36 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
         seed,
         row: Static,
     ):
-        n, j, step = x.shape[1], row.columns(), num_programs(0)
-        first, size = program_id(0), row.height * row.n
+        n, j, half, step = x.shape[1], row.columns(), row.height, num_programs(0)
+        size = height * row.n
         room = cdiv(size, BOX) * BOX
         xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
         landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
 
         def fetch(k, slot):
-            if k * row.height < x.shape[0]:
-                to, rows = ds(slot * room, room), ds(k * size, room)
-                copy_gmem_to_smem(x.flat.at[rows], xs.at[to], landed.at[slot])
-                copy_gmem_to_smem(grad.flat.at[rows], grads.at[to], landed.at[slot])
+            if k * height < x.shape[0]:
+                to, block = ds(slot * room, room), ds(k * size, room)
+                copy_gmem_to_smem(x.flat.at[block], xs.at[to], landed.at[slot])
+                copy_gmem_to_smem(grad.flat.at[block], grads.at[to], landed.at[slot])
+                own = height * statistics.shape[1]
+                async_prefetch(statistics.flat.at[ds(k * own, own)])
 
         def held(ring, slot):
-            tile = load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
-            return tile.astype(np.float32)
+            return load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
 
         # sums begin with zeros, in the layout of the rows that are added
-        xs.at[ds(0, size)][...] = full((row.height, row.n), 0.0, np.float32)
+        xs.at[ds(0, size)][...] = full((height, row.n), 0.0, np.float32)
         meet()
-        of_weight = of_bias = held(xs, 0)
+        of_weight = of_bias = held(xs, 0)[0:half, :].astype(np.float32)
         commit_smem()
         for slot in range(slots):
-            fetch(first + slot * step, slot)
+            fetch(program_id(0) + slot * step, slot)
         gain = None if weight is None else layout_cast(weight[j], vector)
-        following = numbers(statistics, ds(first * row.height, row.height))
-        slot = 0
-        for k in row.blocks(x):
-            i, (inverse, mean) = ds(k * row.height, row.height), following
-            # loads of the next statistics overlap the arithmetic of this block
-            following = numbers(statistics, ds((k + step) * row.height, row.height))
-            barrier_wait(landed.at[slot])
-            own, tile = held(grads, slot), held(xs, slot)
-            if run > 2:
-                meet()
-                fetch(k + slots * step, slot)
-            tile = tile * inverse - mean * inverse
+
+        def computed(k, row_numbers, own, tile, of_weight, of_bias):
+            """Return the gradients of the k-th tile of rows, and add to the sums."""
+            i, (inverse, mean), own = ds(k * half, half), row_numbers, own.astype(np.float32)
+            tile = tile.astype(np.float32) * inverse - mean * inverse
             of_weight = of_weight + own * tile
             of_bias = of_bias + own
             own = own if gain is None else own * gain.astype(np.float32)
@@ -229,12 +225,33 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
             if run > 2:
                 dx[i, j] = made
-            else:
-                xs.at[ds(slot * room, size)][...] = made
+            return made.astype(dx.dtype), of_weight, of_bias
+
+        slot = 0
+        for k in range(program_id(0), cdiv(x.shape[0], height), step):
+            upper = numbers(statistics, ds(k * height, half))
+            lower = numbers(statistics, ds((k + 1) * height - half, half))
+            barrier_wait(landed.at[slot])
+            own, tile = held(grads, slot), held(xs, slot)
+            if run > 2:
                 meet()
-                dx.flat[ds(k * size, size)] = load_tile(xs.at[ds(slot * room, size)], "row 128")
-                commit_smem()
                 fetch(k + slots * step, slot)
+            made, of_weight, of_bias = computed(
+                k * height // half, upper, own[0:half, :], tile[0:half, :], of_weight, of_bias
+            )
+            if half < height:
+                below, of_weight, of_bias = computed(
+                    2 * k + 1, lower, own[half:height, :], tile[half:height, :], of_weight, of_bias
+                )
+                made = np.concatenate((made, below), 0)
+            if run == 2:
+                block = xs.at[ds(slot * room, size)]
+                block[...] = made
+                commit_smem()
+                lines = load_tile(block, "runs")
+                meet()
+                fetch(k + slots * step, slot)
+                dx.flat[ds(k * size, size)] = lines
             slot = (slot + 1) % slots
         store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
 
@@ -309,11 +326,10 @@ def in_ring(
     """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
     its programs.
 
-    Each warpgroup has `width` columns of each row, and the first `rests` warpgroups of a CTA have
-    STEP of those that are left. If fewer than WARPGROUPS share a row, a CTA has several teams, each
-    with rows of its own, which add up their sums of columns at the end, one after another. The
-    parts of several rows wait in shared memory, and the exchange of the sums of a row overlaps the
-    next row::
+    Each warpgroup has adjacent pieces of each row, of STEP columns: as many as its tile has, or one
+    less. If fewer than WARPGROUPS share a row, a CTA has several teams, each with rows of its own,
+    which add up their sums of columns at the end, one after another. The parts of several rows wait
+    in shared memory, and the exchange of the sums of a row overlaps the next row::
 
         step k    add up the part of row k, send its sums to all warpgroups
                   load a next row in place of row k - 2, which all warpgroups have stored
@@ -325,18 +341,17 @@ def in_ring(
     unit, terms = 16 // itemsize, 1 + centered
     # a lane's pairs of columns are aligned in memory if each second row begins one column early
     shifts = n % 2 if flat else 0
-    width = n // (ctas * wgs * STEP) * STEP
-    whole = ctas * wgs * width
-    rests = cdiv(n + shifts - whole, ctas * STEP)
-    # columns that a copy loads, from a multiple of 16 bytes on
+    pieces, parts = cdiv(n + shifts, STEP), ctas * wgs
+    width = cdiv(pieces, parts) * STEP
+    # leading columns of a tile that belong to its warpgroup and are inside the row in all of them
+    whole = width if n == parts * width else width - STEP
+    # columns that a CTA loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
-    size, rest_size = wgs * width + more, STEP + more
-    span = size + rests * rest_size
-    shared = ctas * wgs * PARTS
+    span = cdiv((wgs - 1) * pieces, parts) * STEP + width + more
+    shared = parts * PARTS
     vector = f"row {lanes_for(shared)}"
     # the sums of columns of a warpgroup
-    half = width + STEP
-    room = half * (1 + ("dbias" in present))
+    room = width * (1 + ("dbias" in present))
     fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * wgs * room * (teams > 1)
     slots = min(8, (SHARED - fixed) // (2 * span * itemsize * teams))
 
@@ -359,19 +374,24 @@ def in_ring(
         marks = scratch(SMEM((teams * slots * MARKS,), np.float32))
         xs = scratch(SMEM((teams * slots * span,), x.dtype))
         grads = scratch(SMEM((teams * slots * span,), x.dtype))
-        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3 + 2 * rests))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=3))
         sums = scratch(SMEM((teams * AHEAD * shared,), np.float32))
         sent = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=ctas * wgs))
         stored = scratch(Barrier(num_barriers=teams * AHEAD, num_arrivals=wgs))
         # the same for all rows of a program, because the number of programs is even
         shift = at & 1 if shifts else 0
         number = rank * wgs + wg
-        j = ds(number * width - shift, width, most=whole - width, least=-shifts)
-        rest = whole + (wg * ctas + rank) * STEP - shift
-        rest_j, rest_place = ds(rest, STEP), size + wg * rest_size
+
+        def first_of(number):
+            return number * pieces // parts * STEP - shift
+
+        begin, first, stop = first_of(rank * wgs), first_of(number), first_of(number + 1)
+        most = (parts - 1) * pieces // parts * STEP
+        leading = ds(first, whole, most=most, least=-shifts)
+        last = ds(first + whole, STEP, stop=stop)
+        j = ds(first, width, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
-        rest_weight = rest_bias = full((1, STEP), 0.0, np.float32)
-        gain, rest_gain = weight[j], weight[rest_j]
+        gain = weight[j]
 
         def slot_of(k):
             return team * slots + k % slots
@@ -380,19 +400,13 @@ def in_ring(
             """The place of row k among those whose sums are exchanged."""
             return team * AHEAD + k % AHEAD
 
-        def copy(array, ring, k, first, place, size):
+        def load(array, ring, k):
             i, slot = at + k * step, slot_of(k)
             if flat:
-                view = array.flat.at[ds((i * n + first) // unit * unit, size)]
+                view = array.flat.at[ds((i * n + begin) // unit * unit, span)]
             else:
-                view = array.at[i, ds(first, size)]
-            copy_gmem_to_smem(view, ring.at[ds(slot * span + place, size)], landed.at[slot])
-
-        def load(array, ring, k):
-            copy(array, ring, k, rank * wgs * width - shift, 0, size)
-            for c in static_range(rests):
-                first = whole + (c * ctas + rank) * STEP - shift
-                copy(array, ring, k, first, size + c * rest_size, rest_size)
+                view = array.at[i, ds(begin, span)]
+            copy_gmem_to_smem(view, ring.at[ds(slot * span, span)], landed.at[slot])
 
         def fetch(k):
             if k < count:
@@ -407,15 +421,22 @@ def in_ring(
             inverse = marks[ds(place, 1)][:, None]
             return inverse, marks[ds(place + 1, 1)][:, None] if centered else 0.0
 
-        def held(ring, k, place, size):
-            begin = ((at + k * step) * n - shift) % unit if more else 0
-            part = ring.at[ds(slot_of(k) * span + place + begin, size)]
+        def held(ring, k):
+            place = first - begin + (((at + k * step) * n - shift) % unit if more else 0)
+            part = ring.at[ds(slot_of(k) * span + place, width)]
             return load_tile(part, SPREAD)[None, :].astype(np.float32)
 
-        def inside(tile, first, j):
-            """The tile of columns j, the first of which is `first`, with 0 outside the row."""
-            column = iota((1, j.size), 1) + first
-            return np.where((column >= 0) & (column < n), tile, 0.0)
+        def inside(tile):
+            """The tile with 0 outside the row, and in columns of another warpgroup."""
+            column = iota(tile.shape, 1)
+            own = (column < whole) | (column < min(stop, n) - first)
+            return np.where(own & (column >= shift * (number == 0)), tile, 0.0)
+
+        def put(to, i, tile):
+            if whole > 0:
+                to[i, leading] = tile[:, :whole]
+            if whole < width:
+                to[i, last] = tile[:, whole:]
 
         def folded(tile):
             """The sum of the pieces of a tile."""
@@ -424,24 +445,15 @@ def in_ring(
                 total = total + tile[:, c : c + STEP]
             return total
 
-        def added(k, place, first, j, gain, of_weight, of_bias):
-            """Add columns j of row k, from `first` on, to the sums of columns. Return these sums,
-            gradient * weight * normed x, and gradient * weight."""
-            inverse, mean = numbers_of(k)
-            own = inside(held(grads, k, place, j.size), first, j)
-            tile = inside(held(xs, k, place, j.size) * inverse - mean * inverse, first, j)
-            weighted = own * gain.astype(np.float32)
-            return of_weight + own * tile, of_bias + own, weighted * tile, weighted
-
-        def send(k, parts):
+        def send(k, own):
             """Send the sums of this warpgroup's parts of row k to all warpgroups."""
             place = sums.at[ds(place_of(k) * shared + number * PARTS, PARTS)]
             if ctas > 1:
                 async_store_smem(
-                    parts, place, sent.at[place_of(k)], cluster_idx=None, cluster_dim="cluster"
+                    own, place, sent.at[place_of(k)], cluster_idx=None, cluster_dim="cluster"
                 )
             else:
-                place[...] = parts
+                place[...] = own
                 barrier_arrive(sent.at[place_of(k)])
 
         def sums_of(k):
@@ -459,15 +471,12 @@ def in_ring(
         for k in range(count + 1):
             if k < count:
                 barrier_wait(landed.at[slot_of(k)])
-                of_weight, of_bias, slopes, total = added(
-                    k, wg * width, j.start if shifts else 0, j, gain, of_weight, of_bias
-                )
-                slopes, total = folded(slopes), folded(total)
-                if rests > 0 and wg < rests:
-                    rest_weight, rest_bias, rest_slopes, rest_total = added(
-                        k, rest_place, rest, rest_j, rest_gain, rest_weight, rest_bias
-                    )
-                    slopes, total = slopes + rest_slopes, total + rest_total
+                inverse, mean = numbers_of(k)
+                own = inside(held(grads, k))
+                tile = inside(held(xs, k) * inverse - mean * inverse)
+                of_weight, of_bias = of_weight + own * tile, of_bias + own
+                own = own * gain.astype(np.float32)
+                slopes, total = folded(own * tile), folded(own)
                 both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
             if k > 0:
@@ -480,23 +489,15 @@ def in_ring(
                 slope = along * scale * scale
                 offset = slope * mean_of - mean_own * scale
                 i = ds(at + (k - 1) * step, 1)
-
-                def made(place, j, gain):
-                    tile = held(grads, k - 1, place, j.size) * gain.astype(np.float32)
-                    tile = tile * scale + (offset - held(xs, k - 1, place, j.size) * slope)
-                    if grad_total is not None:
-                        tile = tile + grad_total[i, j].astype(np.float32)
-                    return tile
-
-                dx[i, j] = made(wg * width, j, gain)
-                if rests > 0 and wg < rests:
-                    dx[i, rest_j] = made(rest_place, rest_j, rest_gain)
+                made = held(grads, k - 1) * gain.astype(np.float32) * scale
+                made = made + (offset - held(xs, k - 1) * slope)
+                if grad_total is not None:
+                    made = made + grad_total[i, j].astype(np.float32)
+                put(dx, i, made)
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[place_of(k - 1)])
 
-        every: Any = np.concatenate((of_weight, rest_weight), 1)
-        if dbias is not None:
-            every = np.concatenate((every, of_bias, rest_bias), 1)
+        every = of_weight if dbias is None else np.concatenate((of_weight, of_bias), 1)
         if teams > 1:
             totals = scratch(SMEM((wgs * room,), np.float32))
             added_up = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
@@ -508,15 +509,10 @@ def in_ring(
                 part[...] = every.reshape(-1)
                 barrier_arrive(added_up.at[team])
 
-        def put(to, tile):
-            to[ds(program, 1), j] = tile[:, :width]
-            if rests > 0 and wg < rests:
-                to[ds(program, 1), rest_j] = tile[:, width:]
-
         if team == teams - 1:
-            put(dweight, every[:, :half])
+            put(dweight, ds(program, 1), every[:, :width])
             if dbias is not None:
-                put(dbias, every[:, half:])
+                put(dbias, ds(program, 1), every[:, width:])
 
     return norm_gradient_in_ring, PROGRAMS[ctas] // (1 + shifts) * (1 + shifts)
 
@@ -527,9 +523,13 @@ TILE = 4608
 """elements of a tile of sums: all programs load theirs at the same time"""
 SHORT = 1024
 """columns up to which rows are few if there are at most four times FEW"""
-WIDTH, SLOTS = 20, 4
-"""of `of_short_rows`: most columns of a row that a lane has, unless 32 lanes share it, and most
-blocks of rows in shared memory"""
+WIDTH, ROOM = 20, 256
+"""of `of_short_rows`: columns of a row that a lane has, at most twice as many if 32 lanes share it;
+and rows of a block, if a lane had a whole row"""
+CTAS = 2
+"""CTAs of short rows that an SM has. Their blocks fill its shared memory, so that no SM gets more
+than another. Three would not find enough adjacent registers where CTAs of another launch are still
+running (measured on an H200)"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -568,26 +568,21 @@ def launch_gradient(
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size, count)
 
-    # lanes have two rows each, or one of more than 32 * WIDTH columns; 8 rows of a warp would share
-    # their banks if rows are a multiple of 128 bytes
+    # lanes have two rows of a block; 8 rows of a warp would share their banks if rows were a
+    # multiple of 128 bytes
     least = max(4 if n * size % 128 else 8, n / WIDTH)
     lanes = next((lanes for lanes in LANES[::-1] if lanes >= least), 32)
-    height = 256 // lanes >> (n > 32 * WIDTH)
+    height, halves = ROOM // lanes, 1 + (n > 32 * WIDTH)
     # longer runs take fewer instructions, but lanes may have columns outside the row
     runs = (2,) if n * size % 16 else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
-    cells = cdiv(height * round_up(n, lanes * run), 128)
-    # CTAs that an SM has registers for: for sums of columns, rows of x and of the gradient, and
-    # others, fewer where lanes store runs (measured on an H200); and shared memory for two blocks
-    others = 56 if run > 2 and n <= SHORT else 80
-    room, more = 2 * size * (height * n + BOX), OTHER + 16 * n
-    fit = min(4, 512 // (others + cells * (2 + len(totals))), SHARED // (2 * room + more))
+    room = 2 * size * (height * n + BOX)
+    slots = (SHARED // CTAS - OTHER - 16 * n) // room
 
-    if many and anywhere and fit > 1 and height * n * size % 16 == 0:
-        slots = min(SLOTS, (SHARED // fit - more) // room)
-        row = Rows(n, height, n, ctas=fit, whole=n, operands=2, flat=True, loops=True)
+    if many and anywhere and n <= 64 * WIDTH and slots > 1:
+        row = Rows(n, height // halves, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
         kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, *names).scheduled(row)
-        programs = min(cdiv(count, height), SMS * fit)
+        programs = min(cdiv(count, height), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)

@@ -15,7 +15,7 @@ from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from .conversions import moved
 from .elementwise import check_axis
-from .layout_names import COLUMN, ROW
+from .layout_names import COLUMN, ROW, ROWS
 from .layouts import Form
 from .refs import ALL, Span
 from .row_layouts import WHOLE
@@ -53,7 +53,7 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     shape = list(first.shape)
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
-    if first.layout == f"{ROW} {WHOLE}":
+    if (along, first.name.word) == (0, ROWS) or first.layout == f"{ROW} {WHOLE}":
         result = replace(result, layout=first.layout)
     for form in forms:
         index: list = [ALL] * len(shape)

@@ -24,5 +24,6 @@ def _concatenate(np_: Any, arrays: Any, axis: Any) -> Any:
         for register, element in zip(
             registers(builder, TileType(part), value), elements[::each], strict=True
         ):
-            found[element // each] = register
+            if element >= 0:
+                found[element // each] = register
     return assembled(builder, result, found)

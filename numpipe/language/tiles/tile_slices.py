@@ -120,7 +120,7 @@ def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> Ints:
     number = {place: i for i, place in enumerate(form.places)}
     row, column = slices[0].start, slices[-1].start
     return tuple(
-        number[(None if r is None else r + row, None if c is None else c + column)]
+        number.get((None if r is None else r + row, None if c is None else c + column), -1)
         for r, c in result.places
     )
 

@@ -10,6 +10,9 @@ import pytest
 import numpipe
 from numpipe import ArrayType, SpecError
 from numpipe.compile.check import gate
+from numpipe.language.tiles.concatenate import joined_form
+from numpipe.language.tiles.layouts import Form
+from numpipe.language.tiles.tile import Tile
 from tests.kernels.compilers import compiles
 
 
@@ -38,6 +41,23 @@ def test_tiles_are_joined_as_by_numpy(dtype: Any, target: str) -> None:
     assert (swapped(x, target=target) == np.concatenate((x[64:], x[:64]))).all()
     v = np.arange(96).astype(dtype)
     assert (of_vectors(v, target=target) == np.concatenate((v[64:], v[:64]))).all()
+
+
+@pytest.mark.parametrize(("rows", "lanes"), [(4, 32), (8, 32), (64, 4)])
+def test_rows_that_lanes_share_stay_in_their_registers(rows: int, lanes: int) -> None:
+    """Also those of tiles with fewer rows than their lanes have registers for."""
+    dtype = np.dtype(np.float16)
+    form = Form((rows, 40), dtype, f"rows {lanes}")
+    result, parts = joined_form((Tile(np.zeros((rows, 40), dtype), form),) * 2, 0)
+    assert result.layout == form.layout
+    found = dict.fromkeys(result.places)
+    for number, (part, elements) in enumerate(parts):
+        assert part == form
+        for (row, column), element in zip(part.places, elements, strict=True):
+            if element >= 0:
+                found[result.places[element]] = (number * rows + row, column)
+    # the places of the first lane, whose row and column are 0
+    assert all(place == found[place] for place in found if place[0] < 2 * rows)
 
 
 @compiles
