@@ -278,10 +278,11 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
             value, _ = row.load(k, x, dtype=dtype)
 
             def of(j):
-                tile = value(j)
                 if kind == "dot":
-                    tile = tile * weights[0, j].astype(np.float32)
-                return np.abs(tile) if kind == "top" else tile
+                    # before the wait for the row
+                    factors = weights[0, j].astype(np.float32)
+                    return factors * value(j)
+                return np.abs(value(j)) if kind == "top" else value(j)
 
             if kind == "argmax":
                 result = row.argmax(of, dtype)
