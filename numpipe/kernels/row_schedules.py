@@ -39,7 +39,7 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
-ODD = 4096
+ODD = 8192
 """most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
 H200)"""
 CHUNK = 8192
@@ -235,35 +235,50 @@ def choose(
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
         return rows(1, width, wgs, whole, ctas, flat=odd)
-    # lanes load pairs of 16-bit elements quickly, but single ones slowly
-    pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
+    # lanes load pairs of elements quickly, but single ones slowly
+    pairs, size = n % 2 == 0, n * operands * itemsize
     direct = not (aligned or flat) or (once and pairs)
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     light = not (held or flat or direct) and operands == 1 and size <= CLUSTER * SHARED // 2
     light = light and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = size if direct else SHARED >> light
-    while cluster < CLUSTER and size > cluster * (
-        FEW >> (3 * cluster * count > ROOM)
-        if 2 * cluster * count <= ROOM << (once and cluster == 1)
-        else part
+    part = size if direct else MOST_SHARED // 2 if once else SHARED >> light
+    # one CTA on each SM, so that those of the next launch have room: then it begins without a wait
+    sharing = min(DEFAULT.sms // max(count, 1), CLUSTER)
+    filled = once or 5 * sharing * count >= 4 * DEFAULT.sms
+    alone = filled and sharing > 0 and (direct or size <= sharing * MOST_SHARED)
+    cluster = sharing if alone else 1
+    # a cluster begins later than CTAs of their own, and one pass over rows is short
+    while (
+        not alone
+        and cluster < CLUSTER
+        and size
+        > cluster
+        * (
+            FEW >> (3 * cluster * count > ROOM)
+            if 2 * cluster * count <= ROOM and not once
+            else part
+        )
     ):
         cluster *= 2
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
-        steps = cdiv(n, cluster * 2 * width)
-        return rows(1, width, 2, 0, 2 + (once and unit == 1), steps, cluster=cluster)
+        wgs, ctas = (4, 2) if alone else (2, 2 + (once and unit == 1))
+        steps = cdiv(n, cluster * wgs * width)
+        return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # the masks and stores of some of ten CTAs of an SM overlap the loads of others
     short = flat and size <= 2 * CHUNK and count > ROOM
-    # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
-    # SM has registers for two CTAs of so many if a kernel holds values
+    # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
+    # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
+    # a kernel holds values
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
     crowded = flat or cluster > 2 or unit > 1 or (held and few)
-    wgs = 1 if short else 2 if crowded or light else 4
+    large = alone or size > cluster * SHARED
+    wgs = 1 if short else 4 if large or not (crowded or light) else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    width = CHUNK // (2 * itemsize) if flat or light else 2 * CHUNK // (wgs * itemsize)
+    width = (CHUNK >> (not large and (flat or light or wgs == 4))) // itemsize
     width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)

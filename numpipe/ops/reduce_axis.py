@@ -279,9 +279,8 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
 
             def of(j):
                 if kind == "dot":
-                    # before the wait for the row
-                    factors = weights[0, j].astype(np.float32)
-                    return factors * value(j)
+                    factors = weights[0, j]  # before the wait for the row
+                    return value(j) * factors.astype(np.float32)
                 return np.abs(value(j)) if kind == "top" else value(j)
 
             if kind == "argmax":
