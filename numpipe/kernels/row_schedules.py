@@ -41,19 +41,19 @@ MOST_WARPGROUPS = 4
 """that share a row"""
 ODD = 8192
 """most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
-H200)"""
+H200). Vectors along the columns take more registers where more than half as many begin anywhere"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
 """bytes of a part of a row in shared memory: an SM has room for three (measured on an H200)"""
+LIGHT = 49152
+"""the same, of a kernel that loads one matrix and holds nothing else, for smaller CTAs"""
 MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
-FEW = 49152
-"""most bytes of a CTA's part of a row if there are few rows: half of the part is loaded while CTAs
-exchange numbers. If the CTAs are more than the SMs, parts have at most half of these bytes;
-otherwise some SMs would have two CTAs and others one"""
+FEW = 32768
+"""fewest bytes of a CTA's part of a row that is shared only because there are few rows"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE = 6144
@@ -230,7 +230,7 @@ def choose(
     if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        live = width * nbytes // 512 + 28 + 16 * values
+        live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
         if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
@@ -240,51 +240,41 @@ def choose(
     direct = not (aligned or flat) or (once and pairs)
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
-    light = not (held or flat or direct) and operands == 1 and size <= CLUSTER * SHARED // 2
-    light = light and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = size if direct else MOST_SHARED // 2 if once else SHARED >> light
+    plain = not (held or flat or direct) and operands == 1
+    light = plain and 2 * count > ROOM and size <= CLUSTER * SHARED // 2
+    light = light and count * size <= 4 * ROOM * SHARED
+    part = size if direct else SHARED >> light
     # one CTA on each SM, so that those of the next launch have room: then it begins without a wait
-    sharing = min(DEFAULT.sms // max(count, 1), CLUSTER)
+    sharing = min(DEFAULT.sms // max(count, 1), size // FEW, CLUSTER)
     filled = once or 5 * sharing * count >= 4 * DEFAULT.sms
     alone = filled and sharing > 0 and (direct or size <= sharing * MOST_SHARED)
-    cluster = sharing if alone else 1
-    # a cluster begins later than CTAs of their own, and one pass over rows is short
-    while (
-        not alone
-        and cluster < CLUSTER
-        and size
-        > cluster
-        * (
-            FEW >> (3 * cluster * count > ROOM)
-            if 2 * cluster * count <= ROOM and not once
-            else part
-        )
-    ):
-        cluster *= 2
+    # otherwise some SMs would have two rows and others one; and one pass over odd rows takes more
+    # warps. But a cluster begins later than a CTA
+    uneven = DEFAULT.sms < count <= ROOM >> (direct or not once)
+    cluster = sharing if alone else max(cdiv(size, part), sharing, 1 + uneven)
+    cluster = min(cluster, CLUSTER)
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
-        width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
+        width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = (4, 2) if alone else (2, 2 + (once and unit == 1))
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
-    # the masks and stores of some of ten CTAs of an SM overlap the loads of others
-    short = flat and size <= 2 * CHUNK and count > ROOM
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values
-    few = 2 * DEFAULT.sms < cluster * count <= ROOM
-    crowded = flat or cluster > 2 or unit > 1 or (held and few)
+    crowded = flat or cluster > 2 or unit > 1 or (held and uneven)
     large = alone or size > cluster * SHARED
-    wgs = 1 if short else 4 if large or not (crowded or light) else 2
+    light = plain and size <= cluster * LIGHT
+    wgs = 4 if large or not (crowded or light) else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     width = (CHUNK >> (not large and (flat or light or wgs == 4))) // itemsize
-    width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
+    width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 6 if light else (10, 3, 2)[wgs // 2]
-    ctas = fit if step * (slots - 1) <= SHARED else 1
+    fit = 6 if light else 3 if wgs == 2 else 2
+    ctas = max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 

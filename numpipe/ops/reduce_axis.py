@@ -365,10 +365,8 @@ def schedule(
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
         step = 512 if across == 1 else 64
-        # as many steps at once as leave few for the end of the axis
-        fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
-        most = min((32 if across == 1 else 16) // itemsize, fits)
-        length = step * min(range(most, most // 2, -1), key=lambda k: -cdiv(n, step) % k)
+        fits = n // step if "max" in kind else cdiv(n, step)
+        length = step * max(min((32 if across == 1 else 16) // itemsize, fits), 1)
     count = tiles(across)
     if ring:
         ctas = 2 * SMS if nbytes >= 8 * LARGE else SMS

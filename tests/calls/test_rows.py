@@ -168,19 +168,25 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     many = choose(65536, dtype=bf16, count=8192)
     assert (many.cluster, many.wgs, many.ctas) == (2, 4, 2)
     longest = choose(1 << 20, dtype=bf16)
-    assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 13, 16, 1)
+    assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 6, 8, 1)
 
 
-def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
+def test_few_rows_are_shared_by_as_many_ctas_as_there_are_sms() -> None:
     bf16 = np.dtype(ml_dtypes.bfloat16)
-    for needs in (Needs(), Needs(once=True), Needs(once=True, unit=128)):
-        shared = [choose(125568, needs, bf16, count=count).cluster for count in (0, 40, 60)]
-        assert shared == [8, 8, 4], needs
-        # with a CTA for each of 190 rows, some SMs would have two rows and others one
-        assert [choose(20000, needs, bf16, count=n).cluster for n in (1, 132, 190)] == [1, 1, 2]
-    many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
-    assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
+    counts = (0, 16, 30, 40, 60, 132, 190, 264, 1000)
+    for needs in (Needs(once=True), Needs(once=True, unit=128)):
+        shared = [choose(125568, needs, bf16, count=count) for count in counts]
+        assert [row.cluster for row in shared] == [7, 7, 4, 3, 2, 1, 2, 1, 1], needs
+        assert [row.wgs for row in shared] == [4] * 6 + [2] * 3, needs
+    shared = [choose(125568, dtype=bf16, count=count) for count in counts]
+    assert [row.cluster for row in shared] == [7, 7, 4, 3, 2, 4, 4, 8, 4]
+    # with a CTA for each of 190 rows, some SMs would have two rows and others one
+    assert [choose(20000, dtype=bf16, count=n).cluster for n in (1, 132, 190)] == [1, 1, 2]
+    odd = [choose(21777, Needs(once=True), bf16, False, True, n).cluster for n in (132, 396, 397)]
+    assert odd == [1, 2, 1]
+    assert not choose(125568, Needs(once=True), bf16, count=1000).slots
     assert choose(50257, Needs(once=True), bf16, False, True).slots > 0, "TMA loads odd rows"
+    assert choose(50257, Needs(once=True), aligned=False, flat=True).slots > 0
 
 
 @pytest.mark.parametrize(
