@@ -205,7 +205,7 @@ def choose(
     >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
-    10
+    5
     >>> [
     ...     choose(21777, Needs(once=once), half, False, True, 286).cluster
     ...     for once in (False, True)
@@ -241,18 +241,17 @@ def choose(
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat or direct) and operands == 1
-    light = plain and 2 * count > ROOM and size <= CLUSTER * SHARED // 2
-    light = light and count * size <= 4 * ROOM * SHARED
+    light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else SHARED >> light
     # one CTA on each SM, so that those of the next launch have room: then it begins without a wait
     sharing = min(DEFAULT.sms // max(count, 1), size // FEW, CLUSTER)
-    filled = once or 5 * sharing * count >= 4 * DEFAULT.sms
-    alone = filled and sharing > 0 and (direct or size <= sharing * MOST_SHARED)
+    alone = sharing >= (1 if direct else cdiv(size, MOST_SHARED)) and (
+        once or 5 * sharing * count >= 4 * DEFAULT.sms
+    )
     # otherwise some SMs would have two rows and others one; and one pass over odd rows takes more
     # warps. But a cluster begins later than a CTA
     uneven = DEFAULT.sms < count <= ROOM >> (direct or not once)
-    cluster = sharing if alone else max(cdiv(size, part), sharing, 1 + uneven)
-    cluster = min(cluster, CLUSTER)
+    cluster = sharing if alone else min(max(cdiv(size, part), sharing, 1 + uneven), CLUSTER)
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
@@ -273,7 +272,7 @@ def choose(
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 6 if light else 3 if wgs == 2 else 2
+    fit = 1 if alone else 2 if wgs == 4 else 6 if light else 3
     ctas = max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 

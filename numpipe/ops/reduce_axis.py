@@ -364,7 +364,7 @@ def schedule(
         length = step * steps
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
-        step = 512 if across == 1 else 64
+        step = 512 // across
         fits = n // step if "max" in kind else cdiv(n, step)
         length = step * max(min((32 if across == 1 else 16) // itemsize, fits), 1)
     count = tiles(across)
