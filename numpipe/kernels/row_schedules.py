@@ -52,8 +52,10 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
-FEW = 32768
-"""fewest bytes of a CTA's part of a row that is shared only because there are few rows"""
+FEW = 49152
+"""most bytes of a CTA's part of a row if there are few rows: half of the part is loaded while CTAs
+exchange numbers. If the CTAs are more than the SMs, parts have at most half of these bytes;
+otherwise some SMs would have two CTAs and others one"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE = 6144
@@ -242,28 +244,37 @@ def choose(
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat or direct) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = size if direct else SHARED >> light
-    # one CTA on each SM, so that those of the next launch have room: then it begins without a wait
-    sharing = min(DEFAULT.sms // max(count, 1), size // FEW, CLUSTER)
-    alone = sharing >= (1 if direct else cdiv(size, MOST_SHARED)) and (
-        once or 5 * sharing * count >= 4 * DEFAULT.sms
-    )
-    # otherwise some SMs would have two rows and others one; and one pass over odd rows takes more
-    # warps. But a cluster begins later than a CTA
-    uneven = DEFAULT.sms < count <= ROOM >> (direct or not once)
-    cluster = sharing if alone else min(max(cdiv(size, part), sharing, 1 + uneven), CLUSTER)
+    part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
+    # one CTA on each SM, so that those of the next launch have room: then it begins without a wait.
+    # With several passes, an SM would have nothing to do while its CTA waits for others
+    sharing, short = min(DEFAULT.sms // max(count, 1), CLUSTER), once and unit == 1
+    alone = short and size <= sharing * MOST_SHARED
+    cluster = min(sharing, cdiv(size, FEW)) if alone else 1
+    while (
+        not alone
+        and cluster < CLUSTER
+        and size
+        > cluster
+        * (
+            FEW >> (3 * cluster * count > ROOM)
+            if 2 * cluster * count <= ROOM << (once and cluster == 1 and not (short and direct))
+            else part
+        )
+    ):
+        cluster *= 2
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
-        wgs, ctas = (4, 2) if alone else (2, 2 + (once and unit == 1))
+        wgs, ctas = (4, 2) if alone else (2, 2 + short)
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values
-    crowded = flat or cluster > 2 or unit > 1 or (held and uneven)
+    few = 2 * DEFAULT.sms < cluster * count <= ROOM
+    crowded = flat or cluster > 2 or unit > 1 or (held and few)
     large = alone or size > cluster * SHARED
-    light = plain and size <= cluster * LIGHT
+    light = light or (plain and not crowded and size <= cluster * LIGHT)
     wgs = 4 if large or not (crowded or light) else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
