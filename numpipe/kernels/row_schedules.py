@@ -283,7 +283,7 @@ def choose(
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 1 if alone else 2 if wgs == 4 else 6 if light else 3
+    fit = 2 if wgs == 4 else 6 if light else 3
     ctas = max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
