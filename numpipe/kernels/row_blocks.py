@@ -134,9 +134,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def store(k, x, f, y=None, g=None):
-        for turn in range(whole):
-            # from L2 in reverse: the last chunks that were read are still there
-            step = turn if slots else whole - 1 - turn
+        for step in range(whole):
             store_chunk(k, columns(step), x, f, y, g)
         if whole < steps:
             store_chunk(k, last(), x, f, y, g)

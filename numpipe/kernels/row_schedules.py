@@ -39,13 +39,15 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
-ODD = 4096
+ODD = 8192
 """most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
-H200)"""
+H200). Vectors along the columns take more registers where more than half as many begin anywhere"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
 """bytes of a part of a row in shared memory: an SM has room for three (measured on an H200)"""
+LIGHT = 49152
+"""the same, of a kernel that loads one matrix and holds nothing else, for smaller CTAs"""
 MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
@@ -208,7 +210,7 @@ def choose(
     >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
-    10
+    5
     >>> [
     ...     choose(21777, Needs(once=once), half, False, True, 286).cluster
     ...     for once in (False, True)
@@ -233,46 +235,59 @@ def choose(
     if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        live = width * nbytes // 512 + 28 + 16 * values
+        live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
         if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
         return rows(1, width, wgs, whole, ctas, flat=odd)
-    # lanes load pairs of 16-bit elements quickly, but single ones slowly
-    pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
+    # lanes load pairs of elements quickly, but single ones slowly
+    pairs, size = n % 2 == 0, n * operands * itemsize
     direct = not (aligned or flat) or (once and pairs)
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
-    light = not (held or flat or direct) and operands == 1 and size <= CLUSTER * SHARED // 2
-    light = light and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = size if direct else SHARED >> light
-    while cluster < CLUSTER and size > cluster * (
-        FEW >> (3 * cluster * count > ROOM)
-        if 2 * cluster * count <= ROOM << (once and cluster == 1)
-        else part
+    plain = not (held or flat or direct) and operands == 1
+    light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
+    part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
+    # one CTA on each SM, so that those of the next launch have room: then it begins without a wait.
+    # With several passes, an SM would have nothing to do while its CTA waits for others
+    sharing, short = min(DEFAULT.sms // max(count, 1), CLUSTER), once and unit == 1
+    alone = short and size <= sharing * MOST_SHARED
+    cluster = min(sharing, cdiv(size, FEW)) if alone else 1
+    while (
+        not alone
+        and cluster < CLUSTER
+        and size
+        > cluster
+        * (
+            FEW >> (3 * cluster * count > ROOM)
+            if 2 * cluster * count <= ROOM << (once and cluster == 1 and not (short and direct))
+            else part
+        )
     ):
         cluster *= 2
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
-        width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
-        steps = cdiv(n, cluster * 2 * width)
-        return rows(1, width, 2, 0, 2 + (once and unit == 1), steps, cluster=cluster)
-    # the masks and stores of some of ten CTAs of an SM overlap the loads of others
-    short = flat and size <= 2 * CHUNK and count > ROOM
-    # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
-    # SM has registers for two CTAs of so many if a kernel holds values
+        width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
+        wgs, ctas = (4, 2) if alone else (2, 2 + short)
+        steps = cdiv(n, cluster * wgs * width)
+        return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
+    # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
+    # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
+    # a kernel holds values
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
     crowded = flat or cluster > 2 or unit > 1 or (held and few)
-    wgs = 1 if short else 2 if crowded or light else 4
+    large = alone or size > cluster * SHARED
+    light = light or (plain and not crowded and size <= cluster * LIGHT)
+    wgs = 4 if large or not (crowded or light) else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    width = CHUNK // (2 * itemsize) if flat or light else 2 * CHUNK // (wgs * itemsize)
-    width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
+    width = (CHUNK >> (not large and (flat or light or wgs == 4))) // itemsize
+    width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 6 if light else (10, 3, 2)[wgs // 2]
-    ctas = fit if step * (slots - 1) <= SHARED else 1
+    fit = 2 if wgs == 4 else 6 if light else 3
+    ctas = max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 

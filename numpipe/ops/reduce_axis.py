@@ -285,10 +285,10 @@ def row_reducer(kind: str, finish: Function | None) -> RowKernel:
             value, _ = row.load(k, x, dtype=dtype)
 
             def of(j):
-                tile = value(j)
                 if kind == "dot":
-                    tile = tile * weights[0, j].astype(np.float32)
-                return np.abs(tile) if kind == "top" else tile
+                    factors = weights[0, j]  # before the wait for the row
+                    return value(j) * factors.astype(np.float32)
+                return np.abs(value(j)) if kind == "top" else value(j)
 
             if kind == "argmax":
                 result = row.argmax(of, dtype)
@@ -395,11 +395,9 @@ def schedule(
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
-        step = 512 if across == 1 else 64
-        # as many steps at once as leave few for the end of the axis
-        fits = max(n // step, 1) if "max" in kind else cdiv(n, step)
-        most = min((32 if across == 1 else 16) // itemsize, fits)
-        length = step * min(range(most, most // 2, -1), key=lambda k: -cdiv(n, step) % k)
+        step = 512 // across
+        fits = n // step if "max" in kind else cdiv(n, step)
+        length = step * max(min((32 if across == 1 else 16) // itemsize, fits), 1)
     parts = min(ENOUGH // tiles(across), n // (length * wgs))
     if again or (down and parts < 3):
         parts = 1  # a second launch would take longer

@@ -168,19 +168,35 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     many = choose(65536, dtype=bf16, count=8192)
     assert (many.cluster, many.wgs, many.ctas) == (2, 4, 2)
     longest = choose(1 << 20, dtype=bf16)
-    assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 13, 16, 1)
+    assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 6, 8, 1)
 
 
 def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
-    bf16 = np.dtype(ml_dtypes.bfloat16)
-    for needs in (Needs(), Needs(once=True), Needs(once=True, unit=128)):
-        shared = [choose(125568, needs, bf16, count=count).cluster for count in (0, 40, 60)]
-        assert shared == [8, 8, 4], needs
-        # with a CTA for each of 190 rows, some SMs would have two rows and others one
+    bf16, short = np.dtype(ml_dtypes.bfloat16), Needs(once=True)
+    counts = (0, 16, 30, 40, 60, 132, 190, 264, 1000)
+    # a short pass has a CTA for each SM, of four warpgroups
+    shared = [choose(100000, short, bf16, count=count) for count in counts]
+    assert [row.cluster for row in shared] == [5, 5, 4, 3, 2, 1, 2, 1, 1]
+    assert [row.wgs for row in shared] == [4] * 6 + [2] * 3
+    for needs, clusters in ((Needs(), [8, 8, 4]), (Needs(once=True, unit=128), [8, 8, 4])):
+        shared = [choose(125568, needs, bf16, count=count) for count in counts[:5:2]]
+        assert [row.cluster for row in shared] == clusters, needs
+    # with a CTA for each of 190 rows, some SMs would have two rows and others one
+    for needs in (Needs(), short, Needs(once=True, unit=128)):
         assert [choose(20000, needs, bf16, count=n).cluster for n in (1, 132, 190)] == [1, 1, 2]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
-    assert choose(50257, Needs(once=True), bf16, False, True).slots > 0, "TMA loads odd rows"
+
+
+def test_tma_loads_odd_rows_of_one_pass() -> None:
+    for dtype in (np.float16, np.float32):
+        of = partial(choose, 45001, Needs(once=True), np.dtype(dtype), False, True)
+        rows = [of(count) for count in (132, 190, 400)]
+        assert [(row.cluster, row.slots == row.steps) for row in rows] == [
+            (1, True),
+            (2, True),
+            (2, True),
+        ]
 
 
 @pytest.mark.parametrize(

@@ -44,7 +44,7 @@ def test_parts_of_long_rows_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     rng = np.random.default_rng(0)
     a = rng.standard_normal((2, 18000)).astype(np.float32)
     x = rng.standard_normal(18000).astype(np.float32)
-    assert reduce_axis.schedule((1, 2, 18000), False, 4, kind="dot")[-1] == 5
+    assert reduce_axis.schedule((1, 2, 18000), False, 4, kind="dot")[-1] == 4
     assert error(a, x) < 1e-6
     across = rng.standard_normal((300, 20)).astype(np.float32).T
     assert reduce_axis.schedule((1, 300, 20), True, 4, kind="dot")[-1] == 1
