@@ -67,8 +67,6 @@ SHORT, MOST = 1536, 4096
 """most columns of a row in the registers of a warp; MOST: if rows begin at multiples of 16 bytes"""
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
-MOST_ELEMENTS = 2**31 - 16
-"""of a flat array that TMA can load"""
 WIDE = 6144
 """most columns of a row that a warpgroup has, one of two that are loaded at once (measured on an
 H200)"""
@@ -132,7 +130,7 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: i
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
     )
     def cumsum_parts(x, y):
-        """Compute the running sums of the rows of a flat array."""
+        """Compute the running sums of the rows of a matrix without gaps."""
         first, wg = program_id(0) // cluster * each, axis_index("wg")
         number = axis_index(CLUSTER) * wgs + wg
         buffer, landed = scratch(
@@ -154,7 +152,7 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: i
 
         for i in range(each):
             source = ds((first + i) * y.shape[1] - shift(i) + number * span, span)
-            copy_gmem_to_smem(x.at[source], part(i), landed.at[i * wgs + wg])
+            copy_gmem_to_smem(x.flat.at[source], part(i), landed.at[i * wgs + wg])
         for i in range(each):
             barrier_wait(landed.at[i * wgs + wg])
             if (number == 0) & (shift(i) > 0):
@@ -368,33 +366,42 @@ def cluster_of(rows: int, columns: int) -> int:
     return 1 << max(most, least).bit_length() - 1
 
 
+def whole_lines(x: ArrayInfo, y: ArrayInfo) -> bool:
+    """Return whether TMA can load rows with some elements of other rows, which nothing overwrites
+    meanwhile."""
+    return x.ptr != y.ptr and loadable(x, y)[1]
+
+
 def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
     """Compute the running sums of the rows of a matrix in registers."""
     columns, run = x.shape[1], 16 // x.dtype.itemsize
-    aligned, contiguous = loadable(x, y)
-    if columns % run == 0 and aligned:
+    if columns % run == 0 and loadable(x, y)[0]:
         aligned_rows(columns, run)(x, y, **place)
     elif columns <= SHORT:
         cumsum_short(x, y, **place)
-    elif contiguous:
-        in_parts({"x": x, "y": y}, place)
+    elif whole_lines(x, y):
+        without_gaps({"x": x, "y": y}, place)
     else:
         aligned_rows(columns, 2)(x, y, **place)
 
 
-def in_parts(arrays: Arrays, place: Place) -> None:
-    """Compute the running sums of rows without gaps, a CTA or a cluster for each row."""
+def without_gaps(arrays: Arrays, place: Place) -> None:
+    """Compute the running sums of rows without gaps: a CTA or a cluster has a row, or all have all
+    rows."""
     count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
     rows, run = count // columns, 16 // arrays["x"].dtype.itemsize
     cluster = cluster_of(rows, columns)
+    if columns > HELD * cluster or not whole_lines(*arrays.values()):
+        in_tiles(arrays, place)
+        return
     wgs = 1 + (rows * cluster <= FEW or (cluster == 1 and columns > WIDE))
     each = 1 + (cluster == 1 and wgs == 1)
     own = cdiv(columns + run - 1, 32 * ROWS * wgs * cluster)
     own += own % 2
     # as many as registers allow without spills
     ctas = max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
-    x, y = reshaped(arrays["x"], count), reshaped(arrays["y"], rows, columns)
-    rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
+    matrices = (reshaped(info, rows, columns) for info in arrays.values())
+    rows_of_parts(wgs, ctas, cluster, own, run, each)(*matrices, **place)
 
 
 def in_tiles(arrays: Arrays, place: Place) -> None:
@@ -416,14 +423,12 @@ def in_tiles(arrays: Arrays, place: Place) -> None:
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
-    rows, columns = math.prod(x.shape[:-1]), x.shape[-1]
-    if columns <= MOST:
+    if x.shape[-1] <= MOST:
         launch_over_rows(in_registers, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
-        return
-    short = columns <= HELD * cluster_of(rows, columns) and rows * columns < MOST_ELEMENTS
-    fits = lambda info: dense(info) and info.ptr % 16 == 0
-    run = functools.partial(in_parts if short else in_tiles, place=place)
-    with_fitting({"x": x}, {"y": y}, fits, place, run)
+    else:
+        fits = lambda info: dense(info) and info.ptr % 16 == 0
+        run = functools.partial(without_gaps, place=place)
+        with_fitting({"x": x}, {"y": y}, fits, place, run)
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:

@@ -12,6 +12,7 @@ import pytest
 import numpipe
 from numpipe.compile.build import toolchain
 from numpipe.kernels.row_schedules import choose
+from numpipe.launch.arrays import describe
 from numpipe.ops import cumsum
 from numpipe.plan.specs import ArrayType
 
@@ -69,6 +70,21 @@ def test_infinity_and_nan_begin_where_they_begin_in_numpy(
         assert np.array_equal(y, np.cumsum(x, axis=1), equal_nan=True)
 
 
+@pytest.mark.parametrize("rows, columns", [(2, 4097), (1, 9001)])
+def test_rows_of_arrays_on_a_gpu_are_loaded_whole(
+    rows: int, columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(OP, "whole_lines", lambda x, y: True)
+    monkeypatch.setattr(OP, "in_tiles", None)
+    x = np.random.default_rng(0).integers(-1, 2, (rows, columns)).astype(np.float32)
+    assert (cumsum(x, target="sim") == np.cumsum(x, axis=1)).all()
+
+
+def test_rows_are_not_loaded_with_elements_that_are_overwritten() -> None:
+    x = describe(X, "x")._replace(kind="cuda", ptr=4096)
+    assert OP.whole_lines(x, x._replace(ptr=8192)) and not OP.whole_lines(x, x)
+
+
 @pytest.mark.parametrize("columns", [70, 2100])
 def test_arrays_may_have_any_strides(columns: int) -> None:
     x = np.random.default_rng(0).integers(-9, 9, (columns, 4)).astype(np.float32)
@@ -122,7 +138,7 @@ def test_contiguous_rows_may_begin_anywhere(dtype: Any, cluster: int, each: int)
     own = 4 // cluster
     y = np.full_like(x, np.nan)
     kernel = OP.rows_of_parts(1, 1, cluster, own, run, each)
-    kernel(x.ravel(), y, target="sim")
+    kernel(x, y, target="sim")
     assert (y == np.cumsum(x, axis=1)).all()
 
 
@@ -142,9 +158,9 @@ def test_no_order_of_warps_changes_a_sum(long: bool) -> None:
         arrays = x, rest, np.zeros_like(x), np.zeros_like(rest)
         assert numpipe.verify(OP.long_rows(2, 64, False), *arrays, 700, schedules=2).ok
     else:
-        x = np.ones(3 * 1011, np.float32)
+        x = np.ones((3, 1011), np.float32)
         kernel = OP.rows_of_parts(2, 2, 1, 2, 4, 2)
-        assert numpipe.verify(kernel, x, np.zeros((3, 1011), np.float32), schedules=3).ok
+        assert numpipe.verify(kernel, x, np.zeros_like(x), schedules=3).ok
 
 
 def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
@@ -177,6 +193,6 @@ def test_a_tile_stays_in_registers(kernel: Any, dtype: Any) -> None:
     x, rest = ArrayType((1, 48, length), dtype), ArrayType((1, length - 1), dtype)
     arguments: tuple[Any, ...] = x, rest, x, rest, 9000
     if "long" not in str(kernel):
-        arguments = ArrayType((400 * 16381,), dtype), ArrayType((400, 16381), dtype)
+        arguments = (ArrayType((400, 16381), dtype),) * 2
     assert kernel.inspect("gate", *arguments) == ()
     assert kernel.inspect("resources", *arguments).spill_bytes == 0
