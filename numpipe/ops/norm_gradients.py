@@ -504,7 +504,7 @@ def in_ring(
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[place_of(k - 1)])
 
-        every = of_weight if dbias is None else np.concatenate((of_weight, of_bias), 1)
+        every: Any = of_weight if dbias is None else np.concatenate((of_weight, of_bias), 1)
         if teams > 1:
             totals = scratch(SMEM((wgs * room,), np.float32))
             added_up = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
