@@ -153,19 +153,18 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
+def of_short_rows(lanes: int, height: int, slots: int, run: int, *present: str) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
-    warp. A program computes many blocks of rows, longer ones half a block at a time, and stores a
+    warp. A program computes many blocks of rows, some of them half a block at a time, and stores a
     row of sums.
 
-    Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead, and
-    fetches their statistics into L2. A lane has `run` adjacent columns of
-    aligned rows, which it stores itself. With a run of 2, lanes store dx in shared memory, where
-    they have read x; from there it is copied in memory order.
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead. A lane
+    has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes store
+    dx in shared memory, where they have read x; from there it is copied in memory order.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
     shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
-    layout, vector, height = f"rows {shared_by}", f"row {shared_by}", ROOM // lanes
+    layout, vector = f"rows {shared_by}", f"row {shared_by}"
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -195,8 +194,10 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
                 to, block = ds(slot * room, room), ds(k * size, room)
                 copy_gmem_to_smem(x.flat.at[block], xs.at[to], landed.at[slot])
                 copy_gmem_to_smem(grad.flat.at[block], grads.at[to], landed.at[slot])
-                own = height * statistics.shape[1]
-                async_prefetch(statistics.flat.at[ds(k * own, own)])
+                if run == 2:
+                    # the few instructions for longer runs would wait for this one
+                    own = height * statistics.shape[1]
+                    async_prefetch(statistics.flat.at[ds(k * own, own)])
 
         def held(ring, slot):
             return load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
@@ -227,10 +228,16 @@ def of_short_rows(lanes: int, slots: int, run: int, *present: str) -> RowKernel:
                 dx[i, j] = made
             return made.astype(dx.dtype), of_weight, of_bias
 
-        slot = 0
+        def numbers_of(k):
+            """The numbers of the first and of the last rows of a block."""
+            first, last = ds(k * height, half), ds((k + 1) * height - half, half)
+            return numbers(statistics, first), numbers(statistics, last)
+
+        slot, following = 0, numbers_of(program_id(0))
         for k in range(program_id(0), cdiv(x.shape[0], height), step):
-            upper = numbers(statistics, ds(k * height, half))
-            lower = numbers(statistics, ds((k + 1) * height - half, half))
+            upper, lower = following
+            # loads of the next statistics overlap the arithmetic of this block
+            following = numbers_of(k + step)
             barrier_wait(landed.at[slot])
             own, tile = held(grads, slot), held(xs, slot)
             if run > 2:
@@ -497,7 +504,7 @@ def in_ring(
                 if k - 1 + slots < count:
                     barrier_arrive(stored.at[place_of(k - 1)])
 
-        every = of_weight if dbias is None else np.concatenate((of_weight, of_bias), 1)
+        every: Any = of_weight if dbias is None else np.concatenate((of_weight, of_bias), 1)
         if teams > 1:
             totals = scratch(SMEM((wgs * room,), np.float32))
             added_up = scratch(Barrier(num_barriers=teams - 1, num_arrivals=wgs))
@@ -568,11 +575,13 @@ def launch_gradient(
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size, count)
 
-    # lanes have two rows of a block; 8 rows of a warp would share their banks if rows were a
+    # lanes have two rows, or a longer one; 8 rows of a warp would share their banks if rows were a
     # multiple of 128 bytes
     least = max(4 if n * size % 128 else 8, n / WIDTH)
     lanes = next((lanes for lanes in LANES[::-1] if lanes >= least), 32)
-    height, halves = ROOM // lanes, 1 + (n > 32 * WIDTH)
+    tile = ROOM // lanes >> (n > 32 * WIDTH)
+    # a block begins at a multiple of 16 bytes
+    height = tile << (tile * n * size % 16 > 0)
     # longer runs take fewer instructions, but lanes may have columns outside the row
     runs = (2,) if n * size % 16 else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
@@ -580,8 +589,9 @@ def launch_gradient(
     slots = (SHARED // CTAS - OTHER - 16 * n) // room
 
     if many and anywhere and n <= 64 * WIDTH and slots > 1:
-        row = Rows(n, height // halves, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
-        kernel: Kernel | RowKernel = of_short_rows(lanes, slots, run, *names).scheduled(row)
+        row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
+        short = of_short_rows(lanes, height, slots, run, *names)
+        kernel: Kernel | RowKernel = short.scheduled(row)
         programs = min(cdiv(count, height), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)

@@ -124,7 +124,7 @@ SCALARS: dict[str, Any] = {"dropout": 0.0, "scale": 1.0, "seed": 0}
 @pytest.mark.parametrize(
     ("columns", "dtype", "height"),
     [
-        (640, np.float16, 8),
+        (576, np.float16, 8),
         (70, np.float16, 64),
         (157, np.float16, 32),
         (430, np.float32, 8),
