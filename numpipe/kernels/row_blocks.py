@@ -109,7 +109,9 @@ def functions(rows: Any) -> dict[str, Function]:
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) == 0:
             barrier_wait(landed.at[slot])
-        return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
+        return load_tile(buffer.at[ds(first, j.size)], "row 128 4" if rows.lanes else "row 128")[
+            None, :
+        ]
 
     @function
     def value(k, x, which, dtype):

@@ -44,7 +44,7 @@ CLUSTER = "cluster"
 def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n = rows.height, rows.n
-    lanes = f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
+    lanes = rows.lanes or f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
     from_shared = rows.flat and rows.loops
     across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
@@ -120,11 +120,11 @@ def common(rows: Any) -> dict[str, Function]:
     def groups(tile, j):
         if n % GROUP:
             tile = np.where(column(j) < n, tile, 0.0)
-        return with_rows(tile, 0)
+        return with_rows(layout_cast(tile, lanes), 0)
 
     @function
     def joined(tile):
-        return with_rows(tile, height)
+        return with_rows(tile, height, lanes if height > 1 else "row 128 4")
 
     return {
         "exp": term,
@@ -183,7 +183,7 @@ def functions(rows: Any) -> dict[str, Function]:
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
     # lanes that each have two rows, or six of a higher tile
-    by_lanes, lanes = rows.brief and not shared, f"{ROWS} {256 // (height & -height)}"
+    lanes = rows.lanes or (rows.brief and not shared and f"{ROWS} {256 // (height & -height)}")
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
@@ -258,7 +258,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 tile = load_tile(rows.at[ds(0, span)], columns=n)
             else:
                 tile = load_tile(rows, "row 128")[None, :]
-        elif by_lanes:
+        elif lanes:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
             tile = x[ds(k * height, height), columns()]

@@ -158,12 +158,22 @@ class Rows:
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
     brief: bool = field(default=False, repr=False)
+    unit: int = field(default=1, repr=False)
 
     @property
     def shifts(self) -> int:
         """The most elements that are loaded before a row that may begin anywhere: from the start of
         the line that has its first column."""
-        return LINE // self.dtype.itemsize - 1 if self.flat and not self.loops else 0
+        return (
+            LINE // self.dtype.itemsize - 1
+            if self.flat and not self.loops and self.unit == 1
+            else 0
+        )
+
+    @property
+    def lanes(self) -> str:
+        """The layout of tiles of a kernel that calls `groups`: lanes have four adjacent columns."""
+        return "" if self.unit == 1 else f"rows {128 if self.height == 1 else 32} 4"
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
@@ -216,8 +226,8 @@ def choose(
     brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
-    flat = flat and not aligned and unit == 1
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
+    flat = flat and not aligned
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief, unit=unit)
     by_warp = brief and not flat and count >= 8 * DEFAULT.sms
     if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
