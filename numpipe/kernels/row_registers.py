@@ -269,6 +269,13 @@ def functions(rows: Any) -> dict[str, Function]:
         return of
 
     @function
+    def vector(v):
+        if not loops:
+            return lambda j: v[j].astype(np.float32)
+        tile = v[columns()].astype(np.float32)
+        return lambda j: tile
+
+    @function
     def put_rows(k, x, tile):
         if loops:
             # rows are in registers by now, so their place in shared memory is free. Storing from
@@ -461,6 +468,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "put": put,
             "columns": columns,
             "load": loads(fetch, value),
+            "vector": vector,
             "store": store,
             "sum": sum_of,
             "sums": sums,

@@ -173,7 +173,9 @@ class Rows:
     @property
     def lanes(self) -> str:
         """The layout of tiles of a kernel that calls `groups`: lanes have four adjacent columns."""
-        return "" if self.unit == 1 else f"rows {128 if self.height == 1 else 32} 4"
+        if self.unit > 1 or (self.height == 1 and not self.flat and self.n % 4 == 0):
+            return f"rows {128 if self.height == 1 else 32} 4"
+        return ""
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet

@@ -251,8 +251,9 @@ def test_results_are_quantized(block: str, n: int) -> None:
     options = {"out_scales": block, "out_dtype": "int8"}
     values, scales, total = ops.layer_norm(x, residual=residual, **options)
     y, wanted = ops.layer_norm(x, residual=residual)
-    for got, exact in zip((values, scales), ops.quantize(y, "int8", block), strict=True):
-        np.testing.assert_array_equal(got, exact)
+    exact, factors = ops.quantize(y, "int8", block)
+    np.testing.assert_array_equal(values, exact)
+    np.testing.assert_allclose(scales, factors, rtol=3e-7)  # other lanes add up the same rows
     np.testing.assert_array_equal(total, wanted)
 
 
