@@ -41,11 +41,9 @@ CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def common(rows: Any) -> dict[str, Function]:
+def common(rows: Any, spread: str) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n = rows.height, rows.n
-    lanes = rows.lanes or f"{ROWS} {shared_lanes(height, n, rows.dtype.itemsize)}"
-    from_shared = rows.flat and rows.loops
     across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -86,7 +84,7 @@ def common(rows: Any) -> dict[str, Function]:
     @function
     def column(j):
         own = iota((1, j.size), 1)
-        return (layout_cast(own, lanes) if from_shared else own) + j.start
+        return (layout_cast(own, spread) if rows.loops else own) + j.start
 
     @function
     def random(k, j, seed):
@@ -120,11 +118,11 @@ def common(rows: Any) -> dict[str, Function]:
     def groups(tile, j):
         if n % GROUP:
             tile = np.where(column(j) < n, tile, 0.0)
-        return with_rows(layout_cast(tile, lanes), 0)
+        return with_rows(layout_cast(tile, rows.lanes), 0)
 
     @function
     def joined(tile):
-        return with_rows(tile, height, lanes if height > 1 else "row 128 4")
+        return with_rows(tile, height, rows.lanes if height > 1 else "row 128 4")
 
     return {
         "exp": term,
@@ -187,7 +185,9 @@ def functions(rows: Any) -> dict[str, Function]:
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
-    shared_functions = common(rows)
+    # lanes that have the rows of a block in shared memory
+    spread = f"{ROWS} {shared_lanes(height, n, dtype.itemsize)}"
+    shared_functions = common(rows, spread)
     exp, log, normal, shift, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
     )
@@ -202,9 +202,11 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def columns():
         # the mask tells the compiler the range of the number
-        number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
-        start = number * width - (shift() if shifts else 0)
-        return ds(start, width, most=(wgs - 1) * width, least=-shifts)
+        part = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
+        if ctas > 1:
+            part += axis_index(CLUSTER) * wgs
+        start = part * width - (shift() if shifts else 0)
+        return ds(start, width, most=(ctas * wgs - 1) * width, least=-shifts)
 
     @function
     def flat_rows():
@@ -272,7 +274,7 @@ def functions(rows: Any) -> dict[str, Function]:
     def vector(v):
         if not loops:
             return lambda j: v[j].astype(np.float32)
-        tile = v[columns()].astype(np.float32)
+        tile = layout_cast(v[columns()][None, :], spread).astype(np.float32)
         return lambda j: tile
 
     @function

@@ -232,6 +232,7 @@ def choose(
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief, unit=unit)
     by_warp = brief and not flat and count >= 8 * DEFAULT.sms
     if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
+        flat = flat and unit == 1
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
