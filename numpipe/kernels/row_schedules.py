@@ -164,15 +164,12 @@ class Rows:
     def shifts(self) -> int:
         """The most elements that are loaded before a row that may begin anywhere: from the start of
         the line that has its first column."""
-        return (
-            LINE // self.dtype.itemsize - 1
-            if self.flat and not self.loops and self.unit == 1
-            else 0
-        )
+        return LINE // self.dtype.itemsize - 1 if self.flat and not self.loops else 0
 
     @property
     def lanes(self) -> str:
-        """The layout of tiles of a kernel that calls `groups`: lanes have four adjacent columns."""
+        """The layout of tiles of rows that all begin at multiples of four elements, or of which a
+        kernel calls `groups`: lanes have four adjacent columns. Other tiles have the default."""
         if self.unit > 1 or (self.height == 1 and not self.flat and self.n % 4 == 0):
             return f"rows {128 if self.height == 1 else 32} 4"
         return ""
@@ -228,11 +225,10 @@ def choose(
     brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
-    flat = flat and not aligned
+    flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief, unit=unit)
     by_warp = brief and not flat and count >= 8 * DEFAULT.sms
     if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
-        flat = flat and unit == 1
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
