@@ -110,9 +110,7 @@ def functions(rows: Any) -> dict[str, Function]:
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) == 0:
             barrier_wait(landed.at[slot])
-        return load_tile(buffer.at[ds(first, j.size)], "row 128 4" if rows.lanes else "row 128")[
-            None, :
-        ]
+        return load_tile(buffer.at[ds(first, j.size)], rows.lanes, columns=j.size)
 
     @function
     def value(k, x, which, dtype):
@@ -155,7 +153,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def each_lane(value, dtype="float32", size=STEP):
-        return layout_cast(full((1, size), value, dtype), rows.lanes or "rows 128")
+        return layout_cast(full((1, size), value, dtype), rows.lanes)
 
     def lane_steps(size: int, inside: bool) -> Any:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to

@@ -21,12 +21,10 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
-from ..language.tiles.layout_names import ROWS
 from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import differ, fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import shared_lanes
 from ..language.tiles.tile import bitcast
 from ..language.tiles.warp_parts import GROUP, PARTS, STEP, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
@@ -41,9 +39,9 @@ CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def common(rows: Any, spread: str) -> dict[str, Function]:
+def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
-    height, n = rows.height, rows.n
+    height, n, lanes = rows.height, rows.n, rows.lanes
     across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -84,7 +82,7 @@ def common(rows: Any, spread: str) -> dict[str, Function]:
     @function
     def column(j):
         own = iota((1, j.size), 1)
-        return (layout_cast(own, spread) if rows.loops else own) + j.start
+        return (layout_cast(own, lanes) if rows.loops else own) + j.start
 
     @function
     def random(k, j, seed):
@@ -118,11 +116,11 @@ def common(rows: Any, spread: str) -> dict[str, Function]:
     def groups(tile, j):
         if n % GROUP:
             tile = np.where(column(j) < n, tile, 0.0)
-        return with_rows(layout_cast(tile, rows.lanes), 0)
+        return with_rows(layout_cast(tile, lanes), 0)
 
     @function
     def joined(tile):
-        return with_rows(tile, height, rows.lanes if height > 1 else "row 128 4")
+        return with_rows(tile, height, lanes)
 
     return {
         "exp": term,
@@ -180,14 +178,11 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    # lanes that each have two rows, or six of a higher tile
-    lanes = rows.lanes or (rows.brief and not shared and f"{ROWS} {256 // (height & -height)}")
+    lanes = rows.lanes
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
-    # lanes that have the rows of a block in shared memory
-    spread = f"{ROWS} {shared_lanes(height, n, dtype.itemsize)}"
-    shared_functions = common(rows, spread)
+    shared_functions = common(rows)
     exp, log, normal, shift, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
     )
@@ -256,10 +251,7 @@ def functions(rows: Any) -> dict[str, Function]:
             rows, landed = place(which, which)
             if which == 0:
                 barrier_wait(landed)
-            if loops:
-                tile = load_tile(rows.at[ds(0, span)], columns=n)
-            else:
-                tile = load_tile(rows, "row 128")[None, :]
+            tile = load_tile(rows.at[ds(0, height * width)], lanes, columns=width)
         elif lanes:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
@@ -274,7 +266,7 @@ def functions(rows: Any) -> dict[str, Function]:
     def vector(v):
         if not loops:
             return lambda j: v[j].astype(np.float32)
-        tile = layout_cast(v[columns()][None, :], spread).astype(np.float32)
+        tile = layout_cast(v[columns()][None, :], lanes).astype(np.float32)
         return lambda j: tile
 
     @function

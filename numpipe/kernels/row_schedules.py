@@ -31,6 +31,8 @@ from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
+from ..language.tiles.layout_names import ROWS
+from ..language.tiles.row_layouts import WHOLE, shared_lanes
 from ..language.tiles.warp_parts import STEP
 from . import row_blocks, row_registers
 
@@ -168,11 +170,16 @@ class Rows:
 
     @property
     def lanes(self) -> str:
-        """The layout of tiles of rows that all begin at multiples of four elements, or of which a
-        kernel calls `groups`: lanes have four adjacent columns. Other tiles have the default."""
-        if self.unit > 1 or (self.height == 1 and not self.flat and self.n % 4 == 0):
-            return f"rows {128 if self.height == 1 else 32} 4"
-        return ""
+        """The layout of tiles of rows; "": the default. Where rows begin at multiples of four
+        elements, lanes have four adjacent columns."""
+        if self.height == 1:
+            return f"{ROWS} {WHOLE}" + " 4" * (not self.flat and self.n % 4 == 0)
+        if self.loops:
+            return f"{ROWS} {shared_lanes(self.height, self.n, self.dtype.itemsize)}"
+        if self.unit > 1:
+            return f"{ROWS} 32 4"
+        # lanes that each have two rows, or six of a higher tile
+        return f"{ROWS} {256 // (self.height & -self.height)}" if self.brief else ""
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet

@@ -15,7 +15,7 @@ from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layout_names import ROW, ROWS
-from .layouts import Form
+from .layouts import Form, by_rows
 from .load import RUNS, load_tile
 from .register_order import renamed
 from .row_layouts import WHOLE
@@ -45,8 +45,8 @@ def forms(tile: Any, rows: Any, layout: Any) -> tuple[Form, Form]:
             f"{round_up(size, STEP)} columns, of which those outside the array are 0"
         )
     have = form if height > 1 or form.name.lanes == WHOLE else replace(form, layout=SPREAD)
-    layout = constant("with_rows", "layout", layout) or (SPREAD if rows == 1 else BY_WARP)
-    return have, Form((rows, size // rows), form.dtype, layout)
+    layout = constant("with_rows", "layout", layout) or f"{ROWS} {WHOLE if rows == 1 else 32}"
+    return have, by_rows(Form((rows, size // rows), form.dtype), layout, "with_rows")
 
 
 @op
