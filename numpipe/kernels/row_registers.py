@@ -181,7 +181,7 @@ def functions(rows: Any) -> dict[str, Function]:
     lanes = rows.lanes
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
-    copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
+    copies, room = 2 if loops else wgs, width if shared else cdiv(span, BOX) * BOX
     shared_functions = common(rows)
     exp, log, normal, shift, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
@@ -271,7 +271,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if loops:
+        if loops and not shared:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:

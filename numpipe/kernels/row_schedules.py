@@ -166,7 +166,7 @@ class Rows:
     def shifts(self) -> int:
         """The most elements that are loaded before a row that may begin anywhere: from the start of
         the line that has its first column."""
-        return LINE // self.dtype.itemsize - 1 if self.flat and not self.loops else 0
+        return LINE // self.dtype.itemsize - 1 if self.flat and self.height == 1 else 0
 
     @property
     def lanes(self) -> str:
@@ -250,7 +250,7 @@ def choose(
         if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
-        return rows(1, width, wgs, whole, ctas, flat=odd)
+        return rows(1, width, wgs, whole, ctas, flat=odd, loops=odd and wgs == 1)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)
