@@ -101,7 +101,8 @@ class RowKernel:
         x, *_ = given = [*args, *named.values()]
         dtype = _info(x).dtype
         count, n = (int(size) for size in x.shape)
-        rows = choose(n, self.needs, dtype, True, False, count)
+        vectors = sum(getattr(array, "shape", ()) == (n,) for array in given)
+        rows = choose(n, self.needs, dtype, True, False, count, vectors)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
         odd = n % 2 and rows.height == 1
@@ -109,7 +110,7 @@ class RowKernel:
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
-            rows = choose(n, self.needs, dtype, aligned, flat, count)
+            rows = choose(n, self.needs, dtype, aligned, flat, count, vectors)
         return self.scheduled(rows)
 
     def __call__(self, *args: Any, **named: Any) -> Any:

@@ -204,6 +204,7 @@ def choose(
     aligned: bool = True,
     flat: bool = False,
     count: int = ROOM,
+    vectors: int = 0,
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
@@ -212,6 +213,7 @@ def choose(
     aligned  whether TMA can load their rows: all begin at multiples of 16 bytes
     flat     whether TMA can load parts of them as flat arrays: they are contiguous
     count    rows of each matrix
+    vectors  vectors along the columns, which a kernel has in registers if a CTA has several rows
 
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
@@ -236,7 +238,9 @@ def choose(
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief, unit=unit)
     by_warp = brief and not flat and count >= 8 * DEFAULT.sms
     if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
+        return _short(
+            rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count, vectors
+        )
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -246,11 +250,12 @@ def choose(
     if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        live = width * nbytes // 512 + 28 + 16 * values
+        loops = odd and wgs == 1
+        live = width * nbytes // 512 + 28 + 16 * values + loops * width * vectors // 128
         if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
-        return rows(1, width, wgs, whole, ctas, flat=odd, loops=odd and wgs == 1)
+        return rows(1, width, wgs, whole, ctas, flat=odd, loops=loops)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)
@@ -298,6 +303,7 @@ def _short(
     nbytes: int,
     brief: bool,
     count: int,
+    vectors: int,
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     # 16-bit elements of rows that are only reduced
@@ -308,9 +314,8 @@ def _short(
         made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
-        # in the few lanes of a short row, vectors along the columns take many registers
-        few = n <= SHORT_ROW
-        live = span * (held + few) // 128 + 36 + 12 * few
+        lanes = shared_lanes(height, n, made.dtype.itemsize)
+        live = span * held // 128 + n * vectors // lanes + 36
         ctas = max(1, min(4 if packed else 512 // live, MOST_SHARED // size))
         return dataclasses.replace(made, ctas=ctas)
     height = 8
