@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -227,3 +228,14 @@ def test_a_result_that_only_put_stores_is_an_output() -> None:
         x, sums = np.ones((5, columns), np.float32), np.zeros(5, np.float32)
         total(x, sums, target="sim")
         assert (sums == columns).all()
+
+
+@pytest.mark.parametrize("name", KERNELS)
+def test_a_cta_computes_rows_that_begin_at_the_same_place_of_a_line(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    row = replace(anywhere(101, dtype=np.float16), loops=True)
+    # three rounds of 128 CTAs, the last of which is short
+    x = np.random.default_rng(0).standard_normal((300, 101)).astype(np.float16)
+    assert wrong(name, x, "sim", row) == []
