@@ -155,11 +155,12 @@ def rows(
 
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
         def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
+            weight, bias = row.vector(gamma), row.vector(beta)
             for k in row.blocks(x):
                 value, block = row.load(k, x)
                 mean, variance = row.moments(value)
                 scale = numpipe.rsqrt(variance + eps)
-                row.store(block, y, lambda j: (value(j) - mean) * scale * gamma[j] + beta[j])
+                row.store(block, y, lambda j: (value(j) - mean) * scale * weight(j) + bias(j))
 
         y = layer_norm(x, gamma, beta)
 

@@ -6,7 +6,8 @@ rows are      a row belongs to            and is read
 short         lanes of one warp           once, into registers; many contiguous rows through
                                           shared memory, where the next rows are loaded
                                           during a computation
-long          warpgroups of a CTA         once, into registers
+long          warpgroups of a CTA         once, into registers; odd rows of a warpgroup through
+                                          shared memory, as short rows
 longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
               CTAs                        row finds it. What does not fit is read again from L2
 longer, not   a CTA, or a cluster of      once for each pass, later ones from L2
@@ -120,6 +121,8 @@ class Rows:
     y)``
     ``row.load(k, x, dtype=x.dtype)``    the same, as values of the type of x, for
                                          ``row.max(f, x.dtype)`` and ``row.argmax(f, x.dtype)``
+    ``row.vector(v)``                    a vector with an element for each column, as a value: one
+                                         load for all rows where a CTA computes several
     ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
     ``row.max(f)``                       (rows, 1)
     ``row.argmax(f)``                    the first column with the maximum of each row, or with NaN,
