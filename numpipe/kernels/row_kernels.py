@@ -10,8 +10,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from ..arch.dimensions import round_up
-from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import (
@@ -73,19 +71,14 @@ class RowKernel:
 
         def blocks(**arguments: Any) -> tuple[int]:
             (array,) = arguments.values()
-            count = cdiv(array.shape[0], row.height)
-            if row.loops:
-                # rows of a CTA all begin at the same place of a line
-                rounds = cdiv(count, DEFAULT.sms * row.ctas)
-                count = min(count, round_up(cdiv(count, rounds), row.shifts + 1))
-            return (count * row.cluster,)
+            return (cdiv(array.shape[0], row.height) * row.cluster,)
 
         parameter = inspect.Parameter(self.first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
         blocks.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
         options = {
             "cluster": row.cluster,
             "cluster_names": CLUSTER,
-            "grid": persistent() if row.loops and row.height > 1 else blocks,
+            "grid": persistent() if row.loops else blocks,
             "num_compute_wgs": row.wgs,
             "compiler_params": CompilerParams(
                 approx_math=True, ctas_per_sm=row.ctas, unsafe_no_auto_barriers=True

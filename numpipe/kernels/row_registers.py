@@ -181,7 +181,7 @@ def functions(rows: Any) -> dict[str, Function]:
     lanes = rows.lanes
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
-    copies, room = 2 if loops else wgs, width if shared else cdiv(span, BOX) * BOX
+    copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
     shared_functions = common(rows)
     exp, log, normal, shift, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
@@ -197,11 +197,9 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def columns():
         # the mask tells the compiler the range of the number
-        part = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
-        if ctas > 1:
-            part += axis_index(CLUSTER) * wgs
-        start = part * width - (shift() if shifts else 0)
-        return ds(start, width, most=(ctas * wgs - 1) * width, least=-shifts)
+        number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
+        start = number * width - (shift() if shifts else 0)
+        return ds(start, width, most=(wgs - 1) * width, least=-shifts)
 
     @function
     def flat_rows():
@@ -271,7 +269,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if loops and not shared:
+        if loops:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:

@@ -6,8 +6,7 @@ rows are      a row belongs to            and is read
 short         lanes of one warp           once, into registers; many contiguous rows through
                                           shared memory, where the next rows are loaded
                                           during a computation
-long          warpgroups of a CTA         once, into registers; odd rows of a warpgroup through
-                                          shared memory, as short rows
+long          warpgroups of a CTA         once, into registers
 longer        a CTA, or a cluster of      once, into shared memory, where each pass over the
               CTAs                        row finds it. What does not fit is read again from L2
 longer, not   a CTA, or a cluster of      once for each pass, later ones from L2
@@ -169,7 +168,7 @@ class Rows:
     def shifts(self) -> int:
         """The most elements that are loaded before a row that may begin anywhere: from the start of
         the line that has its first column."""
-        return LINE // self.dtype.itemsize - 1 if self.flat and self.height == 1 else 0
+        return LINE // self.dtype.itemsize - 1 if self.flat and not self.loops else 0
 
     @property
     def lanes(self) -> str:
@@ -253,12 +252,11 @@ def choose(
     if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        loops = odd and wgs == 1
-        live = width * nbytes // 512 + 28 + 16 * values + loops * width * vectors // 128
+        live = width * nbytes // 512 + 28 + 16 * values
         if brief:
             live = max(live - 16 * values, min(live, 60))
         ctas = max(1, 512 // live // wgs)
-        return rows(1, width, wgs, whole, ctas, flat=odd, loops=loops)
+        return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
     direct = not (aligned or flat) or (once and pairs)

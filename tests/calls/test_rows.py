@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import pickle
-from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -13,7 +12,6 @@ import pytest
 
 import numpipe
 from numpipe import SpecError
-from numpipe.kernels import row_kernels
 from numpipe.kernels.row_kernels import Rows, choose
 from numpipe.kernels.row_schedules import Needs
 from numpipe.launch.array_info import ArrayInfo, dense_strides
@@ -229,13 +227,3 @@ def test_a_result_that_only_put_stores_is_an_output() -> None:
         x, sums = np.ones((5, columns), np.float32), np.zeros(5, np.float32)
         total(x, sums, target="sim")
         assert (sums == columns).all()
-
-
-def test_a_cta_computes_rows_that_begin_at_the_same_place_of_a_line(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    # three rounds of 32 CTAs, the last of which is short
-    monkeypatch.setattr(row_kernels, "DEFAULT", replace(row_kernels.DEFAULT, sms=20))
-    x = np.random.default_rng(0).standard_normal((70, 101)).astype(np.float32)
-    assert wrong("layer_norm", x, "sim", replace(anywhere(101), loops=True)) == []
