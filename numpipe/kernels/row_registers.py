@@ -274,9 +274,9 @@ def functions(rows: Any) -> dict[str, Function]:
             # there in memory order writes whole lines
             if x.dtype == dtype:
                 rows, _ = place(0, 1)
-                rows = rows.at[ds(0, span)]
             else:
-                rows = scratch(SMEM((span,), x.dtype))
+                rows = scratch(SMEM((room,), x.dtype))
+            rows = rows.at[ds(0, span)]
             meet()
             rows[...] = tile
             meet()
