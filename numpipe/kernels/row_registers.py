@@ -269,14 +269,14 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        if loops:
+        if loops and (x.dtype == dtype or span % 16 == 0):
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
                 rows, _ = place(0, 1)
+                rows = rows.at[ds(0, span)]
             else:
-                rows = scratch(SMEM((room,), x.dtype))
-            rows = rows.at[ds(0, span)]
+                rows = scratch(SMEM((span,), x.dtype))
             meet()
             rows[...] = tile
             meet()
