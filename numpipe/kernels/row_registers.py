@@ -277,7 +277,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 rows = rows.at[ds(0, span)]
             else:
                 rows = scratch(SMEM((span,), x.dtype))
-            meet()
+            # lanes overwrite what they have loaded
             rows[...] = tile
             meet()
             x.flat[ds(k * span, span)] = load_tile(rows, "runs")
@@ -289,6 +289,8 @@ def functions(rows: Any) -> dict[str, Function]:
         j = columns()
         put_rows(k, x, f(j))
         if y is not None:
+            if loops:
+                meet()
             put_rows(k, y, g(j))
 
     @function
