@@ -82,7 +82,7 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
             tile = row.groups(f(j), j)
             tops = np.maximum(np.abs(tile[:, 0:64]), np.abs(tile[:, 64:128]))
             # the bits of positive numbers have the same order, and a warp compares them at once
-            top = bitcast(bitcast(tops, np.uint32).max(axis=1), np.float32)
+            top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
             scale = scale_of(top[:, None] * factor)
             put_groups(k, scales, scale.reshape(-1), j)
             return row.joined(scaled(tile, scale, factor))

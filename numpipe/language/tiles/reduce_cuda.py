@@ -36,14 +36,8 @@ Combine = Callable[[Any, Any], Any]
 EXCHANGE = "np_exchange"
 NOWHERE = 1 << 30
 """above all indices of a tile"""
-CHAINS = 4
-"""sums of a lane's elements that do not depend on each other"""
-REDUX = {
-    (name, dtype): f"{name.replace('sum', 'add')}.{sign}32"
-    for name in ("sum", "max", "min")
-    for dtype, sign in ((INT32, "s"), (UINT32, "u"))
-}
-"""operations of ``redux.sync``, which combines an integer of all lanes of a warp"""
+REDUX = {"sum": "add.s32", "max": "max.s32", "min": "min.s32"}
+"""operations of ``redux.sync``, which combines an int32 of all lanes of a warp"""
 
 
 def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
@@ -56,9 +50,8 @@ def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
 
 
 def _tree(combine: Combine, values: Sequence) -> Any:
-    """Combine all values: in a few chains, in which products are added by one instruction each, and
-    these in pairs."""
-    parts = [functools.reduce(combine, values[i::CHAINS]) for i in range(min(CHAINS, len(values)))]
+    """Combine all values in pairs, so that the sums do not depend on each other."""
+    parts = list(values)
     while len(parts) > 1:
         parts = [
             combine(*parts[i : i + 2]) if i + 1 < len(parts) else parts[i]
@@ -213,7 +206,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     values = masked(floats(builder, tile.dtype, parts) if of != tile.dtype else parts)
     if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, values))
-    redux = REDUX.get((name, tile.dtype), "")
+    redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
     if name in source.VOTES:
         values = [builder.zext(value, nb.i32) for value in values]
 
@@ -255,7 +248,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
             found = reduced(own)
         else:
             own = _first(builder, tile, parts, lines, None if plan.whole else plan.axis)
-            found = reduced(own, combination(builder, "min", INT32), REDUX["min", INT32])
+            found = reduced(own, combination(builder, "min", INT32), REDUX["min"])
     if name == "std":
         found = [builder.pure_asm(nb.f32, [value], "sqrt.rn.f32 $0, $1;") for value in found]
     if form.shape:
