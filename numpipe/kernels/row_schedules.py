@@ -58,11 +58,8 @@ exchange numbers. If the CTAs are more than the SMs, parts have at most half of 
 otherwise some SMs would have two CTAs and others one"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
-TILE = 6144
-"""most elements of a block of contiguous rows: larger and smaller ones are not faster, and neither
-are more CTAs of an SM (measured on an H200)"""
-PACKED_TILE = 8192
-"""the same, of 16-bit elements that are only reduced"""
+TILE = 3072
+"""most elements of a block of more than eight contiguous rows (measured on an H200)"""
 LEAST, STARTS = 6144, 2048
 """fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
 warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
@@ -310,14 +307,16 @@ def _short(
     # 16-bit elements of rows that are only reduced
     packed = nbytes < 4 * held
     if flat:
-        room = (PACKED_TILE if packed else TILE) // (n * held)
+        room = TILE // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
         lanes = shared_lanes(height, n, made.dtype.itemsize)
-        live = span * held // 128 + n * vectors // lanes + 36
-        ctas = max(1, min(4 if packed else 512 // live, MOST_SHARED // size))
+        live = span * held // 128 + n * vectors // lanes + 20
+        most = max(1, min(8, 544 // live, MOST_SHARED // size))
+        # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
+        ctas = 1 << most.bit_length() - 1
         return dataclasses.replace(made, ctas=ctas)
     height = 8
     # lanes with more elements of few rows take fewer instructions for each
