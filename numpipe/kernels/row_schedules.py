@@ -235,7 +235,7 @@ def choose(
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief, unit=unit)
-    by_warp = brief and not flat and count >= 8 * DEFAULT.sms
+    by_warp = brief and not flat and count >= 32 * DEFAULT.sms
     if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(
             rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count, vectors
@@ -282,7 +282,8 @@ def choose(
     wgs = 1 if short else 2 if crowded or light else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    width = CHUNK // (2 * itemsize) if flat or light else 2 * CHUNK // (wgs * itemsize)
+    narrow = flat or light or unit > 1
+    width = CHUNK // (2 * itemsize) if narrow else 2 * CHUNK // (wgs * itemsize)
     width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
