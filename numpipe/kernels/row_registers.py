@@ -116,11 +116,11 @@ def common(rows: Any) -> dict[str, Function]:
     def groups(tile, j):
         if n % GROUP:
             tile = np.where(column(j) < n, tile, 0.0)
-        return with_rows(layout_cast(tile, lanes), 0)
+        return with_rows(layout_cast(tile, lanes) if lanes else tile, 0)
 
     @function
     def joined(tile):
-        return with_rows(tile, height, lanes)
+        return with_rows(tile, height, lanes or None)
 
     return {
         "exp": term,
@@ -250,10 +250,12 @@ def functions(rows: Any) -> dict[str, Function]:
             if which == 0:
                 barrier_wait(landed)
             tile = load_tile(rows.at[ds(0, height * width)], lanes, columns=width)
-        elif lanes:
+        elif lanes and not shared:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
             tile = x[ds(k * height, height), columns()]
+            if shared:
+                tile = layout_cast(tile, lanes)
 
         def of(j):
             return tile.astype(dtype)

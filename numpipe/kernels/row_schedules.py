@@ -33,7 +33,7 @@ from ..core.arith import cdiv
 from ..core.functions import Function
 from ..language.tiles.layout_names import ROWS
 from ..language.tiles.row_layouts import WHOLE, shared_lanes
-from ..language.tiles.warp_parts import STEP
+from ..language.tiles.warp_parts import GROUP, STEP
 from . import row_blocks, row_registers
 
 PART = 8192
@@ -58,8 +58,9 @@ exchange numbers. If the CTAs are more than the SMs, parts have at most half of 
 otherwise some SMs would have two CTAs and others one"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
-TILE = 3072
-"""most elements of a block of more than eight contiguous rows (measured on an H200)"""
+TILE, PACKED_TILE = 3072, 8192
+"""most elements of a block of more than eight contiguous rows, and of 16-bit elements that are only
+reduced (measured on an H200)"""
 LEAST, STARTS = 6144, 2048
 """fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
 warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
@@ -169,14 +170,15 @@ class Rows:
 
     @property
     def lanes(self) -> str:
-        """The layout of tiles of rows; "": the default. Where rows begin at multiples of four
-        elements, lanes have four adjacent columns."""
+        """The layout of tiles of rows; "": the default. Where rows begin at multiples of 16 bytes,
+        lanes have four adjacent columns of rows of a warpgroup, or of groups."""
+        aligned = not self.flat and self.n * self.dtype.itemsize % 16 == 0
         if self.height == 1:
-            return f"{ROWS} {WHOLE}" + " 4" * (not self.flat and self.n % 4 == 0)
+            return f"{ROWS} {WHOLE}" + " 4" * aligned
         if self.loops:
             return f"{ROWS} {shared_lanes(self.height, self.n, self.dtype.itemsize)}"
         if self.unit > 1:
-            return f"{ROWS} 32 4"
+            return f"{ROWS} 32 4" if aligned and self.n >= GROUP else ""
         # lanes that each have two rows, or six of a higher tile
         return f"{ROWS} {256 // (self.height & -self.height)}" if self.brief else ""
 
@@ -261,7 +263,7 @@ def choose(
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     light = not (held or flat or direct) and operands == 1 and size <= CLUSTER * SHARED // 2
     light = light and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = size if direct else SHARED >> light
+    part = size if direct else SHARED >> (light or unit > 1)
     while cluster < CLUSTER and size > cluster * (
         FEW >> (3 * cluster * count > ROOM)
         if 2 * cluster * count <= ROOM << (once and cluster == 1)
@@ -282,13 +284,12 @@ def choose(
     wgs = 1 if short else 2 if crowded or light else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    narrow = flat or light or unit > 1
-    width = CHUNK // (2 * itemsize) if narrow else 2 * CHUNK // (wgs * itemsize)
+    width = CHUNK // (2 * itemsize) if flat or light else 2 * CHUNK // (wgs * itemsize)
     width = 2 * STEP if short else max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 6 if light else (10, 3, 2)[wgs // 2]
+    fit = 6 if light else 4 if unit > 1 else (10, 3, 2)[wgs // 2]
     ctas = fit if step * (slots - 1) <= SHARED else 1
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
@@ -308,14 +309,14 @@ def _short(
     # 16-bit elements of rows that are only reduced
     packed = nbytes < 4 * held
     if flat:
-        room = TILE // (n * held)
+        room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
         lanes = shared_lanes(height, n, made.dtype.itemsize)
         live = span * held // 128 + n * vectors // lanes + 20
-        most = max(1, min(8, 544 // live, MOST_SHARED // size))
+        most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
         # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
         ctas = 1 << most.bit_length() - 1
         return dataclasses.replace(made, ctas=ctas)

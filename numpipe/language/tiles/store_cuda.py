@@ -180,7 +180,7 @@ class _Lanes:
         # adjacent elements are contiguous, and rows are aligned
         side_by_side = array.order == "row" and axes[-1] == array.ndim - 1
         by_row = self.tile.form.settled(COLUMN).name.lanes
-        side_by_side &= array.tma or bool(array.adjacent and by_row and self.run == 2)
+        side_by_side &= array.tma or bool(array.adjacent and by_row)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         # red.global has vectors of float32 for `add`
         side_by_side &= self.statement[0].startswith("st.") or (

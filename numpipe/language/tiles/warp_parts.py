@@ -45,7 +45,10 @@ def forms(tile: Any, rows: Any, layout: Any) -> tuple[Form, Form]:
             f"{round_up(size, STEP)} columns, of which those outside the array are 0"
         )
     have = form if height > 1 or form.name.lanes == WHOLE else replace(form, layout=SPREAD)
-    layout = constant("with_rows", "layout", layout) or f"{ROWS} {WHOLE if rows == 1 else 32}"
+    layout = constant("with_rows", "layout", layout)
+    if not layout and rows == height:
+        return have, have
+    layout = layout or f"{ROWS} {WHOLE if rows == 1 else 32}"
     return have, by_rows(Form((rows, size // rows), form.dtype), layout, "with_rows")
 
 
