@@ -46,7 +46,7 @@ def forms(tile: Any, rows: Any, layout: Any) -> tuple[Form, Form]:
         )
     have = form if height > 1 or form.name.lanes == WHOLE else replace(form, layout=SPREAD)
     layout = constant("with_rows", "layout", layout)
-    if not layout and rows == height:
+    if not layout and rows == height and have.name.run == 2:
         return have, have
     layout = layout or f"{ROWS} {WHOLE if rows == 1 else 32}"
     return have, by_rows(Form((rows, size // rows), form.dtype), layout, "with_rows")
