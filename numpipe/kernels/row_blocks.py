@@ -24,7 +24,6 @@ from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
-from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
@@ -110,7 +109,7 @@ def functions(rows: Any) -> dict[str, Function]:
         # the first value of the chunk waits for it
         if next_phase(landed.at[slot]) == 0:
             barrier_wait(landed.at[slot])
-        return load_tile(buffer.at[ds(first, j.size)], rows.lanes, columns=j.size)
+        return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
     def value(k, x, which, dtype):
@@ -152,8 +151,8 @@ def functions(rows: Any) -> dict[str, Function]:
         return lambda j: v[j].astype(np.float32)
 
     @function
-    def each_lane(value, dtype="float32", size=STEP):
-        return layout_cast(full((1, size), value, dtype), rows.lanes)
+    def each_lane(value):
+        return full((1, STEP), value, np.float32)
 
     def lane_steps(size: int, inside: bool) -> Any:
         """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
@@ -238,12 +237,12 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def largest(f, dtype="float32"):
-        tops = fold(f, higher, higher_last, each_lane(-np.inf, dtype))
+        tops = fold(f, higher, higher_last, full((1, STEP), -np.inf, dtype))
         return largest_of_lanes(lambda j: tops, dtype)
 
     @function
     def argmax(f, dtype="float32"):
-        maxima = each_lane(-np.inf, dtype), each_lane(0, np.int32)
+        maxima = full((1, STEP), -np.inf, dtype), full((1, STEP), 0, np.int32)
         tops, starts = fold(f, higher_at, higher_at_last, maxima)
         return first_of(tops, starts + column(ds(0, STEP)))
 
@@ -268,7 +267,9 @@ def functions(rows: Any) -> dict[str, Function]:
         else:
             near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
         _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
-        counts = fold(lambda j: each_lane(1.0, size=j.size), added, added_last, each_lane(0.0))
+        counts = fold(
+            lambda j: full((1, j.size), 1.0, np.float32), added, added_last, each_lane(0.0)
+        )
         inverse = 1.0 / np.maximum(counts, 1.0)
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
         own = near + totals * inverse

@@ -250,12 +250,10 @@ def functions(rows: Any) -> dict[str, Function]:
             if which == 0:
                 barrier_wait(landed)
             tile = load_tile(rows.at[ds(0, height * width)], lanes, columns=width)
-        elif lanes and not shared:
+        elif lanes:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
             tile = x[ds(k * height, height), columns()]
-            if shared:
-                tile = layout_cast(tile, lanes)
 
         def of(j):
             return tile.astype(dtype)

@@ -170,17 +170,15 @@ class Rows:
 
     @property
     def lanes(self) -> str:
-        """The layout of tiles of rows; "": the default. Where rows begin at multiples of 16 bytes,
-        lanes have four adjacent columns of rows of a warpgroup, or of groups."""
-        aligned = not self.flat and self.n * self.dtype.itemsize % 16 == 0
-        if self.height == 1:
-            return f"{ROWS} {WHOLE}" + " 4" * aligned
+        """The layout of tiles of rows; "": the default. In groups of rows in registers that begin
+        at multiples of 16 bytes, lanes have four adjacent columns."""
+        height, aligned = self.height, self.n * self.dtype.itemsize % 16 == 0
         if self.loops:
-            return f"{ROWS} {shared_lanes(self.height, self.n, self.dtype.itemsize)}"
-        if self.unit > 1:
-            return f"{ROWS} 32 4" if aligned and self.n >= GROUP else ""
+            return f"{ROWS} {shared_lanes(height, self.n, self.dtype.itemsize)}"
+        if self.flat or (self.unit > 1 and aligned and self.n >= GROUP and not self.steps):
+            return f"{ROWS} {WHOLE if height == 1 else 32}" + " 4" * (not self.flat)
         # lanes that each have two rows, or six of a higher tile
-        return f"{ROWS} {256 // (self.height & -self.height)}" if self.brief else ""
+        return f"{ROWS} {256 // (height & -height)}" if self.brief and height > 1 else ""
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
