@@ -94,7 +94,8 @@ class RowKernel:
         x, *_ = given = [*args, *named.values()]
         dtype = _info(x).dtype
         count, n = (int(size) for size in x.shape)
-        rows = choose(n, self.needs, dtype, True, False, count)
+        vectors = sum(getattr(array, "shape", ()) == (n,) for array in given)
+        rows = choose(n, self.needs, dtype, True, False, count, vectors)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
         odd = n % 2 and rows.height == 1
@@ -102,7 +103,7 @@ class RowKernel:
             infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
-            rows = choose(n, self.needs, dtype, aligned, flat, count)
+            rows = choose(n, self.needs, dtype, aligned, flat, count, vectors)
         return self.scheduled(rows)
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -148,11 +149,12 @@ def rows(
 
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
         def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
+            weight, bias = row.vector(gamma), row.vector(beta)
             for k in row.blocks(x):
                 value, block = row.load(k, x)
                 mean, variance = row.moments(value)
                 scale = numpipe.rsqrt(variance + eps)
-                row.store(block, y, lambda j: (value(j) - mean) * scale * gamma[j] + beta[j])
+                row.store(block, y, lambda j: (value(j) - mean) * scale * weight(j) + bias(j))
 
         y = layer_norm(x, gamma, beta)
 

@@ -21,12 +21,10 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
-from ..language.tiles.layout_names import ROWS
 from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import differ, fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import shared_lanes
 from ..language.tiles.tile import bitcast
 from ..language.tiles.warp_parts import GROUP, PARTS, STEP, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
@@ -41,20 +39,9 @@ CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def layout_of(rows: Any) -> str:
-    """Return the layout of a block of rows that is loaded from shared memory."""
-    lanes = shared_lanes(rows.height, rows.n, rows.dtype.itemsize)
-    # an odd number of words from lane to lane, so that they have different banks
-    run = 4 * cdiv(rows.n - 2 * lanes, 4 * lanes) + 2
-    adjacent = rows.scans and lanes > 1 and rows.dtype.itemsize == 2
-    return f"{ROWS} {lanes} {run}" if adjacent else f"{ROWS} {lanes}"
-
-
 def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
-    height, n = rows.height, rows.n
-    lanes = layout_of(rows)
-    from_shared = rows.flat and rows.loops
+    height, n, lanes = rows.height, rows.n, rows.lanes
     across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -77,7 +64,7 @@ def common(rows: Any) -> dict[str, Function]:
     @function
     def term(x):
         """exp(x) of an element of a row. Errors of many terms cancel out in their sum."""
-        return np.exp(x) if rows.brief else exp(x)
+        return np.exp(x) if rows.needs.brief else exp(x)
 
     @function
     def normal(e, total):
@@ -95,7 +82,7 @@ def common(rows: Any) -> dict[str, Function]:
     @function
     def column(j):
         own = iota((1, j.size), 1)
-        return (layout_cast(own, lanes) if from_shared else own) + j.start
+        return (layout_cast(own, lanes) if lanes and height > 1 else own) + j.start
 
     @function
     def random(k, j, seed):
@@ -129,11 +116,11 @@ def common(rows: Any) -> dict[str, Function]:
     def groups(tile, j):
         if n % GROUP:
             tile = np.where(column(j) < n, tile, 0.0)
-        return with_rows(tile, 0)
+        return with_rows(layout_cast(tile, lanes) if lanes else tile, 0)
 
     @function
     def joined(tile):
-        return with_rows(tile, height)
+        return with_rows(tile, height, lanes or None)
 
     return {
         "exp": term,
@@ -191,12 +178,10 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    # lanes that each have two rows, or six of a higher tile
-    by_lanes, lanes = rows.brief and not shared, f"{ROWS} {256 // (height & -height)}"
+    lanes = rows.lanes
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
-    adjacent = layout_of(rows)
     shared_functions = common(rows)
     exp, log, normal, shift, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
@@ -264,11 +249,8 @@ def functions(rows: Any) -> dict[str, Function]:
             rows, landed = place(which, which)
             if which == 0:
                 barrier_wait(landed)
-            if loops:
-                tile = load_tile(rows.at[ds(0, span)], adjacent, columns=n)
-            else:
-                tile = load_tile(rows, "row 128")[None, :]
-        elif by_lanes:
+            tile = load_tile(rows.at[ds(0, height * width)], lanes, columns=width)
+        elif lanes:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
             tile = x[ds(k * height, height), columns()]
@@ -277,6 +259,13 @@ def functions(rows: Any) -> dict[str, Function]:
             return tile.astype(dtype)
 
         return of
+
+    @function
+    def vector(v):
+        if not loops:
+            return lambda j: v[j].astype(np.float32)
+        tile = layout_cast(v[columns()][None, :], lanes).astype(np.float32)
+        return lambda j: tile
 
     @function
     def put_rows(k, x, tile):
@@ -289,7 +278,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 rows = rows.at[ds(0, span)]
             else:
                 rows = scratch(SMEM((span,), x.dtype))
-            meet()
+            # lanes overwrite what they have loaded
             rows[...] = tile
             meet()
             x.flat[ds(k * span, span)] = load_tile(rows, "runs")
@@ -301,6 +290,8 @@ def functions(rows: Any) -> dict[str, Function]:
         j = columns()
         put_rows(k, x, f(j))
         if y is not None:
+            if loops:
+                meet()
             put_rows(k, y, g(j))
 
     @function
@@ -472,6 +463,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "put": put,
             "columns": columns,
             "load": loads(fetch, value),
+            "vector": vector,
             "store": store,
             "sum": sum_of,
             "sums": sums,

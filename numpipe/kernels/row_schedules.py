@@ -31,7 +31,9 @@ from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
-from ..language.tiles.warp_parts import STEP
+from ..language.tiles.layout_names import ROWS
+from ..language.tiles.row_layouts import WHOLE, shared_lanes
+from ..language.tiles.warp_parts import GROUP, STEP
 from . import row_blocks, row_registers
 
 PART = 8192
@@ -58,11 +60,9 @@ exchange numbers. If the CTAs are more than the SMs, parts have at most half of 
 otherwise some SMs would have two CTAs and others one"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
-TILE = 6144
-"""most elements of a block of contiguous rows: larger and smaller ones are not faster, and neither
-are more CTAs of an SM (measured on an H200)"""
-PACKED_TILE = 8192
-"""the same, of 16-bit elements that are only reduced"""
+TILE, PACKED_TILE = 3072, 8192
+"""most elements of a block of more than eight contiguous rows, and of 16-bit elements that are only
+reduced (measured on an H200)"""
 LEAST, STARTS = 6144, 2048
 """fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
 warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
@@ -87,6 +87,11 @@ class Needs(NamedTuple):
     once: bool = False
     unit: int = 1
     scans: bool = False
+
+    @property
+    def brief(self) -> bool:
+        """Whether it only reduces rows, and keeps nothing in addition to what it loads."""
+        return self.once and not self.held and self.unit == 1
 
 
 ONE = Needs()
@@ -122,6 +127,8 @@ class Rows:
     y)``
     ``row.load(k, x, dtype=x.dtype)``    the same, as values of the type of x, for
                                          ``row.max(f, x.dtype)`` and ``row.argmax(f, x.dtype)``
+    ``row.vector(v)``                    a vector with an element for each column, as a value: one
+                                         load for all rows where a CTA computes several
     ``row.sum(f)``, ``row.mean(f)``,     the sum, the mean or the maximum of each row of a value,
     ``row.max(f)``                       (rows, 1)
     ``row.argmax(f)``                    the first column with the maximum of each row, or with NaN,
@@ -161,14 +168,30 @@ class Rows:
     flat: bool = field(default=False, repr=False)
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
-    brief: bool = field(default=False, repr=False)
-    scans: bool = field(default=False, repr=False)
+    needs: Needs = field(default=ONE, repr=False)
 
     @property
     def shifts(self) -> int:
         """The most elements that are loaded before a row that may begin anywhere: from the start of
         the line that has its first column."""
         return LINE // self.dtype.itemsize - 1 if self.flat and not self.loops else 0
+
+    @property
+    def lanes(self) -> str:
+        """The layout of tiles of rows; "": the default. In groups of rows in registers that begin
+        at multiples of 16 bytes, lanes have four adjacent columns."""
+        height, itemsize, needs = self.height, self.dtype.itemsize, self.needs
+        aligned = self.n * itemsize % 16 == 0
+        if self.loops:
+            lanes = shared_lanes(height, self.n, itemsize)
+            # an odd number of words from lane to lane, so that they have different banks
+            run = 4 * cdiv(self.n - 2 * lanes, 4 * lanes) + 2
+            adjacent = needs.scans and lanes > 1 and itemsize == 2
+            return f"{ROWS} {lanes} {run}" if adjacent else f"{ROWS} {lanes}"
+        if self.flat or (needs.unit > 1 and aligned and self.n >= GROUP and not self.steps):
+            return f"{ROWS} {WHOLE if height == 1 else 32}" + " 4" * (not self.flat)
+        # lanes that each have two rows, or six of a higher tile
+        return f"{ROWS} {256 // (height & -height)}" if needs.brief and height > 1 else ""
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
@@ -193,6 +216,7 @@ def choose(
     aligned: bool = True,
     flat: bool = False,
     count: int = ROOM,
+    vectors: int = 0,
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
@@ -201,6 +225,7 @@ def choose(
     aligned  whether TMA can load their rows: all begin at multiples of 16 bytes
     flat     whether TMA can load parts of them as flat arrays: they are contiguous
     count    rows of each matrix
+    vectors  vectors along the columns, which a kernel has in registers if a CTA has several rows
 
     >>> choose(1024)
     Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
@@ -217,15 +242,16 @@ def choose(
     ... ]
     [1, 2]
     """
-    (operands, held, once, unit, scans), itemsize = needs, dtype.itemsize
-    brief = once and not held and unit == 1
+    (operands, held, once, unit, _), itemsize, brief = needs, dtype.itemsize, needs.brief
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief, scans=scans)
-    by_warp = brief and not flat and count >= 8 * DEFAULT.sms
+    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
+    by_warp = brief and not flat and count >= 32 * DEFAULT.sms
     if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
+        return _short(
+            rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count, vectors
+        )
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -247,7 +273,8 @@ def choose(
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat or direct) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
+    part = SHARED >> (light or unit > 1)
+    part = size if direct else MOST_SHARED * itemsize // 8 if once else part
     # one CTA on each SM, so that those of the next launch have room: then it begins without a wait.
     # With several passes, an SM would have nothing to do while its CTA waits for others
     sharing, short = min(DEFAULT.sms // max(count, 1), CLUSTER), once and unit == 1
@@ -286,7 +313,7 @@ def choose(
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 2 if wgs == 4 else 6 if light else 3
+    fit = 2 if wgs == 4 else 6 if light else 4 if unit > 1 else 3
     ctas = max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
@@ -300,6 +327,7 @@ def _short(
     nbytes: int,
     brief: bool,
     count: int,
+    vectors: int,
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     # 16-bit elements of rows that are only reduced
@@ -310,10 +338,11 @@ def _short(
         made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
-        # in the few lanes of a short row, vectors along the columns take many registers
-        few = n <= SHORT_ROW and not made.scans
-        live = span * (held + few) // 128 + 36 + 12 * few
-        ctas = max(1, min(4 if packed else 512 // live, MOST_SHARED // size))
+        lanes = shared_lanes(height, n, made.dtype.itemsize)
+        live = span * held // 128 + n * vectors // lanes + 20
+        most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
+        # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
+        ctas = 1 << most.bit_length() - 1
         return dataclasses.replace(made, ctas=ctas)
     height = 8
     # lanes with more elements of few rows take fewer instructions for each

@@ -56,6 +56,10 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     ):  # fmt: skip
         # where a lane holds parts of one row only, the quantizer multiplies by 1 / rms
         folds = quantized and bias is None and row.height == 1
+        if weight is not None:
+            gamma = row.vector(weight)
+        if bias is not None:
+            beta = row.vector(bias)
         for k in row.blocks(x):
             if adds:
                 first, second, block = row.load(k, x, residual)
@@ -105,9 +109,9 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
                 if not folds:
                     tile = tile * inverse
                 if weight is not None:
-                    tile = tile * weight[j].astype(np.float32)
+                    tile = tile * gamma(j)
                 if bias is not None:
-                    tile = tile + bias[j].astype(np.float32)
+                    tile = tile + beta(j)
                 return tile
 
             if quantized:

@@ -17,11 +17,12 @@ def same(x: Any) -> Any:
 
 @numpipe.rows(out_type=same)
 def layer_norm(x, gamma, beta, y, *, eps=1e-5, row: numpipe.Static):
+    weight, bias = row.vector(gamma), row.vector(beta)
     for k in row.blocks(x):
         value, block = row.load(k, x)
         mean, variance = row.moments(value)
         scale = numpipe.rsqrt(variance + eps)
-        row.store(block, y, lambda j: (value(j) - mean) * scale * gamma[j] + beta[j])
+        row.store(block, y, lambda j: (value(j) - mean) * scale * weight(j) + bias(j))
 
 
 @numpipe.rows(out_type=lambda x: (same(x), ArrayType((x.shape[0],), np.float32)))

@@ -82,6 +82,17 @@ def test_no_value_of_a_flat_array_is_moved(
         assert moves == [], columns
 
 
+def test_quantized_rows_of_a_flat_array_may_end_inside_16_bytes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(row_kernels, "MANY", 0)
+    monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
+    x = np.random.default_rng(0).standard_normal((9, 771)).astype(np.float16)
+    values, scales = ops.quantize(x, block="row", target="sim")
+    np.testing.assert_allclose(scales, np.abs(x).max(1) / 448, rtol=1e-3)
+    np.testing.assert_allclose(values.astype(np.float32) * scales[:, None], x, rtol=0.07, atol=5e-3)
+
+
 def test_a_mask_of_part_of_the_columns_is_moved(moves: list[str]) -> None:
     @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
     def masked(x, y, *, row: numpipe.Static):  # type: ignore[no-untyped-def]

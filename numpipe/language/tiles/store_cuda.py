@@ -180,7 +180,7 @@ class _Lanes:
         # adjacent elements are contiguous, and rows are aligned
         side_by_side = array.order == "row" and axes[-1] == array.ndim - 1
         by_row = self.tile.form.settled(COLUMN).name.lanes
-        side_by_side &= array.tma or bool(array.adjacent and by_row and self.run == 2)
+        side_by_side &= array.tma or bool(array.adjacent and by_row)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         # red.global has vectors of float32 for `add`
         side_by_side &= self.statement[0].startswith("st.") or (
@@ -223,7 +223,9 @@ class _Lanes:
             words, kind = [builder.trunc(parts[first // 2], nb.i16)], "b16"
         else:
             if itemsize == 1:  # two registers of two elements each make a word
-                parts = [builder.or_(low, builder.shl(high, 16)) for low, high in in_pairs(parts)]
+                parts = [builder.trunc(part, nb.i16) for part in parts]
+                pack = "mov.b32 $0, {$1, $2};"
+                parts = [builder.pure_asm(nb.i32, pair, pack) for pair in in_pairs(parts)]
             words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
         words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
         predicate = None if chosen is None else builder.zext(chosen, nb.i32)
@@ -388,8 +390,8 @@ class _Lanes:
             elements()
             return
         whole = (
-            to.whole_pairs(tile.shape)
-            if lanes and vector == 2
+            to.whole_pairs(tile.shape, vector)
+            if lanes
             else to.aligned(tile.shape[1:], min(16 // tile.dtype.itemsize, vector))
         )
         with builder.if_else(whole) as (quick, slow):

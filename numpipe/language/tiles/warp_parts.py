@@ -15,7 +15,7 @@ from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layout_names import ROW, ROWS
-from .layouts import Form
+from .layouts import Form, by_rows
 from .load import RUNS, load_tile
 from .register_order import renamed
 from .row_layouts import WHOLE
@@ -31,7 +31,7 @@ BY_WARP = f"{ROWS} 32"
 """layout of rows that belong to one warp each"""
 
 
-def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
+def forms(tile: Any, rows: Any, layout: Any) -> tuple[Form, Form]:
     """Return the form that a tile is moved to and that of its registers in `with_rows`. Raises
     SpecError for a single row whose columns are not a multiple of `STEP`."""
     form, rows = form_of(tile, "'with_rows'"), constant("with_rows", "rows", rows)
@@ -44,17 +44,19 @@ def forms(tile: Any, rows: Any) -> tuple[Form, Form]:
             f"with_rows: expected a multiple of {STEP} columns, got {form}; fix: load "
             f"{round_up(size, STEP)} columns, of which those outside the array are 0"
         )
-    have = replace(form, layout=SPREAD) if height == 1 else form
-    if rows == height:
+    have = form if height > 1 or form.name.lanes == WHOLE else replace(form, layout=SPREAD)
+    layout = constant("with_rows", "layout", layout)
+    if not layout and rows == height and have.name.run == 2:
         return have, have
-    return have, Form((rows, size // rows), form.dtype, SPREAD if rows == 1 else BY_WARP)
+    layout = layout or f"{ROWS} {WHOLE if rows == 1 else 32}"
+    return have, by_rows(Form((rows, size // rows), form.dtype), layout, "with_rows")
 
 
 @op
-def with_rows(tile: Any, rows: int) -> Tile:
+def with_rows(tile: Any, rows: int, layout: str | None = None) -> Tile:
     """Return the registers of a tile (M, N) as a tile of `rows` rows: 8 parts of a row, groups of
     rows (0), or the rows that have these groups."""
-    have, result = forms(tile, rows)
+    have, result = forms(tile, rows, layout)
     return renamed(moved(tile, have), result)
 
 
