@@ -32,10 +32,6 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index
 from . import row_registers
 
-LOWEST = float(np.finfo(np.float32).min)
-"""lower bound of the maximum of a lane's elements: if all are -inf, exp(-inf - LOWEST) is 0 rather
-than NaN"""
-
 
 def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
@@ -56,6 +52,7 @@ def functions(rows: Any) -> dict[str, Function]:
     exp, log, normal, raised, first_of, both_reduced = (
         lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced")
     )
+    together, put_again = lanes["together"], lanes["put_again"]
 
     @function
     def columns(step):
@@ -140,6 +137,12 @@ def functions(rows: Any) -> dict[str, Function]:
             store_chunk(k, columns(step), x, f, y, g)
         if whole < steps:
             store_chunk(k, last(), x, f, y, g)
+
+    @function
+    def replace(k, x, c, values):
+        at, inside = c + shift(), whole * across
+        owner = np.where(at < inside, at // width % (ctas * wgs), (at - inside) // end)
+        put_again(k, x, c, owner, values)
 
     @function
     def kept(tile, j, other):
@@ -243,17 +246,12 @@ def functions(rows: Any) -> dict[str, Function]:
         return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
-    def together(tops, totals):
-        """The maximum of each row, and the sum of exp(element - maximum)."""
-        top = tops.max(axis=1)
-        return top, (totals * exp(tops - top[:, None])).sum(axis=1)
-
-    @function
     def softmax(f, off=0.0):
-        tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
+        lowest = each_lane(row_registers.LOWEST)
+        wide = lambda j: f(j).astype(np.float32)
+        tops, totals = fold(wide, online, online_last, (lowest, each_lane(0.0)))
         top, total = both_reduced(tops, totals, together)
-
-        return lambda j: normal(exp(f(j) - top), total), top - off + log(total)
+        return lambda j: normal(exp(wide(j) - top), total), top - off + log(total)
 
     @function
     def moments(f):
@@ -279,6 +277,7 @@ def functions(rows: Any) -> dict[str, Function]:
         | {
             "load": row_registers.loads(fetch, value),
             "store": store,
+            "replace": replace,
             "sum": sum_of,
             "sums": sums,
             "max": largest,

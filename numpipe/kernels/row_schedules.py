@@ -62,8 +62,10 @@ are more CTAs of an SM (measured on an H200)"""
 PACKED_TILE = 8192
 """the same, of 16-bit elements that are only reduced"""
 LEAST, STARTS = 6144, 2048
-"""fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
-warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
+"""fewest bytes of rows in registers of each of at least STARTS CTAs: an H200 starts at most 800
+CTAs in a microsecond"""
+BY_WARP = 8192
+"""most bytes of a row of a warp if a kernel keeps nothing else"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -219,7 +221,7 @@ def choose(
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
     by_warp = brief and not flat and count >= 8 * DEFAULT.sms
-    if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
+    if n <= (BY_WARP // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
@@ -232,8 +234,9 @@ def choose(
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
         if brief:
-            live = max(live - 16 * values, min(live, 60))
+            live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
+        ctas += brief and wgs < 4 and cdiv(count, DEFAULT.sms) == ctas + 1
         return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
@@ -311,8 +314,9 @@ def _short(
         height *= 3  # an odd factor: tiles of a multiple of 64 rows would be accumulators
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
-    live = height * wide * nbytes // 512 + 16 * packed
-    ctas = max(1, 512 // (live + 40))
+    # lanes load odd rows of 16-bit elements in more pieces
+    live = height * wide * nbytes // 512 + (24 if brief and n % 2 == 0 else 40 + 16 * packed)
+    ctas = max(1, 512 // live)
     # room for one more, if all run at once then
     ctas += cdiv(count, height * DEFAULT.sms) == ctas + 1
     return rows(height, wide, 1, whole, ctas)
