@@ -32,6 +32,10 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index
 from . import row_registers
 
+LOWEST = float(np.finfo(np.float32).min)
+"""lower bound of the maximum of a lane's elements: if all are -inf, exp(-inf - LOWEST) is 0 rather
+than NaN"""
+
 
 def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
@@ -49,10 +53,10 @@ def functions(rows: Any) -> dict[str, Function]:
     sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, shift, column = (
         lanes[name] for name in ("sum", "sums", "max", "mean", "number", "shift", "column")
     )
-    exp, log, normal, raised, first_of, both_reduced = (
-        lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced")
+    exp, log, normal, raised, first_of, both_reduced, put_again = (
+        lanes[name]
+        for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced", "put_again")
     )
-    together, put_again = lanes["together"], lanes["put_again"]
 
     @function
     def columns(step):
@@ -139,10 +143,10 @@ def functions(rows: Any) -> dict[str, Function]:
             store_chunk(k, last(), x, f, y, g)
 
     @function
-    def replace(k, x, c, values):
-        at, inside = c + shift(), whole * across
+    def replace(k, x, own, values):
+        at, inside = own + shift(), whole * across
         owner = np.where(at < inside, at // width % (ctas * wgs), (at - inside) // end)
-        put_again(k, x, c, owner, values)
+        put_again(k, x, own, values, owner)
 
     @function
     def kept(tile, j, other):
@@ -246,11 +250,17 @@ def functions(rows: Any) -> dict[str, Function]:
         return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
+    def together(tops, totals):
+        """The maximum of each row, and the sum of exp(element - maximum)."""
+        top = tops.max(axis=1)
+        return top, (totals * exp(tops - top[:, None])).sum(axis=1)
+
+    @function
     def softmax(f, off=0.0):
-        lowest = each_lane(row_registers.LOWEST)
         wide = lambda j: f(j).astype(np.float32)
-        tops, totals = fold(wide, online, online_last, (lowest, each_lane(0.0)))
+        tops, totals = fold(wide, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
         top, total = both_reduced(tops, totals, together)
+
         return lambda j: normal(exp(wide(j) - top), total), top - off + log(total)
 
     @function

@@ -37,21 +37,22 @@ ONE = 1.5 * 2**23 + 127
 """a float32 number whose lowest bits are the exponent of 1.0"""
 BOX = 256
 """elements that TMA copies at once"""
-LOWEST = float(np.finfo(np.float32).min)
-"""lower bound of the maximum of a part of a row: if all its elements are -inf, exp(-inf - LOWEST)
-is 0 rather than NaN"""
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
+
+
+def lanes_of(rows: Any) -> str:
+    """Return the layout of tiles of several rows."""
+    if rows.flat:
+        return f"{ROWS} {shared_lanes(rows.height, rows.n, rows.dtype.itemsize)}"
+    # lanes that each have two rows, or six of a higher tile
+    return f"{ROWS} {256 // (rows.height & -rows.height)}"
 
 
 def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n = rows.height, rows.n
-    from_shared, by_lanes = rows.flat and rows.loops, height > 1 and not rows.flat
-    count = (
-        shared_lanes(height, n, rows.dtype.itemsize) if from_shared else 256 // (height & -height)
-    )
-    lanes = f"{ROWS} {count}"
+    lanes = lanes_of(rows)
     across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -92,7 +93,7 @@ def common(rows: Any) -> dict[str, Function]:
     @function
     def column(j):
         own = iota((1, j.size), 1)
-        return (layout_cast(own, lanes) if from_shared or by_lanes else own) + j.start
+        return (layout_cast(own, lanes) if height > 1 else own) + j.start
 
     @function
     def random(k, j, seed):
@@ -188,8 +189,7 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    # lanes that each have two rows, or six of a higher tile
-    by_lanes, lanes = not shared and not flat, f"{ROWS} {256 // (height & -height)}"
+    lanes = lanes_of(rows)
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
@@ -264,7 +264,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 tile = load_tile(rows.at[ds(0, span)], columns=n)
             else:
                 tile = load_tile(rows, "row 128")[None, :]
-        elif by_lanes:
+        elif height > 1:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
             tile = x[ds(k * height, height), columns()]
@@ -299,16 +299,16 @@ def functions(rows: Any) -> dict[str, Function]:
             put_rows(k, y, g(j))
 
     @function
-    def put_again(k, x, column, owner, values):
-        """Store an element of a row again, after `store`, in the warpgroup that stored it."""
-        meet()
-        if wgs * ctas > 1:
-            column = np.where(owner == number(), column, -1)
-        x[k, index(column.reshape(-1), "zero")] = values.reshape(-1)
+    def put_again(k, x, own, values, owner):
+        """Store an element of a row after `store`, in the lane that stored it before."""
+        start = (own + shift()) // STEP * STEP
+        at = column(ds(0, STEP)) + start - shift()
+        at = np.where((at == own) & (owner == number()), at, -1)
+        x[k, index(at.reshape(-1), "zero")] = np.where(at < 0, 0.0, values).reshape(-1)
 
     @function
-    def replace(k, x, column, values):
-        put_again(k, x, column, (column + shift()) // width, values)
+    def replace(k, x, own, values):
+        put_again(k, x, own, values, (own + shift()) // width)
 
     @function
     def masked(tile, begin, end, other):
@@ -416,28 +416,16 @@ def functions(rows: Any) -> dict[str, Function]:
         return highest, np.where(differ(highest, tops), start, starts)
 
     @function
-    def exchanged(one, other, along):
-        """The reductions of what the parts of a row have, exchanged at once."""
-        at = half()
-        give(at, 0, one)
-        give(at, 1, other)
-        one, other = along(got(at, 0)[None, :], got(at, 1)[None, :])
-        return one[:, None], other[:, None]
-
-    @function
     def both_reduced(first, second, along):
         """The reductions ``along(first, second)`` of each row, exchanged at once."""
         if shared:
             one, other = along(split_row(first), split_row(second))
-            return exchanged(one, other, along)
+            at = half()
+            give(at, 0, one)
+            give(at, 1, other)
+            first, second = got(at, 0)[None, :], got(at, 1)[None, :]
         one, other = along(first, second)
         return one[:, None], other[:, None]
-
-    @function
-    def together(tops, totals):
-        """The maximum of each row, and the sum of exp(element - maximum)."""
-        top = tops.max(axis=1)
-        return top, (totals * exp(tops - top[:, None])).sum(axis=1)
 
     @function
     def sums(f, g):
@@ -471,16 +459,6 @@ def functions(rows: Any) -> dict[str, Function]:
         return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
-    def softmax_of_parts(f, off=0.0):
-        """`softmax` with one exchange: each part of a row has a maximum of its own."""
-        own = split_row(kept(f(columns()), -np.inf))
-        tops = np.maximum(own.max(axis=1).astype(np.float32), LOWEST)
-        totals = exp(own.astype(np.float32) - tops[:, None]).sum(axis=1)
-        top, total = exchanged(tops, totals, together)
-
-        return lambda j: normal(exp(f(j).astype(np.float32) - top), total), top - off + log(total)
-
-    @function
     def softmax(f, off=0.0):
         top = largest(f)
         e = exp(f(columns()).astype(np.float32) - top)
@@ -510,8 +488,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "higher_at": higher_at,
             "first_of": first_of,
             "both_reduced": both_reduced,
-            "together": together,
             "argmax": argmax,
-            "softmax": softmax_of_parts if shared and rows.brief else softmax,
+            "softmax": softmax,
         }
     )

@@ -220,7 +220,7 @@ def choose(
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
-    by_warp = brief and not flat and count >= 8 * DEFAULT.sms
+    by_warp = brief and count >= 8 * DEFAULT.sms
     if n <= (BY_WARP // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
@@ -229,14 +229,17 @@ def choose(
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
     odd = flat and n % 2 > 0 and not once
-    if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
+    if wgs <= MOST_WARPGROUPS and (
+        n <= (ODD << (held > 0 and operands == 1) if odd else 2 * part) or not (aligned or flat)
+    ):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values
         if brief:
             live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
-        ctas += brief and wgs < 4 and cdiv(count, DEFAULT.sms) == ctas + 1
+        # a lane of four warpgroups has no registers for one more
+        ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of 16-bit elements quickly, but single ones slowly
     pairs, size, cluster = n * itemsize % 4 == 0, n * operands * itemsize, 1
@@ -256,7 +259,8 @@ def choose(
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
         steps = cdiv(n, cluster * 2 * width)
-        return rows(1, width, 2, 0, 2 + (once and unit == 1), steps, cluster=cluster)
+        ctas = with_room(3, cluster * count) if once and unit == 1 else 2
+        return rows(1, width, 2, 0, ctas, steps, cluster=cluster)
     # the masks and stores of some of ten CTAs of an SM overlap the loads of others
     short = flat and size <= 2 * CHUNK and count > ROOM
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
@@ -289,7 +293,12 @@ def _short(
     """Return the schedule for rows that lanes of a warp have."""
     # 16-bit elements of rows that are only reduced
     packed = nbytes < 4 * held
-    if flat:
+    height = 8
+    # lanes with more elements of few rows take fewer instructions for each
+    while height * n < (3072 if count > STARTS * height else 2048) and height < 32:
+        height *= 2
+    # a warp that reduces rows of its own loads them quickly wherever they begin
+    if flat and not (brief and height == 8):
         room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
@@ -300,10 +309,6 @@ def _short(
         live = span * (held + few) // 128 + 36 + 12 * few
         ctas = max(1, min(4 if packed else 512 // live, MOST_SHARED // size))
         return dataclasses.replace(made, ctas=ctas)
-    height = 8
-    # lanes with more elements of few rows take fewer instructions for each
-    while height * n < (3073 if brief and count > STARTS * height else 2048) and height < 32:
-        height *= 2
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:
@@ -316,10 +321,13 @@ def _short(
     whole = n if wide == n else 0
     # lanes load odd rows of 16-bit elements in more pieces
     live = height * wide * nbytes // 512 + (24 if brief and n % 2 == 0 else 40 + 16 * packed)
-    ctas = max(1, 512 // live)
-    # room for one more, if all run at once then
-    ctas += cdiv(count, height * DEFAULT.sms) == ctas + 1
+    ctas = with_room(max(1, 512 // live), cdiv(count, height))
     return rows(height, wide, 1, whole, ctas)
+
+
+def with_room(ctas: int, grid: int) -> int:
+    """Return CTAs of an SM: one more if all of the grid run at once then."""
+    return ctas + (cdiv(grid, DEFAULT.sms) == ctas + 1)
 
 
 def short_tile(n: int) -> tuple[int, int]:
