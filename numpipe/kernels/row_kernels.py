@@ -141,6 +141,7 @@ def rows(
     held: int = 0,
     once: bool = False,
     unit: int = 1,
+    by_row: bool = False,
     **options: Any,
 ) -> Callable[[Callable], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
@@ -161,6 +162,8 @@ def rows(
     once      whether it has one pass over a row: a single reduction, or a single store. If it
               stores what it computes, pass held=1, too: otherwise ptxas may spill
     unit      128 for a kernel that calls `row.groups`
+    by_row    whether the kernel computes much for each row: then lanes have more columns of fewer
+              rows
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; the length of its rows selects the schedule, which the function
@@ -173,4 +176,4 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, Needs(operands, held, once, unit), options)
+    return lambda body: RowKernel(body, Needs(operands, held, once, unit, by_row), options)

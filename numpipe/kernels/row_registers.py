@@ -21,12 +21,10 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
-from ..language.tiles.layout_names import ROWS
 from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import differ, fma
 from ..language.tiles.random_numbers import philox_2x32
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import shared_lanes
 from ..language.tiles.tile import bitcast
 from ..language.tiles.warp_parts import GROUP, PARTS, STEP, split_row, with_rows
 from ..plan.allocations import SMEM, Barrier
@@ -41,18 +39,9 @@ CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def lanes_of(rows: Any) -> str:
-    """Return the layout of tiles of several rows."""
-    if rows.flat:
-        return f"{ROWS} {shared_lanes(rows.height, rows.n, rows.dtype.itemsize)}"
-    # lanes that each have two rows, or six of a higher tile
-    return f"{ROWS} {256 // (rows.height & -rows.height)}"
-
-
 def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
-    height, n = rows.height, rows.n
-    lanes = lanes_of(rows)
+    height, n, lanes = rows.height, rows.n, rows.lanes
     across, shifts = cdiv(n, GROUP), rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -93,7 +82,7 @@ def common(rows: Any) -> dict[str, Function]:
     @function
     def column(j):
         own = iota((1, j.size), 1)
-        return (layout_cast(own, lanes) if height > 1 else own) + j.start
+        return (layout_cast(own, lanes) if lanes else own) + j.start
 
     @function
     def random(k, j, seed):
@@ -189,7 +178,7 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    lanes = lanes_of(rows)
+    lanes = rows.lanes
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
@@ -264,7 +253,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 tile = load_tile(rows.at[ds(0, span)], columns=n)
             else:
                 tile = load_tile(rows, "row 128")[None, :]
-        elif height > 1:
+        elif lanes:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
             tile = x[ds(k * height, height), columns()]

@@ -31,6 +31,8 @@ from ..arch.target import LINE
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
+from ..language.tiles.layout_names import ROWS
+from ..language.tiles.row_layouts import shared_lanes
 from ..language.tiles.warp_parts import STEP
 from . import row_blocks, row_registers
 
@@ -40,8 +42,8 @@ for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
 ODD = 4096
-"""most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
-H200)"""
+"""most columns of rows of odd length that TMA loads for a warpgroup's registers; twice as many if
+they are one matrix and a kernel has no vectors along the columns (measured on an H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
@@ -62,10 +64,10 @@ are more CTAs of an SM (measured on an H200)"""
 PACKED_TILE = 8192
 """the same, of 16-bit elements that are only reduced"""
 LEAST, STARTS = 6144, 2048
-"""fewest bytes of rows in registers of each of at least STARTS CTAs: an H200 starts at most 800
-CTAs in a microsecond"""
-BY_WARP = 8192
-"""most bytes of a row of a warp if a kernel keeps nothing else"""
+"""fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
+warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
+MOST = 8192
+"""most bytes of a row of a warp if a kernel computes much for each row"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -79,12 +81,14 @@ class Needs(NamedTuple):
     held      float32 matrices that it computes and keeps; 0: only what it loads
     once      whether it has one pass over a row: one reduction or one store
     unit      its tiles begin and end at multiples of so many columns: 1 or 128
+    by_row    whether it computes much for each row, so that lanes have more columns of fewer rows
     """
 
     operands: int = 1
     held: int = 0
     once: bool = False
     unit: int = 1
+    by_row: bool = False
 
 
 ONE = Needs()
@@ -109,6 +113,7 @@ class Rows:
              the number of matrices that the kernel loads, and their element type
     flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
+    lanes    layout of a tile of several rows; "": the default one
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
     returns a float32 tile (rows, columns), for example ``x_(j) * gamma[j]``.
@@ -160,6 +165,7 @@ class Rows:
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
     brief: bool = field(default=False, repr=False)
+    lanes: str = field(default="", repr=False)
 
     @property
     def shifts(self) -> int:
@@ -214,15 +220,16 @@ def choose(
     ... ]
     [1, 2]
     """
-    (operands, held, once, unit), itemsize = needs, dtype.itemsize
+    (operands, held, once, unit, by_row), itemsize = needs, dtype.itemsize
     brief = once and not held and unit == 1
     # float32 matrices, and bytes of a column, in registers
     values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, brief=brief)
-    by_warp = brief and count >= 8 * DEFAULT.sms
-    if n <= (BY_WARP // nbytes if by_warp else min(2048 // values, 1536)):
-        return _short(rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count)
+    by_warp = brief and (by_row or not flat) and count >= 8 * DEFAULT.sms
+    if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
+        nbytes = nbytes if brief else 4 * values
+        return _short(rows, n, values, unit, flat, nbytes, brief, by_row, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -230,7 +237,7 @@ def choose(
     # the lanes would load elements of odd rows one by one
     odd = flat and n % 2 > 0 and not once
     if wgs <= MOST_WARPGROUPS and (
-        n <= (ODD << (held > 0 and operands == 1) if odd else 2 * part) or not (aligned or flat)
+        n <= (ODD << (held == operands == 1) if odd else 2 * part) or not (aligned or flat)
     ):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
@@ -266,7 +273,7 @@ def choose(
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
     # SM has registers for two CTAs of so many if a kernel holds values
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
-    crowded = flat or cluster > 2 or unit > 1 or (held and few)
+    crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     wgs = 1 if short else 2 if crowded or light else 4
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
@@ -288,6 +295,7 @@ def _short(
     flat: bool,
     nbytes: int,
     brief: bool,
+    by_row: bool,
     count: int,
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
@@ -295,13 +303,16 @@ def _short(
     packed = nbytes < 4 * held
     height = 8
     # lanes with more elements of few rows take fewer instructions for each
-    while height * n < (3072 if count > STARTS * height else 2048) and height < 32:
+    many = 3073 if brief or by_row else 2048
+    while height * n < (many if count > STARTS * height else 2048) and height < 32:
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
     if flat and not (brief and height == 8):
         room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
+        lanes = f"{ROWS} {shared_lanes(height, n, rows.keywords['dtype'].itemsize)}"
+        made = rows(height, n, 1, n, flat=True, loops=True, lanes=lanes)
+        span = height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
         # in the few lanes of a short row, vectors along the columns take many registers
@@ -320,14 +331,17 @@ def _short(
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
     # lanes load odd rows of 16-bit elements in more pieces
-    live = height * wide * nbytes // 512 + (24 if brief and n % 2 == 0 else 40 + 16 * packed)
+    live = height * wide * nbytes // 512
+    live += 24 if brief and wide == n else 40 - 8 * by_row + 16 * packed
     ctas = with_room(max(1, 512 // live), cdiv(count, height))
-    return rows(height, wide, 1, whole, ctas)
+    # lanes that each have two rows, or six of a higher tile
+    lanes = f"{ROWS} {256 // (height & -height)}" if brief or by_row else ""
+    return rows(height, wide, 1, whole, ctas, lanes=lanes)
 
 
 def with_room(ctas: int, grid: int) -> int:
     """Return CTAs of an SM: one more if all of the grid run at once then."""
-    return ctas + (cdiv(grid, DEFAULT.sms) == ctas + 1)
+    return ctas + 1 if cdiv(grid, DEFAULT.sms) == ctas + 1 else ctas
 
 
 def short_tile(n: int) -> tuple[int, int]:

@@ -63,7 +63,9 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
     options = {"compiler_params": params} if debug else {}
 
-    @rows(held=smooth or "dx" not in lacking, without=lacking, once="dx" in lacking, **options)
+    held, once = smooth or "dx" not in lacking, "dx" in lacking
+
+    @rows(held=held, without=lacking, once=once, by_row=True, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
         following = row.get(program_id(0) // row.cluster, labels)
@@ -108,7 +110,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
 def backward() -> RowKernel:
     """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
 
-    @rows(held=1, once=True)
+    @rows(held=1, once=True, by_row=True)
     def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
         for k in row.blocks(x):
             logits, block = row.load(k, x)
