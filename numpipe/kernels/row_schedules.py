@@ -330,10 +330,13 @@ def _short(
         height *= 3  # an odd factor: tiles of a multiple of 64 rows would be accumulators
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
-    # lanes load odd rows of 16-bit elements in more pieces
-    live = height * wide * nbytes // 512
-    live += 24 if brief and wide == n else 40 - 8 * by_row + 16 * packed
-    ctas = with_room(max(1, 512 // live), cdiv(count, height))
+    # few registers besides those of elements, if nothing is masked
+    live, spare = height * wide * nbytes // 512, 40 + 16 * packed
+    if whole and (brief or by_row):
+        spare = 24 if brief else 32
+    ctas = max(1, 512 // (live + spare))
+    if spare >= 40 and 512 // (ctas + 1) >= live + 16:
+        ctas = with_room(ctas, cdiv(count, height))
     # lanes that each have two rows, or six of a higher tile
     lanes = f"{ROWS} {256 // (height & -height)}" if brief or by_row else ""
     return rows(height, wide, 1, whole, ctas, lanes=lanes)
