@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -229,7 +228,7 @@ def choose(
     by_warp = brief and (by_row or not flat) and count >= 8 * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
         nbytes = nbytes if brief else 4 * values
-        return _short(rows, n, values, unit, flat, nbytes, brief, by_row, count)
+        return _short(rows, n, values, unit, flat, nbytes, brief, brief or by_row, count)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -266,8 +265,7 @@ def choose(
         # smaller chunks leave registers for elements that are loaded one by one
         width = max(STEP, 2 * CHUNK // (itemsize if pairs else 4 * operands))
         steps = cdiv(n, cluster * 2 * width)
-        ctas = with_room(3, cluster * count) if once and unit == 1 else 2
-        return rows(1, width, 2, 0, ctas, steps, cluster=cluster)
+        return rows(1, width, 2, 0, 2 + (once and unit == 1), steps, cluster=cluster)
     # the masks and stores of some of ten CTAs of an SM overlap the loads of others
     short = flat and size <= 2 * CHUNK and count > ROOM
     # more warps hide latency, but those of more CTAs would take longer to exchange numbers, and an
@@ -288,7 +286,7 @@ def choose(
 
 
 def _short(
-    rows: Callable[..., Rows],
+    rows: functools.partial[Rows],
     n: int,
     held: int,
     unit: int,
@@ -303,7 +301,7 @@ def _short(
     packed = nbytes < 4 * held
     height = 8
     # lanes with more elements of few rows take fewer instructions for each
-    many = 3073 if brief or by_row else 2048
+    many = 3073 if by_row else 2048
     while height * n < (many if count > STARTS * height else 2048) and height < 32:
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
@@ -332,13 +330,13 @@ def _short(
     whole = n if wide == n else 0
     # few registers besides those of elements, if nothing is masked
     live, spare = height * wide * nbytes // 512, 40 + 16 * packed
-    if whole and (brief or by_row):
+    if whole and by_row:
         spare = 24 if brief else 32
     ctas = max(1, 512 // (live + spare))
     if spare >= 40 and 512 // (ctas + 1) >= live + 16:
         ctas = with_room(ctas, cdiv(count, height))
     # lanes that each have two rows, or six of a higher tile
-    lanes = f"{ROWS} {256 // (height & -height)}" if brief or by_row else ""
+    lanes = f"{ROWS} {256 // (height & -height)}" if by_row else ""
     return rows(height, wide, 1, whole, ctas, lanes=lanes)
 
 
