@@ -53,8 +53,9 @@ def functions(rows: Any) -> dict[str, Function]:
     sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, shift, column = (
         lanes[name] for name in ("sum", "sums", "max", "mean", "number", "shift", "column")
     )
-    exp, log, normal, raised, first_of, both_reduced = (
-        lanes[name] for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced")
+    exp, log, normal, raised, first_of, both_reduced, put_again = (
+        lanes[name]
+        for name in ("exp", "log", "normal", "higher_at", "first_of", "both_reduced", "put_again")
     )
 
     @function
@@ -138,6 +139,12 @@ def functions(rows: Any) -> dict[str, Function]:
             store_chunk(k, columns(step), x, f, y, g)
         if whole < steps:
             store_chunk(k, last(), x, f, y, g)
+
+    @function
+    def replace(k, x, own, values):
+        at, inside = own + shift(), whole * across
+        owner = np.where(at < inside, at // width % (ctas * wgs), (at - inside) // end)
+        put_again(k, x, own, values, owner)
 
     @function
     def kept(tile, j, other):
@@ -252,10 +259,11 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def softmax(f, off=0.0):
-        tops, totals = fold(f, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
+        wide = lambda j: f(j).astype(np.float32)
+        tops, totals = fold(wide, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
         top, total = both_reduced(tops, totals, together)
 
-        return lambda j: normal(exp(f(j) - top), total), top - off + log(total)
+        return lambda j: normal(exp(wide(j) - top), total), top - off + log(total)
 
     @function
     def moments(f):
@@ -282,6 +290,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "load": row_registers.loads(fetch, value),
             "vector": vector,
             "store": store,
+            "replace": replace,
             "sum": sum_of,
             "sums": sums,
             "max": largest,

@@ -143,6 +143,7 @@ def rows(
     once: bool = False,
     unit: int = 1,
     scans: bool = False,
+    by_row: bool = False,
     **options: Any,
 ) -> Callable[[Callable], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
@@ -165,6 +166,8 @@ def rows(
               stores what it computes, pass held=1, too: otherwise ptxas may spill
     unit      128 for a kernel that calls `row.groups`
     scans     whether it scans rows: lanes have more adjacent columns of contiguous rows
+    by_row    whether the kernel computes much for each row: then lanes have more columns of fewer
+              rows
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; the length of its rows selects the schedule, which the function
@@ -177,4 +180,5 @@ def rows(
 
     Raises SpecError for a function without a parameter `row`.
     """
-    return lambda body: RowKernel(body, Needs(operands, held, once, unit, scans), options)
+    needs = Needs(operands, held, once, unit, scans, by_row)
+    return lambda body: RowKernel(body, needs, options)

@@ -295,6 +295,18 @@ def functions(rows: Any) -> dict[str, Function]:
             put_rows(k, y, g(j))
 
     @function
+    def put_again(k, x, own, values, owner):
+        """Store an element of a row after `store`, in the lane that stored it before."""
+        start = (own + shift()) // STEP * STEP
+        at = column(ds(0, STEP)) + start - shift()
+        at = np.where((at == own) & (owner == number()), at, -1)
+        x[k, index(at.reshape(-1), "zero")] = np.where(at < 0, 0.0, values).reshape(-1)
+
+    @function
+    def replace(k, x, own, values):
+        put_again(k, x, own, values, (own + shift()) // width)
+
+    @function
     def masked(tile, begin, end, other):
         """Columns of the tile, with `other` outside the row."""
         at = column(ds(columns().start + begin, end - begin))
@@ -445,7 +457,7 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def softmax(f, off=0.0):
         top = largest(f)
-        e = exp(f(columns()) - top)
+        e = exp(f(columns()).astype(np.float32) - top)
         total = sum_of(lambda j: e)
         made = normal(e, total)
 
@@ -465,6 +477,8 @@ def functions(rows: Any) -> dict[str, Function]:
             "load": loads(fetch, value),
             "vector": vector,
             "store": store,
+            "put_again": put_again,
+            "replace": replace,
             "sum": sum_of,
             "sums": sums,
             "max": largest,

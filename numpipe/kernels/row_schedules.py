@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
 
@@ -66,6 +65,8 @@ reduced (measured on an H200)"""
 LEAST, STARTS = 6144, 2048
 """fewest bytes of rows in registers of each of at least STARTS CTAs, and most bytes of a row of a
 warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
+MOST = 8192
+"""most bytes of a row of a warp if a kernel computes much for each row"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -80,6 +81,7 @@ class Needs(NamedTuple):
     once      whether it has one pass over a row: one reduction or one store
     unit      its tiles begin and end at multiples of so many columns: 1 or 128
     scans     whether it scans rows
+    by_row    whether it computes much for each row, so that lanes have more columns of fewer rows
     """
 
     operands: int = 1
@@ -87,6 +89,7 @@ class Needs(NamedTuple):
     once: bool = False
     unit: int = 1
     scans: bool = False
+    by_row: bool = False
 
     @property
     def brief(self) -> bool:
@@ -116,6 +119,7 @@ class Rows:
              the number of matrices that the kernel loads, and their element type
     flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
+    lanes    layout of a tile of several rows; "": the default one
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
     returns a float32 tile (rows, columns), for example ``x_(j) * gamma[j]``.
@@ -191,7 +195,8 @@ class Rows:
         if self.flat or (needs.unit > 1 and aligned and self.n >= GROUP and not self.steps):
             return f"{ROWS} {WHOLE if height == 1 else 32}" + " 4" * (not self.flat)
         # lanes that each have two rows, or six of a higher tile
-        return f"{ROWS} {256 // (height & -height)}" if needs.brief and height > 1 else ""
+        by_row = (needs.brief or needs.by_row) and height > 1
+        return f"{ROWS} {256 // (height & -height)}" if by_row else ""
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
@@ -242,16 +247,14 @@ def choose(
     ... ]
     [1, 2]
     """
-    (operands, held, once, unit, _), itemsize, brief = needs, dtype.itemsize, needs.brief
+    (operands, held, once, unit, _, by_row), itemsize = needs, dtype.itemsize
     # float32 matrices, and bytes of a column, in registers
-    values, nbytes = max(held, operands), max(4 * held, operands * itemsize)
+    values, nbytes, brief = max(held, operands), max(4 * held, operands * itemsize), needs.brief
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
-    by_warp = brief and not flat and count >= 32 * DEFAULT.sms
-    if n <= (LEAST // nbytes if by_warp else min(2048 // values, 1536)):
-        return _short(
-            rows, n, values, unit, flat, nbytes if brief else 4 * values, brief, count, vectors
-        )
+    by_warp = brief and (by_row or not flat) and count >= (8 if by_row else 32) * DEFAULT.sms
+    if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
+        return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     part, wgs = PART * 4 // max(nbytes, 4), 1
     while n > part * wgs:
         wgs *= 2
@@ -263,8 +266,10 @@ def choose(
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
         if brief:
-            live = max(live - 16 * values, min(live, 60))
+            live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
+        # a lane of four warpgroups has no registers for one more
+        ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of elements quickly, but single ones slowly
     pairs, size = n % 2 == 0, n * operands * itemsize
@@ -295,14 +300,14 @@ def choose(
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
-        wgs, ctas = (4, 2) if alone else (2, 2 + short)
+        wgs, ctas = (4, 2) if alone else (2, with_room(3, cluster * count) if short else 2)
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
-    crowded = flat or cluster > 2 or unit > 1 or (held and few)
+    crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     large = alone or size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
     wgs = 4 if large or not (crowded or light) else 2
@@ -319,20 +324,24 @@ def choose(
 
 
 def _short(
-    rows: Callable[..., Rows],
+    rows: functools.partial[Rows],
     n: int,
-    held: int,
-    unit: int,
+    needs: Needs,
     flat: bool,
     nbytes: int,
-    brief: bool,
     count: int,
     vectors: int,
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
+    brief, unit, held = needs.brief, needs.unit, max(needs.held, needs.operands)
     # 16-bit elements of rows that are only reduced
-    packed = nbytes < 4 * held
-    if flat:
+    packed, by_row, height = nbytes < 4 * held, brief or needs.by_row, 8
+    # lanes with more elements of few rows take fewer instructions for each
+    many = 3073 if by_row else 2048
+    while height * n < (many if count > STARTS * height else 2048) and height < 32:
+        height *= 2
+    # a warp that reduces rows of its own loads them quickly wherever they begin
+    if flat and not (brief and height == 8):
         room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
@@ -344,10 +353,6 @@ def _short(
         # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
         ctas = 1 << most.bit_length() - 1
         return dataclasses.replace(made, ctas=ctas)
-    height = 8
-    # lanes with more elements of few rows take fewer instructions for each
-    while height * n < (3073 if brief and count > STARTS * height else 2048) and height < 32:
-        height *= 2
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:
@@ -358,11 +363,19 @@ def _short(
         height *= 3  # an odd factor: tiles of a multiple of 64 rows would be accumulators
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0
-    live = height * wide * nbytes // 512 + 16 * packed
-    ctas = max(1, 512 // (live + 40))
-    # room for one more, if all run at once then
-    ctas += cdiv(count, height * DEFAULT.sms) == ctas + 1
+    # few registers besides those of elements, if nothing is masked
+    live, spare = height * wide * nbytes // 512, 40 + 16 * packed
+    if whole and by_row:
+        spare = 24 if brief else 32
+    ctas = max(1, 512 // (live + spare))
+    if spare >= 40 and 512 // (ctas + 1) >= live + 16:
+        ctas = with_room(ctas, cdiv(count, height))
     return rows(height, wide, 1, whole, ctas)
+
+
+def with_room(ctas: int, grid: int) -> int:
+    """Return CTAs of an SM: one more if all of the grid run at once then."""
+    return ctas + 1 if cdiv(grid, DEFAULT.sms) == ctas + 1 else ctas
 
 
 def short_tile(n: int) -> tuple[int, int]:

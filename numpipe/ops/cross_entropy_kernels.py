@@ -11,7 +11,6 @@ import numpy as np
 
 from ..core.arith import cdiv
 from ..core.functions import function
-from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
@@ -20,36 +19,34 @@ from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import STEP
 from ..plan.context import num_programs, program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import Static
 
 
 @function
-def gradient(row, j, p, label, number, ignored, grad, smoothing, n):
-    """Return the gradient of the logits: grad times p minus the targets, or 0 in ignored rows.
-    `number` is the label of a row that has tiles of its own."""
-    off = smoothing / n * grad
-    own = p * grad - off
-    # rounded like `own`, so that rows of one column have gradient 0
-    target = (1.0 - smoothing + smoothing / n) * grad - off
+def column_of(x, row, k, label, counted):
+    """Return x in the column of each row's label, or in column 0."""
+    i = index(iota((row.height, 1), 0) + k * row.height, "zero")
+    return x[i, np.where(counted, label, 0)].astype(np.float32)
 
-    def minus_target(own, j):
-        here = (number >= j.start) & (number < j.start + j.size)
-        if row.height > 1 or here | (number == ignored):
-            own = own - np.where(row.column(j) == label, target, 0.0)
-            own = np.where(label != ignored, own, 0.0)
-        return own
 
-    if row.height > 1 or row.steps > 0:
-        return minus_target(own, j)
-    # most parts of a row do not have its label
-    made = minus_target(own[:, 0:STEP], ds(j.start, STEP))
-    for c in static_range(STEP, row.width, STEP):
-        part = minus_target(own[:, c : c + STEP], ds(j.start + c, STEP))
-        made = np.concatenate((made, part), axis=1)
-    return made
+@function
+def targets_of(smoothing, n, scale):
+    """Return what is subtracted from p times scale in all columns, and more in the label's."""
+    off = smoothing / n * scale
+    # rounded like p - off, so that rows of one column have gradient 0
+    return off, (1.0 - smoothing + smoothing / n) * scale - off
+
+
+@function
+def gradient(row, j, p, label, counted, off, target, dx):
+    """Return the gradient of the logits, except for the label's of a row that has tiles of its own:
+    p minus the targets, or 0 in ignored rows, where p may be NaN."""
+    grad = p - off
+    if row.height > 1:
+        grad = grad - np.where(row.column(j) == label, target, 0.0)
+    return np.where(counted, grad.astype(dx.dtype), 0)
 
 
 @functools.cache
@@ -66,40 +63,45 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
     options = {"compiler_params": params} if debug else {}
 
-    @rows(held=smooth or "dx" not in lacking, without=lacking, once="dx" in lacking, **options)
+    held, once = smooth or "dx" not in lacking, "dx" in lacking
+
+    @rows(held=held, without=lacking, once=once, by_row=True, **options)
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
         following = row.get(program_id(0) // row.cluster, labels)
         for k in row.blocks(x):
             label = following
-            logits, block = row.load(k, x)
+            logits, block = row.load(k, x, dtype=x.dtype)
             # the labels of the next block come while this one is computed
             following = row.get(k + num_programs(0), labels)
             n = x.shape[1]
             counted = label != ignored
-            number = labels[k] if row.height == 1 else 0
-            i = index(iota((row.height, 1), 0) + k * row.height, "zero")
             if row.height > 1:
                 # ptxas would wait for a label before it loads the next row
                 schedule_fence()
-            picked = x[i, np.where(counted, label, 0)].astype(np.float32)
+            picked = column_of(x, row, k, label, counted)
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
             p, total = row.softmax(logits, shift)
             value = total - (1.0 - spread) * (picked - shift)
             if smooth:
-                value = value - spread / n * row.sum(lambda j: logits(j) - shift)
+                value = value - spread / n * row.sum(lambda j: logits(j).astype(np.float32) - shift)
             row.put(k, loss, np.where(counted, value, 0.0))
             if lse is not None:
                 row.put(k, lse, total + shift)
             if dx is not None:
                 scale = 1.0 if grad is None else row.get(k, grad)
+                off, target = targets_of(spread, n, scale) if smooth else (0.0, scale)
+                # ptxas would compare all columns with a label early, and keep the results as bits
+                label = np.where(total == total, label, -1)
 
-                row.store(
-                    block,
-                    dx,
-                    lambda j: gradient(row, j, p(j), label, number, ignored, scale, spread, n),
-                )
+                def made(j):
+                    return gradient(row, j, p(j) * scale, label, counted, off, target, dx)
+
+                row.store(block, dx, made)
+                if row.height == 1:
+                    own = row.exp(picked - shift - total) * scale
+                    row.replace(k, dx, np.where(counted, label, -1), own - off - target)
 
     return cross_entropy_rows
 
@@ -108,19 +110,23 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
 def backward() -> RowKernel:
     """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
 
-    @rows(held=1, once=True)
+    @rows(held=1, once=True, by_row=True)
     def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
         for k in row.blocks(x):
             logits, block = row.load(k, x)
-            label = row.get(k, labels)
-            number = labels[k] if row.height == 1 else 0
-            total, scale, n = row.get(k, lse), row.get(k, grad), x.shape[1]
+            label, total, scale = row.get(k, labels), row.get(k, lse), row.get(k, grad)
+            counted = label != ignored
+            off, target = targets_of(smoothing, x.shape[1], scale)
 
             def made(j):
-                p = np.exp(logits(j) - total)
-                return gradient(row, j, p, label, number, ignored, scale, smoothing, n)
+                p = np.exp(logits(j) - total) * scale
+                return gradient(row, j, p, label, counted, off, target, dx)
 
+            if row.height == 1:
+                own = np.exp(column_of(x, row, k, label, counted) - total) * scale
             row.store(block, dx, made)
+            if row.height == 1:
+                row.replace(k, dx, np.where(counted, label, -1), own - off - target)
 
     return cross_entropy_gradient
 

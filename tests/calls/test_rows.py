@@ -171,6 +171,27 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 6, 8, 1)
 
 
+def test_rows_with_much_work_for_each_have_more_columns_of_a_lane() -> None:
+    half, of_loss = np.dtype(np.float16), partial(Needs, once=True, by_row=True)
+    losses = [choose(n, of_loss(), half, n % 2 == 0, True, 20000) for n in (4096, 4095, 4098)]
+    assert [(row.height, row.flat) for row in losses] == [(8, False), (8, False), (1, False)]
+    assert choose(4096, Needs(once=True), half, count=20000).height == 1
+    gradients = [choose(192, Needs(held=1, by_row=own), count=1 << 20) for own in (True, False)]
+    assert [row.height for row in gradients] == [32, 16]
+
+
+def test_as_many_ctas_as_run_at_once_have_registers() -> None:
+    half, needs = np.dtype(np.float16), Needs(once=True)
+    assert [choose(8435, needs, half, False, True, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
+
+
+def test_odd_rows_that_a_kernel_holds_stay_in_registers() -> None:
+    half = np.dtype(np.float16)
+    for held, steps in ((1, 0), (0, 6)):
+        assert choose(5655, Needs(held=held), half, False, True, 998).steps == steps
+    assert choose(20800, Needs(held=1), count=550).wgs == 2
+
+
 def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
     bf16, short = np.dtype(ml_dtypes.bfloat16), Needs(once=True)
     counts = (0, 16, 30, 40, 60, 132, 190, 264, 1000)

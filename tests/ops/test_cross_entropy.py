@@ -3,6 +3,7 @@ JAX."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -109,8 +110,16 @@ def test_loss_and_gradients_match_float64(
     assert near(back, grad * each[..., None], bound)
 
 
-def test_labels_may_be_at_the_ends_of_the_parts_of_a_row() -> None:
-    x, labels = numbers(6, 3000), np.array([0, 511, 512, 1535, 2560, 2999])
+@pytest.mark.parametrize("steps", [0, 3], ids=["registers", "steps"])
+def test_labels_may_be_at_the_ends_of_the_parts_of_a_row(
+    steps: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ends, columns = [0, 511, 512, 1023, 1024, 2047, 2048, 4095, 4096, 4607, 4608, 5000], 5001
+    # two warpgroups; the last of their steps is smaller
+    width, whole = (1024, 0) if steps else (3072, 1536)
+    row = replace(in_steps(columns, steps), width=width, whole=whole, steps=steps)
+    monkeypatch.setattr(row_kernels, "choose", lambda *given: row)
+    x, labels = numbers(len(ends), columns), np.array(ends)
     _, dx = ops.cross_entropy(x, labels, with_gradient=True, reduction="sum")
     assert near(dx, expected(x, labels, reduction="sum")[1], 1e-6)
 

@@ -98,9 +98,9 @@ def test_a_mask_of_part_of_the_columns_is_moved(moves: list[str]) -> None:
     def masked(x, y, *, row: numpipe.Static):  # type: ignore[no-untyped-def]
         for k in row.blocks(x):
             value, block = row.load(k, x)
-            # 8 lanes share a row of 80 columns, 16 lanes one of 32
+            # 8 lanes share a row of the matrix, 16 lanes one of 32 columns
             rows = numpipe.iota((row.height, 1), 0)
-            inside = (row.column(numpipe.ds(48, 32)) < 72) & (rows >= 0)
+            inside = (numpipe.iota((1, 32), 1) + 48 < 72) & (rows >= 0)
             tile = value(row.columns())
             row.store(
                 block,
