@@ -172,7 +172,7 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: i
             barrier_wait(written.at[i])
             before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
             start = np.where(before, sums[ds(i * count, count)], 0.0).sum(axis=1)
-            first_column = iota(tile, 1) == 0
+            first_column = iota(tile, 1) < 1
             values = tile.astype(np.float32)
             found = np.cumsum(np.where(first_column, values + start[:, None], values), axis=1)
             meet()
