@@ -182,6 +182,8 @@ def functions(rows: Any) -> dict[str, Function]:
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
+    boxes, ends = (span // BOX * BOX, span % BOX) if loops else (width, 0)
+    ends = round_up(ends, 16 // dtype.itemsize)
     shared_functions = common(rows)
     exp, log, normal, shift, column = (
         shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
@@ -208,7 +210,7 @@ def functions(rows: Any) -> dict[str, Function]:
         return scratch(
             (
                 SMEM((copies * operands * room,), dtype),
-                Barrier(num_arrivals=operands, num_barriers=copies),
+                Barrier(num_arrivals=operands * (1 + (ends > 0)), num_barriers=copies),
             )
         )
 
@@ -226,7 +228,10 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def copy(x, k, which, after):
         to, landed = place(which, after)
-        copy_gmem_to_smem(x.flat.at[ds(k * span + columns().start, room)], to, landed)
+        start = k * span + columns().start
+        copy_gmem_to_smem(x.flat.at[ds(start, boxes)], to.at[ds(0, boxes)], landed)
+        if ends:  # no rows of other blocks, whose results may take their place
+            copy_gmem_to_smem(x.flat.at[ds(start + boxes, ends)], to.at[ds(boxes, ends)], landed)
 
     @function
     def fetch(x, k, which):

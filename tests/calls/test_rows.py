@@ -185,10 +185,11 @@ def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     assert [choose(8435, needs, half, False, True, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
 
 
-def test_odd_rows_that_a_kernel_holds_stay_in_registers() -> None:
+def test_odd_rows_of_up_to_8192_columns_stay_in_registers() -> None:
     half = np.dtype(np.float16)
-    for held, steps in ((1, 0), (0, 6)):
-        assert choose(5655, Needs(held=held), half, False, True, 998).steps == steps
+    for held in (0, 1):
+        for n, whole in ((5655, True), (8191, True), (8193, False)):
+            assert (choose(n, Needs(held=held), half, False, True, 998).steps == 0) == whole
     assert choose(20800, Needs(held=1), count=550).wgs == 2
 
 
