@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
