@@ -81,7 +81,7 @@ TILE, ROOM = 8192, 225_000
 """bytes of a tile in shared memory, and of all on an SM"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
-LAUNCH, FIXED, EDGE = 8 << 20, 16384, 16
+LAUNCH, FIXED, EDGE = 8 << 20, 16384, 32
 """bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
 end, on one, and bytes of neighbors in a row of a tile that begins anywhere"""
 
@@ -336,12 +336,12 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
     of each warpgroup, and `parts`: those that take the least time if an SM has four warpgroups.
 
     >>> _ring((1, 16384, 16384), 2, 1, 0, False)
-    (8, 256, 24, 1, 5, 6)
+    (16, 128, 48, 4, 4, 1)
     """
     batch, n, columns = shape
     apart = fold if shift else 1
     whole = round_up(columns, 64)
-    narrow = not shift and whole * itemsize <= BROAD
+    narrow, edge = not shift and whole * itemsize <= BROAD, EDGE * (shift > 0)
     # fewer combine the columns of narrow rows sooner
     least, wanted = (2, 2) if narrow else (apart, 4)
 
@@ -358,12 +358,12 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         room = ROOM // places // wgs - 24 * (across + shift)
         slots = min(room // (length * across * itemsize), 32 // wgs)
         rows = cdiv(n, parts * wgs // apart * length) * length
-        time = SMS * (each * wgs * rows * (across * itemsize + EDGE) + max(each * wgs, 4) * FIXED)
+        time = SMS * (each * wgs * rows * (across * itemsize + edge) + max(each * wgs, 4) * FIXED)
         if parts > 1:
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
         return time, step, across, length, wgs, slots, parts
 
-    wide = (whole,) if narrow else range(64, WIDE + 1, 64)
+    wide = (whole,) if narrow else range(64, WIDE + 65 if shift else WIDE + 1, 64)
     return min(choice(across, parts) for across in wide for parts in range(1, SMS + 1))[1:]
 
 
