@@ -313,7 +313,7 @@ def choose(
     wgs = 4 if large or not (crowded or light) else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    width = (CHUNK >> (not large and (flat or light or wgs == 4))) // itemsize
+    width = (CHUNK >> (not large and ((flat and not once) or light or wgs == 4))) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
