@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,29 +26,23 @@ from .state import Access, Warpgroup
 Addresses = npt.NDArray[np.int64]
 
 
-def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: str) -> None:
+def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: str) -> Addresses:
     """Record the `nbytes` that each warp touches at each of its addresses, for all warps or the
-    first ones."""
+    first ones. Return the addresses of the bytes."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse_moving(nbytes * addresses.size)
     note_all(who, what, kind, ((0, intervals(own, nbytes)) for own in addresses))
-
-
-def _view(who: Warpgroup, addresses: Addresses, nbytes: int) -> tuple[Any, Any]:
-    """Return an index into the bytes of shared memory, of `nbytes` at each address."""
-    return who.sm.memory.bytes, addresses[..., None] + np.arange(nbytes)
+    return addresses[..., None] + np.arange(nbytes)
 
 
 def load(who: Warpgroup, addresses: Addresses, nbytes: int, what: str) -> np.ndarray:
-    _touch(who, addresses, nbytes, what, "read")
-    memory, where = _view(who, addresses, nbytes)
-    return memory[where]  # type: ignore[no-any-return]
+    where = _touch(who, addresses, nbytes, what, "read")
+    return who.sm.memory.bytes[where]  # type: ignore[no-any-return]
 
 
 def store(who: Warpgroup, addresses: Addresses, values: np.ndarray, what: str) -> None:
-    _touch(who, addresses, values.shape[-1], what, "write")
-    memory, where = _view(who, addresses, values.shape[-1])
-    memory[where] = values
+    where = _touch(who, addresses, values.shape[-1], what, "write")
+    who.sm.memory.bytes[where] = values
 
 
 def update(
@@ -174,7 +167,7 @@ def write_chunks(who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: s
         return
     note_all(who, what, "write", map(intervals_of, chunks))
     who.sm.memory.chunks[chunks >> 4] = values
-    _trace(who, start, "write", what, 16 * chunks.size)
+    who.record(start, who.time, "write", what=what, nbytes=16 * chunks.size)
 
 
 def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> np.ndarray:
@@ -221,7 +214,7 @@ def read_array(
     else:
         who.breathe()
     who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
-    _trace(who, start, "read", f"load from {what}", values.nbytes)
+    who.record(start, who.time, "read", what=f"load from {what}", nbytes=values.nbytes)
     return values
 
 
@@ -233,15 +226,15 @@ def write_array(
     what: str,
     reduction: str = "",
 ) -> None:
-    start = who.time
-    who.elapse_moving(2 * np.asarray(values).nbytes)
+    start, nbytes = who.time, np.asarray(values).nbytes
+    who.elapse_moving(2 * nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
     in_turn = reduction == "add" and getattr(who.unit, "takes_turns", False)
     kind = IN_TURN if in_turn else reduction
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values) if reduction else values
-    _trace(who, start, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
+    who.record(start, who.time, "write", what=f"{reduction or 'store'} to {what}", nbytes=nbytes)
 
 
 def scatter_array(
@@ -305,7 +298,3 @@ def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...
                 hazard="out-of-bounds",
             )
     return tuple(slice(int(start), int(stop)) for start, stop in parts)
-
-
-def _trace(who: Warpgroup, start: int, kind: str, what: str, nbytes: int) -> None:
-    who.record(start, who.time, kind, what=what, nbytes=nbytes)

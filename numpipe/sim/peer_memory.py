@@ -71,8 +71,7 @@ class SharedArrays(GlobalMemory):
     # ---- accesses
     def load(self, access: Access, box: Box, where: Ints, known: list[int]) -> None:
         place, _ = self._cut(box)
-        index, needs = box.elements(where), access.needs
-        touch = Touch(access, self.number, index, box.tensor.flipped, needs)
+        touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, access.needs)
         self._visit(access, place, touch, known)
 
     def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
@@ -155,11 +154,10 @@ class SharedArrays(GlobalMemory):
             for key, earlier in list(touches.items()):
                 if _atomic(touch, earlier):
                     continue
-                if earlier.kind == LOAD and touch.kind == STORE and earlier.agent is touch.agent:
-                    ordered = True  # its lanes load and store in program order
-                else:
-                    ordered = not lacks(known, earlier.needs)
-                if not ordered and overlap(place, touch.index, held, earlier.index):
+                # the lanes of a warpgroup load and store in program order
+                same = (earlier.kind, touch.kind) == (LOAD, STORE) and earlier.agent is touch.agent
+                unknown = not same and lacks(known, earlier.needs)
+                if unknown and overlap(place, touch.index, held, earlier.index):
                     raise self._race(access, touch, earlier, None)
                 if (
                     writes
@@ -179,13 +177,16 @@ class SharedArrays(GlobalMemory):
     ) -> None:
         if _atomic(touch, earlier):
             return
-        ordinary = touch.kind in (STORE, LOAD)
         if earlier.kind == STORE == touch.kind and earlier.agent is touch.agent:
             return
         if lacks(known, earlier.needs):
             raise self._race(access, touch, earlier, written)
         shown = access.agent.sm.clocks.shown
-        if earlier.kind == STORE and not ordinary and lacks(known, map(shown, earlier.needs)):
+        if (
+            earlier.kind == STORE
+            and touch.kind not in (STORE, LOAD)
+            and lacks(known, map(shown, earlier.needs))
+        ):
             raise other_proxy(access, touch, earlier, written)
 
     def _race(
