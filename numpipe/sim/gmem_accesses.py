@@ -179,9 +179,8 @@ def unsignaled(
             )
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
-    if far:
-        return failure(access, touch, earlier, "gpu-conflict", what, cause, fix)
-    return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
+    hazard = "gpu-conflict" if far else "cta-conflict"
+    return failure(access, touch, earlier, hazard, what, cause, fix)
 
 
 def other_proxy(

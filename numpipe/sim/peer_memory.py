@@ -54,13 +54,11 @@ _Held = dict[Place, dict[tuple, Touch]]
 
 
 class SharedArrays(GlobalMemory):
-    """The record of what the GPUs of a launch have done to global memory so far; `gpus` is set
-    before the first of them runs."""
+    """The record of what the GPUs of a launch have done to global memory so far."""
 
-    gpus: Gpus
-
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, gpus: Gpus, *args: Any) -> None:
         super().__init__(*args)
+        self.gpus = gpus
         self._held: _Held = {}
         """By array: the newest load of each place by a warpgroup, or towards an mbarrier, which a
         write must come after."""

@@ -97,9 +97,8 @@ class Warpgroup(state.Warpgroup):
         self._fence(FENCED, INITIALISED)
 
     def fence_proxy_async_global(self) -> None:
-        self.elapse_issue()
         self.show()
-        self.counters[GENERIC][: len(self.warps())] += 1
+        self._fence()
 
     def _fence(self, *kinds: int) -> None:
         """Set the counters of these kinds to the generic one: the fence covers all accesses so far,

@@ -45,17 +45,8 @@ class Saved:
 
 
 DETAILS: Json = {
-    "event": str,
-    "ring": str,
-    "slot": int,
-    "step": int,
-    "number": int,
-    "region": str,
-    "mbar": str,
-    "tensor": str,
-    "what": str,
-    "port_until": int,
-    "semaphore": str,
+    **dict.fromkeys(("event", "ring", "region", "mbar", "tensor", "what", "semaphore"), str),
+    **dict.fromkeys(("slot", "step", "number", "port_until"), int),
     **dict.fromkeys(("statement", "now", "before", "waits"), str),
 }
 NEEDED = {

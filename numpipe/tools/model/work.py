@@ -124,7 +124,6 @@ def count(
     irregular = 2 if steered() or unit.gpus else 1  # twice the time, because more CTAs differ
     most = irregular * EVENTS * len(work.counted) // max(1, events) // math.prod(together)
     # CTAs of several GPUs have different jobs
-    # CTAs of several GPUs have different jobs
     most = max(12 if unit.gpus else 3, most)
     visited = 0
     for number in places(work.total, sizes, most, not steered() and most < ctas):
