@@ -525,10 +525,10 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
         or reader.kind not in ("read", "wgmma")
         or fill.mbar is None
         or free is fill.mbar
+        # the warp that arrived there had not yet waited for the bytes that are read
         or free.done[fill.mbar.landed] < fill.phase
+        or not _arrived(this.sm, reader, free)
     ):
-        return None  # the warp that arrived there had not yet waited for the bytes that are read
-    if not _arrived(this.sm, reader, free):
         return None
     cause = f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}"
     if this.slot is not None:

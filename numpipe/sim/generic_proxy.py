@@ -179,7 +179,7 @@ def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> np.ndarray:
     return read
 
 
-def _word(who: Warpgroup, address: int, operation: str, write: bool) -> np.ndarray:
+def _word(who: Warpgroup, address: int, operation: str, kind: str) -> np.ndarray:
     """Return the four bytes at an address that every executing warp reads or writes."""
     address = int(address)
     if address % 4:
@@ -188,18 +188,18 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> np.ndarr
         )
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse_wait()
-    note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
+    note_all(who, operation, kind, [(address, ((0, 4),))] * 4)
     word: np.ndarray = who.sm.memory.bytes[address : address + 4]
     return word
 
 
 def store_word(who: Warpgroup, address: int, value: int) -> None:
     race_report.one_lane(who, "store_word")
-    _word(who, address, "store_word", True).view(np.uint32)[0] = int(value) & 0xFFFFFFFF
+    _word(who, address, "store_word", "write").view(np.uint32)[0] = int(value) & 0xFFFFFFFF
 
 
 def load_word(who: Warpgroup, address: int) -> int:
-    return int(_word(who, address, "load_word", False).view(np.int32)[0])
+    return int(_word(who, address, "load_word", "read").view(np.int32)[0])
 
 
 def read_array(
@@ -281,13 +281,13 @@ def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...
     """Return the index as slices. Raises SimulationError if it leaves the array, because no
     hardware clips ordinary accesses."""
     every: tuple = (*index, *[slice(None)] * (array.ndim - len(index)))
-    parts = [
-        (part.start or 0, size if part.stop is None else part.stop)
-        if isinstance(part, slice)
-        else (part, part + 1)
-        for part, size in zip(every, array.shape, strict=True)
-    ]
-    for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
+    found = []
+    for axis, (part, size) in enumerate(zip(every, array.shape, strict=True)):
+        start, stop = (
+            (part.start or 0, size if part.stop is None else part.stop)
+            if isinstance(part, slice)
+            else (part, part + 1)
+        )
         if not 0 <= start <= stop <= size:
             did = f"{access.kind} {'to' if access.kind == STORE else 'of'} {access.what}"
             raise race_report.violation(
@@ -297,4 +297,5 @@ def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...
                 "inside",
                 hazard="out-of-bounds",
             )
-    return tuple(slice(int(start), int(stop)) for start, stop in parts)
+        found.append(slice(int(start), int(stop)))
+    return tuple(found)
