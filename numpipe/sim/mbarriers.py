@@ -331,9 +331,8 @@ def init_at_entry(
     old = who.sm.mbarriers.get(address)
     if old is None:
         for sm in who.sm.peers:
-            if sm is not who.sm and address not in sm.mbarriers:
+            if address not in sm.mbarriers:  # epoch 0: every warp has seen it
                 _create(sm.warpgroups[who.warpgroup], address, count, name, 0).observed = observed
-        _create(who, address, count, name, 0).observed = observed  # epoch 0: every warp has seen it
     elif old.count != count or old.epoch:
         raise race_report.violation(
             who,

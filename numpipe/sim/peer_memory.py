@@ -111,10 +111,9 @@ class SharedArrays(GlobalMemory):
     # ---- whose memory it is
     def owners(self, place: Place) -> frozenset[int]:
         """Return the GPUs in whose memory an array lies."""
-        found = self._owners.get(place)
-        if found is None:
-            found = self._owners[place] = self.gpus.owners(place.array)
-        return found
+        if place not in self._owners:
+            self._owners[place] = self.gpus.owners(place.array)
+        return self._owners[place]
 
     def link(self, who: Warpgroup, array: np.ndarray) -> int:
         owners = self.owners(self.place(array))
@@ -194,7 +193,7 @@ class SharedArrays(GlobalMemory):
             return unsignaled(access, touch, earlier, written)
         if earlier.kind in (STORE, LOAD):
             return unordered(access, touch, earlier, written)
-        return in_transfer(access, touch, earlier, written)
+        return in_transfer(access, touch, earlier)
 
 
 def _atomic(one: Touch, other: Touch) -> bool:

@@ -114,8 +114,8 @@ class Warpgroup(state.Warpgroup):
         self.sm.gmem.await_grid(self)
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
-        named_barriers.sync(self, int(barrier), int(threads))
-        return bool(values.any() if operation == "any" else values.all())
+        named_barriers.sync(self, barrier, threads)
+        return bool(getattr(values, operation)())
 
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
         self.sm.registers.set(self, direction, int(registers))

@@ -103,7 +103,7 @@ def save(trace: Recording, file: Path) -> None:
                 "clock": trace.clock,
                 "failure": trace.failure,
                 "lost": trace.lost,
-                "sms": [[list(cta), sm] for cta, sm in trace.sms.items()],
+                "sms": list(trace.sms.items()),
                 "rings": [dataclasses.asdict(ring) for ring in trace.rings],
                 "banks": [[*key, count] for key, count in trace.banks.items()],
                 "who": [of[:3] for of in who],

@@ -186,9 +186,8 @@ def _trace(
                 steady[key] += access.distinct
                 swept[key] += access.distinct * (what not in mine)
                 union[key] += access.distinct * (what not in known)
-                mine.add(what)
-                here.add(what)
-                known.add(what)
+                for visited in (mine, here, known):
+                    visited.add(what)
     work.wave_bytes = 0.0
     for key, amount in moved.items():
         if amount and key[0] in ("load", "reduce"):
