@@ -168,14 +168,14 @@ def _trace(
     moved, steady, swept, union, beside = (
         collections.defaultdict[tuple[str, str], float](float) for _ in range(5)
     )
-    known = set()
+    known: set = set()
     here: set = set()
     samples = events = 0
     while samples < resident and (samples < NEIGHBOURS or events < EVENTS):
         number, samples = samples, samples + 1
         neighbor, here = here if number % NEIGHBOURS else set(), set()
         for warpgroup in movers:
-            mine = set()
+            mine: set = set()
             machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
             run(machine, body)
             events += machine.events
