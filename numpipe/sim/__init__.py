@@ -178,7 +178,12 @@ def simulate(
     )
     schedule = Schedule(random)
     deal = WorkCounter(ctas_in_all, random, () if guide is None else guide.deal)
-    gmem = (SharedArrays if gpus else GlobalMemory)(fresh, programmatic)
+    launch = Gpus(gpus) if gpus else None
+    gmem = (
+        GlobalMemory(fresh, programmatic)
+        if launch is None
+        else SharedArrays(launch, fresh, programmatic)
+    )
     context = contextvars.copy_context()
     # the tensor core and TMA produce infinities without an error
     with contextlib.closing(progress), np.errstate(all="ignore"):
@@ -192,9 +197,6 @@ def simulate(
             scheduler.arrays(arrays)
             count = sum(len(ctas) for _, ctas in parts)
             clocks = Clocks(4 * (warpgroups + beside) * count, count, max(1, len(gpus)))
-            launch = Gpus(gpus, clocks) if gpus else None
-            if isinstance(gmem, SharedArrays) and launch is not None:
-                gmem.gpus = launch
             group: list[SM] = []
             live = [LiveCounter(ctas_in_all, gpu, scheduler) for gpu in range(len(gpus))]
             for gpu, ctas in parts:
@@ -203,7 +205,7 @@ def simulate(
                     sm = SM(
                         cta=cta,
                         grid=grid,
-                        warpgroups=warpgroups + beside,
+                        wide=warpgroups + beside,
                         unit=unit,
                         scheduler=scheduler,
                         clocks=clocks,

@@ -20,16 +20,6 @@ import numpy as np
 from ..arch.dimensions import Ints
 from ..core.machine import TensorMap
 
-_REDUCED: dict[str, Callable[[Any, Any], np.ndarray]] = {
-    "add": lambda old, new: old + new,
-    "min": np.minimum,
-    "max": np.maximum,
-    "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
-    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
-    "and": np.bitwise_and,
-    "or": np.bitwise_or,
-    "xor": np.bitwise_xor,
-}
 Intervals = tuple[tuple[int, int], ...]
 """[begin, end) of bytes, in order."""
 UPDATES = {
@@ -41,6 +31,11 @@ UPDATES = {
     "xor": np.bitwise_xor,
 }
 """The effect of lane atomics on an element, as NumPy functions of two arguments."""
+_REDUCED: dict[str, Callable[[Any, Any], np.ndarray]] = {
+    **UPDATES,
+    "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
+    "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
+}
 
 
 def combined(reduction: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:

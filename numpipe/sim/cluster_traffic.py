@@ -115,10 +115,15 @@ class RemoteArrival:
 def _tell(who: Warpgroup, vector: Vector) -> Vector:
     """Add to a vector that releases to the cluster that its CTAs may load what the warps of this
     CTA have stored."""
-    first, count = who.sm.warpgroups[0].first_warp, 4 * len(who.sm.warpgroups)
-    told, generic = (who.sm.clocks.of_warps(kind, first, count) for kind in (TOLD, GENERIC))
+    told, generic = _of_warps(who.sm)
     np.maximum(vector[told], vector[generic], out=vector[told])
     return vector
+
+
+def _of_warps(sm: SM) -> tuple[slice, slice]:
+    """Return the indices of the counters TOLD, and of GENERIC, of the warps of a CTA."""
+    first, count = sm.warpgroups[0].first_warp, 4 * len(sm.warpgroups)
+    return sm.clocks.of_warps(TOLD, first, count), sm.clocks.of_warps(GENERIC, first, count)
 
 
 def arrive_remote(who: Warpgroup, address: int, wide: bool = False) -> None:
@@ -229,7 +234,7 @@ def fetch(who: Warpgroup, addresses: np.ndarray, nbytes: int, rank: int, what: s
     of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse(who.sm.costs.remote - (-nbytes * addresses.size // who.sm.costs.generic_bytes))
     who.breathe()
-    first, count = of.warpgroups[0].first_warp, 4 * len(of.warpgroups)
+    told, generic = _of_warps(of)
     for warp, own in zip(who.warps()[: len(addresses)], addresses, strict=True):
         access = Access(
             who, REMOTE, what, ((clocks.index(GENERIC, who.first_warp + warp), who.epoch(warp)),)
@@ -237,7 +242,7 @@ def fetch(who: Warpgroup, addresses: np.ndarray, nbytes: int, rank: int, what: s
         seen = who.vectors[warp].copy()
         if of is not who.sm:  # it sees only those stores that the warps released to the cluster
             reach(of, who, f"a remote load ({what})", access.needs, access.site)
-            seen[clocks.of_warps(GENERIC, first, count)] = seen[clocks.of_warps(TOLD, first, count)]
+            seen[generic] = seen[told]
         for lo, hi in intervals(own, nbytes):
             of.memory.read(access, ("read", who.first_warp + warp), lo, hi, seen.tolist(), False)
     found: np.ndarray = of.memory.bytes[addresses[..., None] + np.arange(nbytes)]

@@ -525,10 +525,10 @@ def _read_when_free(this: Conflict, reader: Access, fill: Access) -> Finding | N
         or reader.kind not in ("read", "wgmma")
         or fill.mbar is None
         or free is fill.mbar
+        # the warp that arrived there had not yet waited for the bytes that are read
         or free.done[fill.mbar.landed] < fill.phase
+        or not _arrived(this.sm, reader, free)
     ):
-        return None  # the warp that arrived there had not yet waited for the bytes that are read
-    if not _arrived(this.sm, reader, free):
         return None
     cause = f"{reader.agent.title} arrived on {free.name} before it reads{_unordered(this)}"
     if this.slot is not None:
@@ -562,12 +562,9 @@ def _freed_by(this: Conflict, fill: Access) -> Mbarrier | None:
 def _product_reads(this: Conflict) -> Finding:
     """Find the hazard of bytes that are overwritten while a wgmma may still read them."""
     product, later = this.earlier, this.later
-    stale = (
-        (_outdated(this, product) or _read_when_free(this, product, later))
-        if later.kind == "TMA load"
-        else None
-    )
-    if stale is not None:
+    if later.kind == "TMA load" and (
+        stale := _outdated(this, product) or _read_when_free(this, product, later)
+    ):
         return stale
     late, left = this.late(clocks.DRAINED), product.agent.products.left
     cause = f"{this.late_warps(clocks.DRAINED)} did not signal that their wgmma had finished"

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,29 +26,23 @@ from .state import Access, Warpgroup
 Addresses = npt.NDArray[np.int64]
 
 
-def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: str) -> None:
+def _touch(who: Warpgroup, addresses: Addresses, nbytes: int, what: str, kind: str) -> Addresses:
     """Record the `nbytes` that each warp touches at each of its addresses, for all warps or the
-    first ones."""
+    first ones. Return the addresses of the bytes."""
     who.sm.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
     who.elapse_moving(nbytes * addresses.size)
     note_all(who, what, kind, ((0, intervals(own, nbytes)) for own in addresses))
-
-
-def _view(who: Warpgroup, addresses: Addresses, nbytes: int) -> tuple[Any, Any]:
-    """Return an index into the bytes of shared memory, of `nbytes` at each address."""
-    return who.sm.memory.bytes, addresses[..., None] + np.arange(nbytes)
+    return addresses[..., None] + np.arange(nbytes)
 
 
 def load(who: Warpgroup, addresses: Addresses, nbytes: int, what: str) -> np.ndarray:
-    _touch(who, addresses, nbytes, what, "read")
-    memory, where = _view(who, addresses, nbytes)
-    return memory[where]  # type: ignore[no-any-return]
+    where = _touch(who, addresses, nbytes, what, "read")
+    return who.sm.memory.bytes[where]  # type: ignore[no-any-return]
 
 
 def store(who: Warpgroup, addresses: Addresses, values: np.ndarray, what: str) -> None:
-    _touch(who, addresses, values.shape[-1], what, "write")
-    memory, where = _view(who, addresses, values.shape[-1])
-    memory[where] = values
+    where = _touch(who, addresses, values.shape[-1], what, "write")
+    who.sm.memory.bytes[where] = values
 
 
 def update(
@@ -174,7 +167,7 @@ def write_chunks(who: Warpgroup, chunks: np.ndarray, values: np.ndarray, what: s
         return
     note_all(who, what, "write", map(intervals_of, chunks))
     who.sm.memory.chunks[chunks >> 4] = values
-    _trace(who, start, "write", what, 16 * chunks.size)
+    who.record(start, who.time, "write", what=what, nbytes=16 * chunks.size)
 
 
 def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> np.ndarray:
@@ -186,7 +179,7 @@ def read_chunks(who: Warpgroup, chunks: np.ndarray, what: str) -> np.ndarray:
     return read
 
 
-def _word(who: Warpgroup, address: int, operation: str, write: bool) -> np.ndarray:
+def _word(who: Warpgroup, address: int, operation: str, kind: str) -> np.ndarray:
     """Return the four bytes at an address that every executing warp reads or writes."""
     address = int(address)
     if address % 4:
@@ -195,18 +188,18 @@ def _word(who: Warpgroup, address: int, operation: str, write: bool) -> np.ndarr
         )
     who.sm.memory.check_range(who, address, address + 4, operation)
     who.elapse_wait()
-    note_all(who, operation, "write" if write else "read", [(address, ((0, 4),))] * 4)
+    note_all(who, operation, kind, [(address, ((0, 4),))] * 4)
     word: np.ndarray = who.sm.memory.bytes[address : address + 4]
     return word
 
 
 def store_word(who: Warpgroup, address: int, value: int) -> None:
     race_report.one_lane(who, "store_word")
-    _word(who, address, "store_word", True).view(np.uint32)[0] = int(value) & 0xFFFFFFFF
+    _word(who, address, "store_word", "write").view(np.uint32)[0] = int(value) & 0xFFFFFFFF
 
 
 def load_word(who: Warpgroup, address: int) -> int:
-    return int(_word(who, address, "load_word", False).view(np.int32)[0])
+    return int(_word(who, address, "load_word", "read").view(np.int32)[0])
 
 
 def read_array(
@@ -221,7 +214,7 @@ def read_array(
     else:
         who.breathe()
     who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
-    _trace(who, start, "read", f"load from {what}", values.nbytes)
+    who.record(start, who.time, "read", what=f"load from {what}", nbytes=values.nbytes)
     return values
 
 
@@ -233,15 +226,15 @@ def write_array(
     what: str,
     reduction: str = "",
 ) -> None:
-    start = who.time
-    who.elapse_moving(2 * np.asarray(values).nbytes)
+    start, nbytes = who.time, np.asarray(values).nbytes
+    who.elapse_moving(2 * nbytes)
     who.breathe()
     access = Access(who, STORE, what, who.needs())
     in_turn = reduction == "add" and getattr(who.unit, "takes_turns", False)
     kind = IN_TURN if in_turn else reduction
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values) if reduction else values
-    _trace(who, start, "write", f"{reduction or 'store'} to {what}", np.asarray(values).nbytes)
+    who.record(start, who.time, "write", what=f"{reduction or 'store'} to {what}", nbytes=nbytes)
 
 
 def scatter_array(
@@ -288,13 +281,13 @@ def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...
     """Return the index as slices. Raises SimulationError if it leaves the array, because no
     hardware clips ordinary accesses."""
     every: tuple = (*index, *[slice(None)] * (array.ndim - len(index)))
-    parts = [
-        (part.start or 0, size if part.stop is None else part.stop)
-        if isinstance(part, slice)
-        else (part, part + 1)
-        for part, size in zip(every, array.shape, strict=True)
-    ]
-    for axis, ((start, stop), size) in enumerate(zip(parts, array.shape, strict=True)):
+    found = []
+    for axis, (part, size) in enumerate(zip(every, array.shape, strict=True)):
+        start, stop = (
+            (part.start or 0, size if part.stop is None else part.stop)
+            if isinstance(part, slice)
+            else (part, part + 1)
+        )
         if not 0 <= start <= stop <= size:
             did = f"{access.kind} {'to' if access.kind == STORE else 'of'} {access.what}"
             raise race_report.violation(
@@ -304,8 +297,5 @@ def _inside(access: Access, array: np.ndarray, index: tuple) -> tuple[slice, ...
                 "inside",
                 hazard="out-of-bounds",
             )
-    return tuple(slice(int(start), int(stop)) for start, stop in parts)
-
-
-def _trace(who: Warpgroup, start: int, kind: str, what: str, nbytes: int) -> None:
-    who.record(start, who.time, kind, what=what, nbytes=nbytes)
+        found.append(slice(int(start), int(stop)))
+    return tuple(found)

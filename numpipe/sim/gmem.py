@@ -359,10 +359,9 @@ class GlobalMemory:
         if earlier.kind == STORE == touch.kind and earlier.agent is touch.agent:
             return
         if lacks(known, earlier.needs):
-            error = (
-                conflict if not together else unordered if earlier.kind == STORE else in_transfer
-            )
-            raise error(access, touch, earlier, written)
+            if together and earlier.kind != STORE:
+                raise in_transfer(access, touch, earlier)
+            raise (unordered if together else conflict)(access, touch, earlier, written)
 
     def _check_loads(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Raise PipelineRace if a TMA load of this CTA, or of its cluster, may still be reading the

@@ -179,9 +179,8 @@ def unsignaled(
             )
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
-    if far:
-        return failure(access, touch, earlier, "gpu-conflict", what, cause, fix)
-    return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
+    hazard = "gpu-conflict" if far else "cta-conflict"
+    return failure(access, touch, earlier, hazard, what, cause, fix)
 
 
 def other_proxy(
@@ -209,7 +208,7 @@ def unordered(
     """Return the error for two ordinary accesses, one of which stores."""
     what = _both(touch, earlier, codes, f"{earlier.describe()} of {earlier.agent.name}")
     if touch.agent.role == STORE_ROLE.name and earlier.kind == LOAD:
-        return in_transfer(access, touch, earlier, codes)
+        return in_transfer(access, touch, earlier)
     if touch.agent.warpgroup == earlier.agent.warpgroup:
         warps, fix = "its four warps", "use the stored value instead of the load"
     else:
@@ -232,7 +231,6 @@ def in_transfer(
     access: Access,
     touch: Touch,
     earlier: Touch,
-    codes: Codes | None = None,
     mbar: Mbarrier | None = None,
 ) -> SimulationError:
     """Return the error for an access that conflicts with a copy of its CTA in flight: a load, which

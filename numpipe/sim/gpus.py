@@ -20,7 +20,7 @@ import numpy as np
 
 from ..diagnostics.errors import SimulationError
 from . import race_report, sites
-from .clocks import Clocks, Need
+from .clocks import Need
 from .footprints import ARRIVE, TEST
 from .regions import bounds
 from .state import Meeting, Reached, Warpgroup, side
@@ -44,9 +44,8 @@ class Gpus:
     """The GPUs of one simulation; `arrays` are the arrays that the kernel was given on each of
     them."""
 
-    def __init__(self, arrays: Sequence[Sequence[np.ndarray]], clocks: Clocks) -> None:
+    def __init__(self, arrays: Sequence[Sequence[np.ndarray]]) -> None:
         self.count = len(arrays)
-        self.clocks = clocks
         self.begun: Begun | None = None
         """Created by the first warpgroup that arrives."""
         self.semaphores: dict[tuple[int, int], Any] = {}

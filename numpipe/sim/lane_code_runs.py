@@ -312,15 +312,12 @@ class _Warp:
             stop = stops[numbers[0]]
             if sum(1 << number for number in numbers) == stop.mask:
                 if stop.operation == "syncwarp":
-                    self._synchronise(stop.mask)
+                    # what the lanes have done comes before what they do next
+                    for key, lanes in list(self.touched.items()):
+                        self.touched[key] = {lane for lane in lanes if not stop.mask >> lane & 1}
                     return dict.fromkeys(numbers)
                 return {number: self._shuffled(number, stops[number], stops) for number in numbers}
         self._stuck(stops, results)
-
-    def _synchronise(self, mask: int) -> None:
-        """Order what the lanes of `mask` have done before what they do next."""
-        for key, lanes in list(self.touched.items()):
-            self.touched[key] = {lane for lane in lanes if not mask >> lane & 1}
 
     def _shuffled(self, number: int, stop: _Stop, stops: dict[int, _Stop]) -> Any:
         amount = stop.amount % WARP  # the low five bits count (PTX ISA, "shfl.sync")

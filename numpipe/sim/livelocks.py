@@ -62,7 +62,11 @@ def begin(who: Warpgroup) -> None:
         rounds.progress, rounds.turns = progress, rounds.turns + 1
     if who.time == rounds.time:
         if rounds.idle > MOST:
-            raise _alone(who)
+            raise endless(
+                who,
+                f"has run {MOST} iterations of this loop without an operation in it: the values "
+                "that its condition tests do not change",
+            )
     elif rounds.idle > IDLE or rounds.turns > TURNS:
         raise _together(who)
     if rounds.busy > MOST:
@@ -84,14 +88,6 @@ def endless(who: Warpgroup, what: str) -> SimulationError:
             "change in the body what the loop's condition tests, or end it by a count; to wait for "
             "another warpgroup, use barrier_wait instead of a loop"
         ),
-    )
-
-
-def _alone(who: Warpgroup) -> SimulationError:
-    return endless(
-        who,
-        f"has run {MOST} iterations of this loop without an operation in it: the values that its "
-        "condition tests do not change",
     )
 
 

@@ -140,9 +140,8 @@ def _not_awaited(mbar: Mbarrier, who: Warpgroup) -> SimulationError | None:
     if ready is None:
         return None
     cause, fix = not_awaited(read, ready)
-    if filled.mbar is None:
-        return race_report.race(read, cause, hazard="unordered-accesses", fix=fix, before=filled)
-    return race_report.race(read, cause, hazard="read-before-ready", fix=fix, before=filled)
+    hazard = "unordered-accesses" if filled.mbar is None else "read-before-ready"
+    return race_report.race(read, cause, hazard=hazard, fix=fix, before=filled)
 
 
 def _once(mbar: Mbarrier, phase: int) -> str:
@@ -332,9 +331,8 @@ def init_at_entry(
     old = who.sm.mbarriers.get(address)
     if old is None:
         for sm in who.sm.peers:
-            if sm is not who.sm and address not in sm.mbarriers:
+            if address not in sm.mbarriers:  # epoch 0: every warp has seen it
                 _create(sm.warpgroups[who.warpgroup], address, count, name, 0).observed = observed
-        _create(who, address, count, name, 0).observed = observed  # epoch 0: every warp has seen it
     elif old.count != count or old.epoch:
         raise race_report.violation(
             who,

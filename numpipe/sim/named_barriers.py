@@ -38,14 +38,11 @@ class Generation(Meeting):
         self.site = sites.user_site()
         # numpipe's own use at the kernel's end has no line: report the line of the previous turn
         if self.site is None and self.turn:
-            uses = [
-                use
-                for use in (*who.sm.named.values(), *who.sm.named_over.values())
-                if use.turn and use.site
-            ]
             which = self.turn.rpartition(" of ")[0]
+            uses = (*who.sm.named.values(), *who.sm.named_over.values())
             self.site = next(
-                (use.site for use in uses if use.turn.rpartition(" of ")[0] == which), None
+                (use.site for use in uses if use.site and use.turn.rpartition(" of ")[0] == which),
+                None,
             )
 
     def party(self) -> Party:
@@ -116,7 +113,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
         )
     who.elapse_issue()
     generation.arrive(who, generation.missing)
-    if 128 * len(generation.arrived) == threads:
+    if not generation.missing:
         generation.vector[sm.clocks.named(barrier, sm.place)] = generation.number
         generation.before = None
         sm.progress += 1

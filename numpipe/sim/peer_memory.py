@@ -54,13 +54,11 @@ _Held = dict[Place, dict[tuple, Touch]]
 
 
 class SharedArrays(GlobalMemory):
-    """The record of what the GPUs of a launch have done to global memory so far; `gpus` is set
-    before the first of them runs."""
+    """The record of what the GPUs of a launch have done to global memory so far."""
 
-    gpus: Gpus
-
-    def __init__(self, *args: Any) -> None:
+    def __init__(self, gpus: Gpus, *args: Any) -> None:
         super().__init__(*args)
+        self.gpus = gpus
         self._held: _Held = {}
         """By array: the newest load of each place by a warpgroup, or towards an mbarrier, which a
         write must come after."""
@@ -71,8 +69,7 @@ class SharedArrays(GlobalMemory):
     # ---- accesses
     def load(self, access: Access, box: Box, where: Ints, known: list[int]) -> None:
         place, _ = self._cut(box)
-        index, needs = box.elements(where), access.needs
-        touch = Touch(access, self.number, index, box.tensor.flipped, needs)
+        touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, access.needs)
         self._visit(access, place, touch, known)
 
     def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
@@ -114,10 +111,9 @@ class SharedArrays(GlobalMemory):
     # ---- whose memory it is
     def owners(self, place: Place) -> frozenset[int]:
         """Return the GPUs in whose memory an array lies."""
-        found = self._owners.get(place)
-        if found is None:
-            found = self._owners[place] = self.gpus.owners(place.array)
-        return found
+        if place not in self._owners:
+            self._owners[place] = self.gpus.owners(place.array)
+        return self._owners[place]
 
     def link(self, who: Warpgroup, array: np.ndarray) -> int:
         owners = self.owners(self.place(array))
@@ -155,11 +151,10 @@ class SharedArrays(GlobalMemory):
             for key, earlier in list(touches.items()):
                 if _atomic(touch, earlier):
                     continue
-                if earlier.kind == LOAD and touch.kind == STORE and earlier.agent is touch.agent:
-                    ordered = True  # its lanes load and store in program order
-                else:
-                    ordered = not lacks(known, earlier.needs)
-                if not ordered and overlap(place, touch.index, held, earlier.index):
+                # the lanes of a warpgroup load and store in program order
+                same = (earlier.kind, touch.kind) == (LOAD, STORE) and earlier.agent is touch.agent
+                unknown = not same and lacks(known, earlier.needs)
+                if unknown and overlap(place, touch.index, held, earlier.index):
                     raise self._race(access, touch, earlier, None)
                 if (
                     writes
@@ -179,13 +174,16 @@ class SharedArrays(GlobalMemory):
     ) -> None:
         if _atomic(touch, earlier):
             return
-        ordinary = touch.kind in (STORE, LOAD)
         if earlier.kind == STORE == touch.kind and earlier.agent is touch.agent:
             return
         if lacks(known, earlier.needs):
             raise self._race(access, touch, earlier, written)
         shown = access.agent.sm.clocks.shown
-        if earlier.kind == STORE and not ordinary and lacks(known, map(shown, earlier.needs)):
+        if (
+            earlier.kind == STORE
+            and touch.kind not in (STORE, LOAD)
+            and lacks(known, map(shown, earlier.needs))
+        ):
             raise other_proxy(access, touch, earlier, written)
 
     def _race(
@@ -195,7 +193,7 @@ class SharedArrays(GlobalMemory):
             return unsignaled(access, touch, earlier, written)
         if earlier.kind in (STORE, LOAD):
             return unordered(access, touch, earlier, written)
-        return in_transfer(access, touch, earlier, written)
+        return in_transfer(access, touch, earlier)
 
 
 def _atomic(one: Touch, other: Touch) -> bool:

@@ -93,6 +93,8 @@ class InOrder:
     def __init__(self, rng: random.Random | None = None) -> None:
         self._tasks: list = []
         self._serial = 0
+        self._running: object = None
+        """The owner of the running task."""
         self._random = (rng or random).random
 
     def push(self, time: int, task: Task, owner: object) -> None:
@@ -100,13 +102,18 @@ class InOrder:
         operation, the unit that runs it: "load", "read" or "write" (a TMA store's two halves),
         "wgmma", "arrive" (a remote arrival)."""
         self._serial += 1
-        heapq.heappush(self._tasks, (time, self._serial, task))
+        entry = self._rank(time, owner), self._serial, time, task, owner
+        heapq.heappush(self._tasks, entry)
+
+    def _rank(self, time: int, owner: object) -> float:
+        """Return the place of a new task among the others; the smallest comes first."""
+        return time
 
     def pop(self) -> tuple[int, Task] | None:
         """Return the next task and its cycle, or None if nothing can happen any more."""
         if not self._tasks:
             return None
-        time, _, task = heapq.heappop(self._tasks)
+        _, _, time, task, self._running = heapq.heappop(self._tasks)
         return time, task
 
     def pause(self, ready: Ready | None = None) -> int | None:
@@ -210,22 +217,13 @@ class Prioritised(InOrder):
         self._priorities: dict[object, float] = {}
         self._lowest = 0.0
         self._steps = 0
-        self._running: object = None
 
-    def push(self, time: int, task: Task, owner: object) -> None:
+    def _rank(self, time: int, owner: object) -> float:
         if isinstance(owner, str) and not self._shared:
-            priority = self._random()
-        else:
-            known = self._priorities.get(owner)
-            priority = self._priorities[owner] = self._random() if known is None else known
-        self._serial += 1
-        heapq.heappush(self._tasks, (-priority, self._serial, time, task, owner))
-
-    def pop(self) -> tuple[int, Task] | None:
-        if not self._tasks:
-            return None
-        _, _, time, task, self._running = heapq.heappop(self._tasks)
-        return time, task
+            return -self._random()
+        if owner not in self._priorities:
+            self._priorities[owner] = self._random()
+        return -self._priorities[owner]
 
     def pause(self, ready: Ready | None = None) -> int | None:
         self._steps += 1

@@ -19,7 +19,7 @@ import numpy as np
 
 from ..traces.deadlocks import FINISHED, Hint
 from . import race_report, sites
-from .clocks import Clocks, Vector
+from .clocks import Vector
 from .footprints import AWAIT, WRITE
 from .gpus import check_rank
 from .state import SM, WaitReason, Warpgroup
@@ -55,16 +55,15 @@ class Semaphore:
     def count(self) -> int:
         return self.signals[-1].total if self.signals else 0
 
-    def add(self, who: Warpgroup, amount: int, clocks: Clocks) -> None:
-        vector = clocks.vector()
-        if self.signals:
-            vector += clocks.widen(self.signals[-1].vector)
-        who.release_into(vector)
-        before = self.signals[-1].time if self.signals else 0
+    def add(self, who: Warpgroup, amount: int) -> None:
+        vector = who.sm.clocks.vector()
         arrives = who.time + (0 if self.gpu == who.sm.gpu else who.sm.costs.link)
-        self.signals.append(
-            Signal(self.count + amount, vector, max(before, arrives), who, sites.user_site())
-        )
+        if self.signals:
+            before = self.signals[-1]
+            vector += who.sm.clocks.widen(before.vector)
+            arrives = max(before.time, arrives)
+        who.release_into(vector)
+        self.signals.append(Signal(self.count + amount, vector, arrives, who, sites.user_site()))
 
     def reached(self, value: int) -> Signal | None:
         """Return the first addition with which the count has reached a value, or None."""
@@ -121,7 +120,7 @@ def signal(
     who: Warpgroup, semaphores: np.ndarray, index: int, rank: int, add: int, what: str
 ) -> None:
     race_report.one_lane(who, "red.release.sys")
-    gpus, rank, add = who.sm.gpus, check_rank(who, rank, f"a signal to {what}"), int(add)
+    rank, add = check_rank(who, rank, f"a signal to {what}"), int(add)
     semaphore = _of(who, semaphores, index, rank, what, "a signal")
     if not 1 <= add <= _MOST - semaphore.count:
         raise race_report.violation(
@@ -141,8 +140,8 @@ def signal(
             hazard="read-before-grid-dependency",
             fix="numpipe.signal waits until all launches have begun",
         )
-    gpus.reach(rank, who, f"signal to {semaphore.title}", who.needs(), sites.user_site())
-    semaphore.add(who, add, gpus.clocks)
+    who.sm.gpus.reach(rank, who, f"signal to {semaphore.title}", who.needs(), sites.user_site())
+    semaphore.add(who, add)
     who.sm.progress += 1
     who.record(who.time, who.time, "signal", semaphore=semaphore.title, count=semaphore.count)
     now = semaphore.signals[-1]

@@ -8,7 +8,7 @@ handful of segments.
 
 from __future__ import annotations
 
-import functools
+import itertools
 from bisect import bisect_left
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -97,7 +97,6 @@ class SharedMemory:
         written again, is an error.
         """
         self.sm.scheduler.touch_bytes(self.sm.place, lo, hi, WRITES if last else READS)
-        check = functools.partial(self._check, access, lo, hi, known, asynchronous)
         part = self._between(lo, hi)
         unwritten = any(segment.write is None for segment in self._segments[part])
         if unwritten and race_report.slot_of(self.sm, lo) is None:
@@ -109,8 +108,8 @@ class SharedMemory:
                 raise conflicts.unwritten(
                     self.sm, access, lo, hi, since, _WHOLE if since or last else ""
                 )
-            check(segment, (segment.write,))
-            check(segment, segment.atomics.values())
+            earlier = (segment.write,), segment.atomics.values()
+            self._check(access, lo, hi, known, asynchronous, segment, *earlier)
             before = segment.reads.get(key)
             if before is not None and access.repeats(before):
                 access.again, access.agent.stale = True, (access, segment.write)
@@ -133,8 +132,8 @@ class SharedMemory:
                     "",
                     "store initial values for the atomics, hist[...] = numpipe.full(…)",
                 )
-            for earlier in ((write,), segment.reads.values()):
-                self._check(access, lo, hi, known, False, segment, earlier)
+            earlier = (write,), segment.reads.values()
+            self._check(access, lo, hi, known, False, segment, *earlier)
             segment.atomics[warp] = access
 
     def write(self, access: Access, lo: int, hi: int, known: list[int], asynchronous: bool) -> None:
@@ -147,8 +146,8 @@ class SharedMemory:
         part = self._between(lo, hi)
         for segment in self._segments[part]:
             # a reader gives a better name to the hazard than the fill that it has waited for
-            for earlier in (segment.reads.values(), segment.atomics.values(), (segment.write,)):
-                self._check(access, lo, hi, known, asynchronous, segment, earlier)
+            earlier = segment.reads.values(), segment.atomics.values(), (segment.write,)
+            self._check(access, lo, hi, known, asynchronous, segment, *earlier)
         over = self._segments[part.start].write
         if over is not access:
             access.over, access.readers = over, tuple(self._segments[part.start].reads.values())
@@ -167,11 +166,11 @@ class SharedMemory:
         known: list[int],
         asynchronous: bool,
         segment: Segment,
-        earlier: Iterable[Access | None],
+        *earlier: Iterable[Access | None],
     ) -> None:
         """Raise PipelineRace unless `access`, which knows `known`, comes after all of these
         accesses of a segment."""
-        for other in earlier:
+        for other in itertools.chain(*earlier):
             if other is not None and lacks(
                 known, other.async_needs if asynchronous else other.needs
             ):

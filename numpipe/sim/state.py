@@ -10,6 +10,7 @@ import contextvars
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -426,8 +427,9 @@ class Warpgroup(Warps):
         self.time += -(-nbytes // self.sm.costs.generic_bytes)
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class SM:
-    """One CTA on its SM. `gmem` outlives it.
+    """One CTA on its SM, with `wide` warpgroups. `gmem` outlives it.
 
     `peers` are the SMs of its cluster, by rank. `group` are the SMs that run at the same time and
     share the scheduler and the clocks, by `place`: the cluster's SMs, or those of all `gpus`
@@ -436,55 +438,41 @@ class SM:
 
     poll_limit = 10_000
     """Failed tests in a row that count as a deadlock, if nothing else happens."""
-    memory: Any
-    """`smem.SharedMemory`."""
-    meeting: Any
-    """`cluster_traffic.ClusterMeeting`, held by the cluster's first CTA: the present use of its
-    barrier."""
-    registers: Any
-    """`named_barriers.Registers`."""
+    cta: Dim3
+    grid: Dim3
+    wide: int
+    unit: Any
+    scheduler: InOrder
+    clocks: Clocks
+    peers: list[SM]
+    group: list[SM]
+    costs: Costs
+    trace: Trace | None
+    context: contextvars.Context
+    gmem: Any
+    """`gmem.GlobalMemory`."""
+    deal: WorkCounter
+    run_progress: RunProgress
+    gpus: Any
+    gpu: int | None
 
-    def __init__(
-        self,
-        *,
-        cta: Dim3,
-        grid: Dim3,
-        warpgroups: int,
-        unit: Any,
-        scheduler: InOrder,
-        clocks: Clocks,
-        peers: list[SM],
-        group: list[SM],
-        costs: Costs,
-        trace: Trace | None,
-        context: contextvars.Context,
-        gmem: Any,
-        deal: WorkCounter,
-        run_progress: RunProgress,
-        gpus: Any = None,
-        gpu: int | None = None,
-    ) -> None:
-        self.context = context
-        self.cta, self.grid, self.unit = cta, grid, unit
-        self.scheduler = scheduler
-        self.costs = costs
-        self.trace = trace
-        self.gmem = gmem
-        """`gmem.GlobalMemory`."""
-        self.deal, self.run_progress = deal, run_progress
-        self.gpus, self.gpu = gpus, gpu
+    def __post_init__(self) -> None:
+        self.memory: Any
+        """`smem.SharedMemory`."""
+        self.meeting: Any
+        """`cluster_traffic.ClusterMeeting`, held by the cluster's first CTA: the present use of its
+        barrier."""
+        self.registers: Any
+        """`named_barriers.Registers`."""
         self.hub = getcurrent()
         self.closing, self.touched = False, 0
         """Counts accesses to tiles and arrays."""
         self.progress = 0
         """Counts the events that can end a wait."""
         self.polls, self.polled_at = 0, -1
-        self.clocks = clocks
-        self.wide = warpgroups
-        self.rank, self.peers = len(peers), peers
-        peers.append(self)
-        self.place, self.group = len(group), group
-        group.append(self)
+        self.rank, self.place = len(self.peers), len(self.group)
+        self.peers.append(self)
+        self.group.append(self)
         self.ended = False
         self.reached = Reached()
         """Accesses of other CTAs to its memory (`cluster_traffic.reach`)."""

@@ -97,9 +97,8 @@ class Warpgroup(state.Warpgroup):
         self._fence(FENCED, INITIALISED)
 
     def fence_proxy_async_global(self) -> None:
-        self.elapse_issue()
         self.show()
-        self.counters[GENERIC][: len(self.warps())] += 1
+        self._fence()
 
     def _fence(self, *kinds: int) -> None:
         """Set the counters of these kinds to the generic one: the fence covers all accesses so far,
@@ -115,8 +114,8 @@ class Warpgroup(state.Warpgroup):
         self.sm.gmem.await_grid(self)
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
-        named_barriers.sync(self, int(barrier), int(threads))
-        return bool(values.any() if operation == "any" else values.all())
+        named_barriers.sync(self, barrier, threads)
+        return bool(getattr(values, operation)())
 
     def setmaxnreg(self, direction: Literal["inc", "dec"], registers: int) -> None:
         self.sm.registers.set(self, direction, int(registers))

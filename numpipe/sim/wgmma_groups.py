@@ -428,10 +428,10 @@ def wait(who: Warpgroup, pending: int) -> None:
         who.sm.scheduler.touch(("ran", who.first_warp, until), AWAIT)
         products.until = until
         del products.groups[:covered]
-        if products.ran < products.until:
+        if products.ran < until:
             text = f"wgmma_wait({pending}): batch {until}, {products.ran} have run"
             who.block(WaitReason("drain", text), pending=pending)
-        products.drained = max(products.drained, products.until)
+        products.drained = max(products.drained, until)
         products.check_operands()
     who.elapse_wait()
     who.learn(DRAINED, products.drained)

@@ -136,7 +136,7 @@ class Counter:
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
         self.work["votes",] += 1
-        return bool(values.any() if operation == "any" else values.all())
+        return bool(getattr(values, operation)())
 
     def steps(self, count: int, site: Any) -> Iterator[int]:
         """Run those steps of a loop that determine the others' work, and infer it."""

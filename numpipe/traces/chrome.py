@@ -99,20 +99,12 @@ def _cta(pid: int, cta: str, events: list[Event], where: str) -> Iterator[Json]:
     for event in events:
         if event.kind in UNITS:
             units.setdefault(event.kind, []).append(event)
-    yield _named("process", pid, 0, f"{cta}{where}")
-    yield {
-        "ph": "M",
-        "name": "process_sort_index",
-        "pid": pid,
-        "tid": 0,
-        "args": {"sort_index": pid},
-    }
+    yield _about("process_name", pid, 0, name=f"{cta}{where}")
+    yield _about("process_sort_index", pid, 0, sort_index=pid)
     last = max(e.end for e in events)
     for number, own in warpgroups.items():
-        yield _named("thread", pid, number, f"wg{number} {own[-1].role}")
-        yield from _ordered(
-            _warpgroup([event for event in own if not event.aside], last), pid, number
-        )
+        done = _warpgroup([event for event in own if not event.aside], last)
+        yield from _thread(f"wg{number} {own[-1].role}", pid, number, done)
         regions = [
             _span(f"tile {span.name}", "tile", span.start, span.end, {"tile": int(span.name)})
             for span in spans.tiles(own, last)
@@ -128,25 +120,22 @@ def _cta(pid: int, cta: str, events: list[Event], where: str) -> Iterator[Json]:
             for span in spans.regions(own, last)
         ]
         if regions:  # a thread of their own: they need not lie inside a step, or a step inside them
-            yield _named("thread", pid, REGIONS + number, f"wg{number} regions")
-            yield from _ordered(regions, pid, REGIONS + number)
+            yield from _thread(f"wg{number} regions", pid, REGIONS + number, regions)
     for tid, (kind, title) in enumerate(UNITS.items(), max(warpgroups, default=0) + 1):
         if kind in units:
-            yield _named("thread", pid, tid, title)
-            yield from _ordered(map(_unit, units[kind]), pid, tid)
+            yield from _thread(title, pid, tid, map(_unit, units[kind]))
 
 
-def _named(what: str, pid: int, tid: int, name: str) -> Json:
-    return {"ph": "M", "name": f"{what}_name", "pid": pid, "tid": tid, "args": {"name": name}}
+def _about(what: str, pid: int, tid: int, **args: Any) -> Json:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
 
 
-def _ordered(events: Iterable[Json], pid: int, tid: int) -> list[Json]:
-    """Return events sorted by start, longer ones first, so that an event precedes those nested in
-    it."""
-    return [
-        {**event, "pid": pid, "tid": tid}
-        for event in sorted(events, key=lambda e: (e["ts"], -e["dur"]))
-    ]
+def _thread(name: str, pid: int, tid: int, events: Iterable[Json]) -> Iterator[Json]:
+    """Yield a thread's name and its events, sorted by start, longer ones first, so that an event
+    precedes those nested in it."""
+    yield _about("thread_name", pid, tid, name=name)
+    for event in sorted(events, key=lambda e: (e["ts"], -e["dur"])):
+        yield {**event, "pid": pid, "tid": tid}
 
 
 def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:

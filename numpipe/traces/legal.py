@@ -370,15 +370,15 @@ class _Rules:
         self, hazard: str, now: _Action, before: _Action | None, rule: str
     ) -> SimulationError:
         """Return the error that names both actions."""
-        did, other = self.text(now), None if before is None else self.text(before)
-        text = (
-            f"{_who(now.event)}: {did}"
-            + ("" if before is None else f", but {_who(before.event, short=True)}: {other}")
-            + f": {rule}"
-        )
-        earlier = None if before is None else _party(before, other or "")
+        did, earlier = self.text(now), None
+        text = f"{_who(now.event)}: {did}"
+        if before is not None:
+            other = self.text(before)
+            text += f", but {_who(before.event, short=True)}: {other}"
+            earlier = _party(before, other)
         kind = PipelineRace if hazard in _RACES else SimulationError
-        return reported(kind, Report(hazard, text, _party(now, did), earlier, cause=rule))
+        report = Report(hazard, f"{text}: {rule}", _party(now, did), earlier, cause=rule)
+        return reported(kind, report)
 
     def text(self, action: _Action) -> str:
         return f"{_text(action.event, action.step)} at {action.event.start} {self.clock}"

@@ -45,17 +45,8 @@ class Saved:
 
 
 DETAILS: Json = {
-    "event": str,
-    "ring": str,
-    "slot": int,
-    "step": int,
-    "number": int,
-    "region": str,
-    "mbar": str,
-    "tensor": str,
-    "what": str,
-    "port_until": int,
-    "semaphore": str,
+    **dict.fromkeys(("event", "ring", "region", "mbar", "tensor", "what", "semaphore"), str),
+    **dict.fromkeys(("slot", "step", "number", "port_until"), int),
     **dict.fromkeys(("statement", "now", "before", "waits"), str),
 }
 NEEDED = {
@@ -112,7 +103,7 @@ def save(trace: Recording, file: Path) -> None:
                 "clock": trace.clock,
                 "failure": trace.failure,
                 "lost": trace.lost,
-                "sms": [[list(cta), sm] for cta, sm in trace.sms.items()],
+                "sms": list(trace.sms.items()),
                 "rings": [dataclasses.asdict(ring) for ring in trace.rings],
                 "banks": [[*key, count] for key, count in trace.banks.items()],
                 "who": [of[:3] for of in who],

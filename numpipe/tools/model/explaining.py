@@ -407,13 +407,11 @@ def explain(
     used = kernel.inspect("resources", *args, out=out, mesh=mesh, **named) if compiled else None
     unit = variant.unit(simulated=True)
     entry = used.registers if used else min(255, unit.register_pool // unit.warpgroups)
-    semaphores = kernel.definition.results.semaphores(call) if unit.gpus else None
     work = _count(
         unit,
         variant,
         call,
         grid,
-        semaphores,
         lambda: device.sms * _resident(used or unit, entry, device),
     )
     resident = _resident(used or unit, entry, device)
@@ -502,7 +500,6 @@ def _count(
     variant: Variant,
     call: Described,
     grid: Dim3,
-    semaphores: int | None,
     resident: Callable[[], int],
 ) -> KernelWork:
     """Count the kernel's work, with zeros for unknown data; for several GPUs, the work of the
@@ -510,7 +507,8 @@ def _count(
     lifted, infos = variant.lifted, [*call.arrays.values()]
     if (workspace := variant.workspace) is not None:
         infos.append(launch.info_of_zeros(workspace(grid, infos), np.dtype(np.float32)))
-    if semaphores is not None:
+    if unit.gpus:
+        semaphores = variant.definition.results.semaphores(call)
         infos.append(launch.info_of_zeros((semaphores,), np.dtype(np.int32)))
     known = [
         info.array if info.array is not None and any(info.array.strides) else None for info in infos

@@ -267,7 +267,7 @@ class Model:
     def latency(self) -> float:
         """Return the cycles from the release of a slot to the first bytes of its next tile."""
         loads = _sum(self.work.total, "load")
-        far = sum(self.hbm_loads().values()) / loads if loads else 0.0
+        far = self.missed_in_all("load") / loads if loads else 0.0
         return self.device.latency + far * self.device.hbm_latency
 
     def cta(self, work: Work, without: str = "") -> float:
@@ -319,9 +319,10 @@ class Model:
             self.waves * max(of(_whole(work)) for work in self.work.counted.values()) / self.hertz
         )
 
-    def hbm_loads(self) -> dict[str, float]:
-        """Return each array's bytes that are loaded from HBM: see `missed`."""
-        return {key[1]: self.missed(key) for key in self.work.total if key[0] == "load"}
+    def missed_in_all(self, kind: str) -> float:
+        """Return the bytes of all arrays that are not in L2 when they are loaded, or added to, for
+        "load" or "reduce"."""
+        return sum(self.missed(key) for key in self.work.total if key[0] == kind)
 
     def missed(self, key: tuple) -> float:
         """Return the bytes of an array that are not in L2 when they are loaded or added to, for
@@ -345,10 +346,9 @@ class Model:
         """Return the bytes that HBM reads and writes, including those that other GPUs load and
         store here, assumed equal to what this GPU does there. What is added to is read and
         written."""
-        added = sum(2 * self.missed(key) for key in self.work.total if key[0] == "reduce")
         return (
-            sum(self.hbm_loads().values())
-            + added
+            self.missed_in_all("load")
+            + 2 * self.missed_in_all("reduce")
             + _sum(self.work.total, "store")
             + self.work.link_bytes()
         )

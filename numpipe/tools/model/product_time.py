@@ -114,12 +114,10 @@ def product(
     of = device.target.product
     rows = of.rows * (1 if turns else num_compute_wgs)
     if (
-        tile[0] < 1
-        or tile[0] % rows
+        tile[0] % rows
         or not 8 <= tile[1] <= of.widest
         or tile[1] % 8
-        or depth < 1
-        or (depth * itemsize % of.k_bytes)
+        or depth * itemsize % of.k_bytes
     ):
         raise SpecError(
             f"product: tile {tile} with {depth=} and schedule={schedule!r}: rows must be a "

@@ -124,7 +124,6 @@ def count(
     irregular = 2 if steered() or unit.gpus else 1  # twice the time, because more CTAs differ
     most = irregular * EVENTS * len(work.counted) // max(1, events) // math.prod(together)
     # CTAs of several GPUs have different jobs
-    # CTAs of several GPUs have different jobs
     most = max(12 if unit.gpus else 3, most)
     visited = 0
     for number in places(work.total, sizes, most, not steered() and most < ctas):
@@ -169,14 +168,14 @@ def _trace(
     moved, steady, swept, union, beside = (
         collections.defaultdict[tuple[str, str], float](float) for _ in range(5)
     )
-    known = set()
+    known: set = set()
     here: set = set()
     samples = events = 0
     while samples < resident and (samples < NEIGHBOURS or events < EVENTS):
         number, samples = samples, samples + 1
         neighbor, here = here if number % NEIGHBOURS else set(), set()
         for warpgroup in movers:
-            mine = set()
+            mine: set = set()
             machine = Tracer(Work(), unit, warpgroup, place(number, grid), grid)
             run(machine, body)
             events += machine.events
@@ -187,9 +186,8 @@ def _trace(
                 steady[key] += access.distinct
                 swept[key] += access.distinct * (what not in mine)
                 union[key] += access.distinct * (what not in known)
-                mine.add(what)
-                here.add(what)
-                known.add(what)
+                for visited in (mine, here, known):
+                    visited.add(what)
     work.wave_bytes = 0.0
     for key, amount in moved.items():
         if amount and key[0] in ("load", "reduce"):

@@ -56,12 +56,6 @@ def named(space: Mapping[str, Any] | Iterable) -> dict[str, Any]:
                 f"autotune: the space has {config!r} twice; fix: leave one out, or pass {{name: "
                 f"config}}"
             )
-        configs[name] = config
-    if not configs:
-        raise SpecError(
-            "autotune: the space has no candidates; fix: pass a list of configs, or {name: config}"
-        )
-    for name, config in configs.items():
         if not isinstance(name, str):
             raise SpecError(f"autotune: the space's names must be strings, got {name!r}")
         if re.search(r" at 0x[0-9a-fA-F]+", repr(config)):
@@ -70,6 +64,11 @@ def named(space: Mapping[str, Any] | Iterable) -> dict[str, Any]:
                 "process, so that a winner could not be found again; fix: use a frozen dataclass, "
                 "a tuple or a number"
             )
+        configs[name] = config
+    if not configs:
+        raise SpecError(
+            "autotune: the space has no candidates; fix: pass a list of configs, or {name: config}"
+        )
     return configs
 
 

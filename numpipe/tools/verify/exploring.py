@@ -129,7 +129,7 @@ class All:
             exploration = Exploration(self._run, cluster, deal)
             for explored in exploration:
                 yield exploration, explored
-            cluster = cluster + 1
+            cluster += 1
             clusters = exploration.clusters
             drawn = max(drawn, exploration.drawn)
         return clusters, drawn

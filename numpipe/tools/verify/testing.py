@@ -114,7 +114,6 @@ def check(
             "leave gpu= out, and call it with numpipe.Mesh.local() or numpipe.Mesh.torch() to run "
             "it on GPUs"
         )
-    gpu = False if mesh is not None else gpu
     values = (
         kernel.ask(reference, "reference", _view, *args, **named)
         if callable(reference)
@@ -150,7 +149,11 @@ def check(
         verification.raise_if_failed()
     except SimulationError as error:
         raise AssertionError("\n".join([str(error), *wrong])) from None
-    if not wrong and (launch.choose_target().target == "gpu" if gpu is None else gpu):
+    if (
+        mesh is None
+        and not wrong
+        and (launch.choose_target().target == "gpu" if gpu is None else gpu)
+    ):
         compare("gpu", arguments.run(kernel, target="gpu"))
     if wrong:
         raise AssertionError("\n".join(wrong))
