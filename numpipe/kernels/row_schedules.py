@@ -278,8 +278,7 @@ def choose(
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat or direct) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = SHARED >> (light or unit > 1)
-    part = size if direct else MOST_SHARED * itemsize // 8 if once else part
+    part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
     # one CTA on each SM, so that those of the next launch have room: then it begins without a wait.
     # With several passes, an SM would have nothing to do while its CTA waits for others
     sharing, short = min(DEFAULT.sms // max(count, 1), CLUSTER), once and unit == 1
@@ -318,7 +317,7 @@ def choose(
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     slots = min(steps, PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 2 if wgs == 4 else 6 if light else 4 if unit > 1 else 3
+    fit = 2 if wgs == 4 else 6 if light else 3
     ctas = max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 

@@ -312,7 +312,8 @@ def ways(shape: Ints) -> Names:
         fragments += [ROW] * fits((BLOCK, size))
         every = dict.fromkeys((row_layouts.WHOLE, lanes_for(size), *row_layouts.EVERY))
         lanes += [f"{ROW} {of}" for of in every if of >= 32 or size <= 32 * of]
-        lanes += [f"{ROW} {of} 4" for of in (row_layouts.WHOLE, 32) if size % (4 * of) == 0]
+        # of rows that warps have in registers, in groups
+        lanes += [f"{ROW} 32 4"] * (size % 128 == 0 and size <= 1536)
     if shape[0] == size:
         fragments += [COLUMN] * fits((size, GROUP))
         # of tiles whose rows are no accumulator's: more than 256 columns have at most 64 rows
