@@ -182,8 +182,8 @@ class Rows:
 
     @property
     def lanes(self) -> str:
-        """The layout of tiles of rows; "": the default. In groups of rows in registers that begin
-        at multiples of 16 bytes, lanes have four adjacent columns."""
+        """The layout of tiles of rows; "": the default. In groups of short rows that begin at
+        multiples of 16 bytes, lanes have four adjacent columns."""
         height, itemsize, needs = self.height, self.dtype.itemsize, self.needs
         aligned = self.n * itemsize % 16 == 0
         if self.loops:
@@ -192,8 +192,10 @@ class Rows:
             run = 4 * cdiv(self.n - 2 * lanes, 4 * lanes) + 2
             adjacent = needs.scans and lanes > 1 and itemsize == 2
             return f"{ROWS} {lanes} {run}" if adjacent else f"{ROWS} {lanes}"
-        if self.flat or (needs.unit > 1 and aligned and self.n >= GROUP and not self.steps):
-            return f"{ROWS} {WHOLE if height == 1 else 32}" + " 4" * (not self.flat)
+        if self.flat:
+            return f"{ROWS} {WHOLE}"
+        if needs.unit > 1 and height > 1 and aligned and self.n >= GROUP:
+            return f"{ROWS} 32 4"
         # lanes that each have two rows, or six of a higher tile
         by_row = (needs.brief or needs.by_row) and height > 1
         return f"{ROWS} {256 // (height & -height)}" if by_row else ""
