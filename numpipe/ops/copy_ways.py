@@ -187,7 +187,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
             last.size >= ROWS
             and (not rest or (len(rest) == 1 and rest[0].size < MATRICES))
             and all(dim.source > 0 for dim in dims)
-            and reach < _NUMBERS * size
+            and reach < (_NUMBERS - 1) * size  # the number of elements is an int32, too
         )
         return [Piece("sectors" if large else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)
