@@ -19,6 +19,7 @@ for values and types.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -421,10 +422,10 @@ class GmemRef(StoringFacts):
         return FlatRef(self)
 
     @property
-    def words(self) -> FlatRef:
+    def words(self) -> WordsRef:
         """The words of 32 bits of a contiguous array, in per-lane code (`memory.per_lane`)."""
         check_words(self.dtype, getattr(current(), "lane", None) is not None)
-        return WordsRef(self) if self.dtype.itemsize == 2 else FlatRef(self)
+        return WordsRef(self)
 
 
 class FlatRef(GmemRef):
@@ -451,34 +452,24 @@ def check_words(dtype: np.dtype, by_lane: bool) -> None:
 
 
 class WordsRef(FlatRef):
-    """The words of a contiguous array of 16-bit elements, as int32."""
+    """The words of 32 bits of a contiguous array, as int32. The first one and the last one may be
+    partly outside the array; `whole` are the others."""
 
     def __init__(self, of: GmemRef) -> None:
         super().__init__(of)
-        self.halves = self.array.view(np.uint16)
+        begin = self.array.ctypes.data
+        end, first = begin + self.array.nbytes, begin // 4
+        memory = (ctypes.c_int32 * ((end + 3) // 4 - first)).from_address(4 * first)
+        GmemRef.__init__(self, np.ctypeslib.as_array(memory), of.index, of.np)
+        self.whole = range((begin + 3) // 4 - first, end // 4 - first)
 
     @property
     def arg(self) -> ArrayArg:
         return super().arg.words
 
-    def _halves(self, index: Any) -> list[tuple[int, int]]:
-        """Return (index, shift in the word) of a word's elements that are inside the array."""
-        first = 2 * int(getattr(index, "value", index)) - self.halves.ctypes.data % 4 // 2
-        pair = (first, 0), (first + 1, 16)
-        return [(at, shift) for at, shift in pair if 0 <= at < self.halves.size]
-
-    def __getitem__(self, index: Any) -> Any:
-        machine = current()
-        found = sum(
-            int(machine.gmem_read(self.halves, (slice(at, at + 1),), self.name)[0]) << shift
-            for at, shift in self._halves(index)
-        )
-        return np.uint32(found).view(np.int32)
-
     def __setitem__(self, index: Any, value: Any) -> None:
-        machine, halves = current(), self._halves(index)
-        self.unit.check_output(self.index, f"'{self.name}.words[…] = value'")
-        if len(halves) == 1:
+        place = int(getattr(index, "value", index))
+        if 0 <= place < self.array.size and place not in self.whole:
             raise failure(
                 SimulationError,
                 "out-of-bounds",
@@ -487,9 +478,7 @@ class WordsRef(FlatRef):
                 f"{self.name}.flat[i] = value for its first or last element",
                 f"stores to '{self.name}'",
             )
-        for at, shift in halves:
-            half = np.array([int(value) >> shift & 0xFFFF], np.uint16)
-            machine.gmem_write(self.halves, (slice(at, at + 1),), half, self.name)
+        super().__setitem__(index, value)  # type: ignore[misc]
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:
