@@ -464,7 +464,7 @@ def copy_all(
                     block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
                 turned(*block)(*arrays, **place)
             elif way == "sectors":
-                _sectors(size, (source, read), (result, written), place)
+                _sectors(size, ((source, read), (result, written)), place)
             elif way == "transposed":
                 by_tma(64, 256, True)(*arrays, **place)
             elif way == "line":
@@ -478,14 +478,12 @@ def copy_all(
             _gather(size, copies[k : k + 2], place)
 
 
-def _sectors(
-    size: int, source: tuple[ArrayInfo, Part], result: tuple[ArrayInfo, Part], place: Place
-) -> None:
-    """Launch `sectors`."""
-    (_, matrices, n, m), fold = source[1].shape, 4 // size
+def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) -> None:
+    """Launch `sectors` for parts of a source and of a target."""
+    (_, matrices, n, m), fold = ends[0][1].shape, 4 // size
     places = [
         number // size
-        for info, part in (source, result)
+        for info, part in ends
         for number in ((info.address + part.offset) % 4, *part.strides[1:3])
     ]
     odd = any(number % fold for number in places[:3])
@@ -497,7 +495,7 @@ def _sectors(
     if matrices * wide * cdiv(n, height) < 3 * DEFAULT.sms:
         height //= 2
     sectors(height, width, size)(
-        *(window(info, whole(part, size), size, LANES) for info, part in (source, result)),
+        *(window(info, whole(part, size), size, LANES) for info, part in ends),
         *(matrices, n, m, wide, columns, *places),
         **place,
     )

@@ -213,8 +213,7 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
     """Return the pieces of a one-dimensional copy, which is cut into rows and a remainder."""
     whole = line.size * size
     if line.source == size and line.size < SMALL:
-        pitch = round_up(whole, LINE)
-        return [Piece("line", size, *_views([Dim(1, pitch, pitch), line], 2))]
+        return [Piece("line", size, *_views([line], 2))]
     row = next((row for row in FLAT if whole % row == 0), FLAT[1])
     count, rest = divmod(line.size, row // size)
     cut = Dim(row // size, line.source, size)

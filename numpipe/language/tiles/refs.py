@@ -351,16 +351,12 @@ def slices(index: Any, layout: Layout) -> tuple:
     bounded(parts)
     unlimited(parts, "a tile in shared memory")
     if len(parts) != count or not all(isinstance(part, (Ds, All)) for part in parts):
+        if any(arith.is_integer(part) for part in parts):
+            raise SpecError(ELEMENT)
+        how = "two of ds(start, size) and" if count == 2 else "ds(start, size) or"
         raise SpecError(
-            ELEMENT
-            if any(arith.is_integer(part) for part in parts)
-            else f"a tile is indexed by two of ds(start, size) and ':', or by ..., got "
+            f"a tile {layout.sides} is indexed by {how} ':', or by ..., got "
             f"{parts if len(parts) > 1 else parts[0]!r}"
-            if count == 2
-            else (
-                f"a tile of one dimension, {layout.sides}, is indexed by ds(start, size) or ':', "
-                f"or by ..., got {parts if len(parts) > 1 else parts[0]!r}"
-            )
         )
     return parts
 
