@@ -48,7 +48,7 @@ SMALL = 1 << 19
 ROWS = 128
 """rows from which "sectors" transposes large matrices"""
 MATRICES = 1 << 16
-"""number of matrices that is too large for the grid of "sectors", whose second dimension it is"""
+"""matrices from which "sectors" is not used: the second dimension of its grid would be too large"""
 SUPER = 128
 """least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
@@ -185,7 +185,8 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         reach = max(sum((dim.size - 1) * dim[side] for dim in dims) for side in (1, 2))
         large &= (
             last.size >= ROWS
-            and (not rest or (len(rest) == 1 and rest[0].size < MATRICES))
+            and len(rest) < 2
+            and all(dim.size < MATRICES for dim in rest)
             and all(dim.source > 0 for dim in dims)
             and reach < (_NUMBERS - 1) * size  # the number of elements is an int32, too
         )
