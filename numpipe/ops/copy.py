@@ -279,8 +279,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
     """
     fold, sector = 4 // size, SECTOR // size
     step, pitch = 128 // width, width | 1  # rows that are loaded at once, words of a row
-    each = cdiv(height + sector, step)
-    apart = each * step // fold * pitch  # from even to odd rows
+    each, alike = cdiv(height + sector, step), step // fold  # loads; of a step, rows of one parity
+    apart = each * alike * pitch  # from even to odd rows
     table = fold * apart
 
     @numpipe_kernel(
@@ -326,7 +326,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
             place = (begin >> fold - 1) + min(right, last)
             values: Any = ()  # all are loaded before the first is stored
             for k in static_range(each):
-                values += (a.words[index(place + k * (step // fold) * pitch_a, "zero")],)
+                values += (a.words[index(place + k * alike * pitch_a, "zero")],)
             if c < inside:  # meanwhile, what all lanes need to store column c
                 result, begin = start(c)
                 one, low = element(begin, c)
@@ -337,7 +337,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
                     block[table + 4 * c + k] = entry[k]
             to = down // fold * pitch + down % fold * apart + right
             for k in static_range(each):
-                block[to + k * (step // fold) * pitch] = values[k]
+                block[to + k * alike * pitch] = values[k]
 
         def save(indices):  # type: ignore[no-untyped-def]
             warp, lane = lane_index() // 32, lane_index() % 32

@@ -170,7 +170,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         # TMA fills the target's padding with zeros, because the source ends before it
         whole = round_up(last.size * size, LINE) // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
-    turned = min(outer, key=lambda dim: abs(dim.source), default=last)
+    turned = min(outer, key=lambda dim: abs(dim.source))
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4
     if size > 1 and closer:
         rest = [dim for dim in outer if dim is not turned]

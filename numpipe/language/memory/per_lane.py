@@ -241,10 +241,8 @@ class LaneElement:
 
     def update(self, name: str, value: Any) -> None:
         check_update(name, self.tile, value)
-        number = as_element(name, self.tile.dtype, value)
-        lane(name).update(
-            self.place, self.tile.dtype.type(number), name.removeprefix("atomic_"), name
-        )
+        number = as_element(name, self.tile.dtype, value)[()]
+        lane(name).update(self.place, number, name.removeprefix("atomic_"), name)
 
 
 def check_update(name: str, tile: Any, value: Any) -> None:

@@ -280,10 +280,9 @@ def check_start(
     last = layout.shape[axis] - size
     if 0 <= start <= last:
         return
-    along = "" if layout.flat else f" along axis {axis}"
     text = (
-        f"{what}: elements {start} … {start + size - 1}{along} are not in a tile {layout.sides} "
-        "in shared memory"
+        f"{what}: elements {start} … {start + size - 1}{along(layout, axis)} are not in a tile "
+        f"{layout.sides} in shared memory"
     )
     if simulated:
         raise failure(
@@ -301,14 +300,15 @@ def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
     lanes load two elements."""
     unit = 2 if layout.flat else layout.per_panel if axis == layout.inner else 8
     if start % unit:
-        named = (
-            f"along axis {axis} of a tile {layout.shape}"
-            if not layout.flat
-            else f"of a tile {layout.sides}"
-        )
         raise SpecError(
-            f"tile.at[…]: ds({start}, {size}) {named}: the start must be a multiple of {unit}"
+            f"tile.at[…]: ds({start}, {size}){along(layout, axis)} of a tile {layout.sides}: the "
+            f"start must be a multiple of {unit}"
         )
+
+
+def along(layout: Layout, axis: int) -> str:
+    """Return the words that name a dimension of a tile, if it has several."""
+    return "" if layout.flat else f" along axis {axis}"
 
 
 class At:

@@ -39,11 +39,12 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
     ) -> None:
         self.size, self.inert, self.start, self.least = size, inert, start, least
         self.most = start if most is None else most
-        super().__init__(name=f"ds({size}{', inert' if inert else ''})")  # type: ignore[call-arg]
+        name = f"ds({size}{', inert' * inert}{', stop' * self.limited})"
+        super().__init__(name=name)  # type: ignore[call-arg]
 
     @property
-    def key(self) -> tuple[int, bool, int | None, int | None, int]:
-        return self.size, self.inert, self.start, self.most, self.least
+    def key(self) -> tuple:
+        return self.size, self.inert, self.start, self.most, self.least, self.limited
 
     def unify(self, context: Any, other: Any) -> Any:
         return (
@@ -61,16 +62,8 @@ class LimitedType(DsType):
 
     limited = True
 
-    def __init__(self, size: int, inert: bool) -> None:
-        super().__init__(size, inert)
-        self.name = f"ds({size}{', inert' if inert else ''}, stop)"
-
     def unify(self, context: Any, other: Any) -> Any:
         return self if self == other else None
-
-    @property
-    def key(self) -> Any:
-        return *super().key, "stop"
 
 
 class SpanType(nb.types.Type, refs.Span):  # type: ignore[misc]
