@@ -53,7 +53,8 @@ def pack_bf16x2(lo: float, hi: float) -> int:
 )
 def permute_bytes(low: int, high: int, selector: int) -> int:
     """Return four of the eight bytes of two registers. Byte i of the result is the one with the
-    number ``selector >> 4 * i & 7``; `low` has the bytes 0 to 3, `high` 4 to 7. Scope: a lane.
+    number ``selector >> 4 * i & 15``, 0 to 7: `low` has the bytes 0 to 3, `high` 4 to 7. Larger
+    numbers, for which the GPU repeats a byte's sign, are not simulated. Scope: a lane.
 
     >>> hex(permute_bytes(0x33221100, 0x77665544, 0x7610))
     '0x77661100'

@@ -279,8 +279,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
     """
     fold, sector = 4 // size, SECTOR // size
     step, pitch = 128 // width, width | 1  # rows that are loaded at once, words of a row
-    each = cdiv(height + sector, step)
-    apart = each * step // fold * pitch  # from even to odd rows
+    each, alike = cdiv(height + sector, step), step // fold  # loads; of a step, rows of one parity
+    apart = each * alike * pitch  # from even to odd rows
     table = fold * apart
 
     @numpipe_kernel(
@@ -326,7 +326,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
             place = (begin >> fold - 1) + min(right, last)
             values: Any = ()  # all are loaded before the first is stored
             for k in static_range(each):
-                values += (a.words[index(place + k * (step // fold) * pitch_a, "zero")],)
+                values += (a.words[index(place + k * alike * pitch_a, "zero")],)
             if c < inside:  # meanwhile, what all lanes need to store column c
                 result, begin = start(c)
                 one, low = element(begin, c)
@@ -337,7 +337,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
                     block[table + 4 * c + k] = entry[k]
             to = down // fold * pitch + down % fold * apart + right
             for k in static_range(each):
-                block[to + k * (step // fold) * pitch] = values[k]
+                block[to + k * alike * pitch] = values[k]
 
         def save(indices):  # type: ignore[no-untyped-def]
             warp, lane = lane_index() // 32, lane_index() % 32
@@ -464,7 +464,7 @@ def copy_all(
                     block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
                 turned(*block)(*arrays, **place)
             elif way == "sectors":
-                _sectors(size, (source, read), (result, written), place)
+                _sectors(size, ((source, read), (result, written)), place)
             elif way == "transposed":
                 by_tma(64, 256, True)(*arrays, **place)
             elif way == "line":
@@ -478,14 +478,12 @@ def copy_all(
             _gather(size, copies[k : k + 2], place)
 
 
-def _sectors(
-    size: int, source: tuple[ArrayInfo, Part], result: tuple[ArrayInfo, Part], place: Place
-) -> None:
-    """Launch `sectors`."""
-    (_, matrices, n, m), fold = source[1].shape, 4 // size
+def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) -> None:
+    """Launch `sectors` for parts of a source and of a target."""
+    (_, matrices, n, m), fold = ends[0][1].shape, 4 // size
     places = [
         number // size
-        for info, part in (source, result)
+        for info, part in ends
         for number in ((info.address + part.offset) % 4, *part.strides[1:3])
     ]
     odd = any(number % fold for number in places[:3])
@@ -497,7 +495,7 @@ def _sectors(
     if matrices * wide * cdiv(n, height) < 3 * DEFAULT.sms:
         height //= 2
     sectors(height, width, size)(
-        *(window(info, whole(part, size), size, LANES) for info, part in (source, result)),
+        *(window(info, whole(part, size), size, LANES) for info, part in ends),
         *(matrices, n, m, wide, columns, *places),
         **place,
     )

@@ -48,7 +48,7 @@ SMALL = 1 << 19
 ROWS = 128
 """rows from which "sectors" transposes large matrices"""
 MATRICES = 1 << 16
-"""number of matrices that is too large for the grid of "sectors", whose second dimension it is"""
+"""matrices from which "sectors" is not used: the second dimension of its grid would be too large"""
 SUPER = 128
 """least bytes of a super-row: as many as a warpgroup of "lanes" stores side by side"""
 _NUMBERS = 1 << 31
@@ -170,7 +170,7 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         # TMA fills the target's padding with zeros, because the source ends before it
         whole = round_up(last.size * size, LINE) // size
         return [Piece("rows", size, source, target._replace(shape=(*target.shape[:3], whole)))]
-    turned = min(outer, key=lambda dim: abs(dim.source), default=last)
+    turned = min(outer, key=lambda dim: abs(dim.source))
     closer = 0 < abs(turned.source) < abs(last.source) and len(dims) <= 4
     if size > 1 and closer:
         rest = [dim for dim in outer if dim is not turned]
@@ -185,9 +185,10 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
         reach = max(sum((dim.size - 1) * dim[side] for dim in dims) for side in (1, 2))
         large &= (
             last.size >= ROWS
-            and (not rest or (len(rest) == 1 and rest[0].size < MATRICES))
+            and len(rest) < 2
+            and all(dim.size < MATRICES for dim in rest)
             and all(dim.source > 0 for dim in dims)
-            and reach < _NUMBERS * size
+            and reach < (_NUMBERS - 1) * size  # the number of elements is an int32, too
         )
         return [Piece("sectors" if large else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)
@@ -213,8 +214,7 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
     """Return the pieces of a one-dimensional copy, which is cut into rows and a remainder."""
     whole = line.size * size
     if line.source == size and line.size < SMALL:
-        pitch = round_up(whole, LINE)
-        return [Piece("line", size, *_views([Dim(1, pitch, pitch), line], 2))]
+        return [Piece("line", size, *_views([line], 2))]
     row = next((row for row in FLAT if whole % row == 0), FLAT[1])
     count, rest = divmod(line.size, row // size)
     cut = Dim(row // size, line.source, size)

@@ -199,9 +199,9 @@ class Directed(InOrder):
         self._now.footprint.touch_memory(rank, (), ((lo, hi),), how)
 
     def touch_array(self, array: np.ndarray, index: Sequence[slice], how: str) -> None:
-        lo, _ = bounds(array)
+        lo, hi = bounds(array)  # words may begin before their array
         first, _, number = next(
-            (base for base in self._bases if base[0] <= lo < base[1]), (0, 0, -1)
+            (base for base in self._bases if base[0] < hi and lo < base[1]), (0, 0, -1)
         )
         view = lo - first, array.shape, array.strides, array.itemsize
         self._now.footprint.touch_memory(

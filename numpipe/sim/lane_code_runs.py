@@ -213,26 +213,28 @@ class _Warp:
         PipelineRace if it is not ordered with an access of another lane of the warpgroup.
         """
         who = self.who
-        address = array[index].ctypes.data
+        first = array[index].ctypes.data
         place = ", ".join(str(part.start) for part in index)
         told = f"{what} by lane {lane.lane % WARP} touches element [{place}]"
-        self._among_lanes(lane, address, address + 1, told, kind)
-        touches = who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {})
         known = who.known()
-        for (warp, did), (other, (counter, epoch)) in touches.items():
-            if warp != self.number and not kind == did != "write" and self.known[counter] < epoch:
-                raise race_report.race(
-                    who,
-                    f"warp {self.number}: {told} that lane {other} of warp {warp} has "
-                    f"{_DONE[did]}, and nothing orders them",
-                    fix="give each lane its own element, or use numpipe.atomic_add or another "
-                    "atomic; or put a barrier of the warpgroup, numpipe.commit_smem(), between two "
-                    "bodies",
-                    hazard="unordered-accesses",
-                )
-            for own, now in who.needs() if did != "read" else ():
-                known[own] = now
-        touches[self.number, kind] = lane.lane % WARP, who.needs()[self.number]
+        for address in range(first, first + array.itemsize, 2):  # words overlap 16-bit elements
+            self._among_lanes(lane, address, address + 1, told, kind)
+            touches = who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {})
+            for (warp, did), (other, (counter, epoch)) in touches.items():
+                apart = warp != self.number and not kind == did != "write"
+                if apart and self.known[counter] < epoch:
+                    raise race_report.race(
+                        who,
+                        f"warp {self.number}: {told} that lane {other} of warp {warp} has "
+                        f"{_DONE[did]}, and nothing orders them",
+                        fix="give each lane its own element, or use numpipe.atomic_add or another "
+                        "atomic; or put a barrier of the warpgroup, numpipe.commit_smem(), between "
+                        "two bodies",
+                        hazard="unordered-accesses",
+                    )
+                for own, now in who.needs() if did != "read" else ():
+                    known[own] = now
+            touches[self.number, kind] = lane.lane % WARP, who.needs()[self.number]
         return known
 
     def _among_lanes(

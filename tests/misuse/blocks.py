@@ -153,14 +153,8 @@ refused(
         _ = x[ds(0, 64), :]
     #       ^^^^^^^^^^^^^^^
 """,
-    simulated=(
-        "a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got "
-        "(ds(0, 64), :)"
-    ),
-    compiled=(
-        "a tile of one dimension, (64,), is indexed by ds(start, size) or ':', or by ..., got "
-        "(ds(64), :)"
-    ),
+    simulated=("a tile (64,) is indexed by ds(start, size) or ':', or by ..., got (ds(0, 64), :)"),
+    compiled=("a tile (64,) is indexed by ds(start, size) or ':', or by ..., got (ds(64), :)"),
     kind=SpecError,
 )
 refused(

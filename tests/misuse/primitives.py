@@ -239,6 +239,17 @@ refused(
     kind=SpecError,
     fix={"/ 64": "// 64"},
 )
+refused(
+    "a_block_with_a_stop_that_starts_at_a_fraction",
+    """
+    _ = a[ds(a.shape[0] / 64, 64, stop=9), ds(0, 64)]
+    #     ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    "ds(start, size): start must be an integer, got float32; fix: int(x) truncates a float, // "
+    "divides integers",
+    kind=SpecError,
+    fix={"/ 64": "// 64"},
+)
 
 # ---- barriers
 refused(

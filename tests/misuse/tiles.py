@@ -461,8 +461,12 @@ refused(
         y = x.at[ds(0, 64)]
     #       ^^^^^^^^^^^^^^^
 """,
-    simulated="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)",
-    compiled="a tile is indexed by two of ds(start, size) and ':', or by ..., got ds(64)",
+    simulated=(
+        "a tile (64, 64) is indexed by two of ds(start, size) and ':', or by ..., got ds(0, 64)"
+    ),
+    compiled=(
+        "a tile (64, 64) is indexed by two of ds(start, size) and ':', or by ..., got ds(64)"
+    ),
     kind=SpecError,
     fix={"ds(0, 64)]": "ds(0, 64), :]"},
 )

@@ -173,6 +173,15 @@ def test_whole_sectors_are_stored_if_int32_counts_the_elements(n: int, way: str)
     assert [piece.way for piece in pieces] == [way]
 
 
+@pytest.mark.parametrize("columns, way", [((1 << 15) - 1, SECTORS), (1 << 15, TURNED)])
+def test_whole_sectors_are_stored_if_int32_is_the_number_of_elements(
+    columns: int, way: str
+) -> None:
+    n = 1 << 16
+    pieces = ways((n, columns), (2, 2 * n), (2 * columns, 2), 2, (2, 2))
+    assert [piece.way for piece in pieces] == [way]
+
+
 @pytest.mark.parametrize("count, way", [(65535, SECTORS), (65536, TURNED)])
 def test_whole_sectors_are_stored_if_the_grid_has_a_dimension_for_matrices(
     count: int, way: str

@@ -12,6 +12,7 @@ from hypothesis import example, given, reject, settings
 
 from numpipe.core.machine import TensorMap
 from numpipe.sim import exploration, footprints
+from numpipe.sim.chosen_schedules import Directed
 from tests.kernels.covering import examples
 from tests.kernels.every_order import EveryOrder, class_of, explored, outcome
 from tests.kernels.sim_pipelines import one
@@ -253,3 +254,13 @@ def test_a_second_arrival_that_comes_before_the_first_is_not_forgotten_at_the_ct
     assert {one.error and one.error.report and one.error.report.hazard for one in found} == {
         "exit-in-flight"
     }
+
+
+def test_words_that_begin_before_an_array_belong_to_it() -> None:
+    memory = np.zeros(16, np.int16)
+    memory = memory[memory.ctypes.data // 2 % 2 :][:12]  # whole words
+    scheduler = Directed(lambda step, enabled, usual: usual)
+    scheduler.arrays([memory[1:]])
+    scheduler.touch_array(memory[1:], (slice(0, 1),), "w")
+    scheduler.touch_array(memory.view(np.int32), (slice(0, 1),), "w")
+    assert list(scheduler._now.footprint.memory) == [("array", 0)]

@@ -210,10 +210,9 @@ def syncwarp(mask: Any = FULL) -> None:
 def check_element(parts: tuple, given: str, layout: Layout | None = None) -> None:
     """Raise SpecError unless the parts of an index, or their Numba types, select one element of a
     tile."""
-    if len(parts) != (1 if layout is not None and layout.flat else 2) or not all(
-        map(arith.is_integer, parts)
-    ):
-        element = "tile[i]" if layout is not None and layout.flat else "tile[i, j]"
+    flat = layout is not None and layout.flat
+    if len(parts) != (1 if flat else 2) or not all(map(arith.is_integer, parts)):
+        element = "tile[i]" if flat else "tile[i, j]"
         raise SpecError(
             f"with {OPTION} a body may access single elements of a tile, {element} with integers, "
             f"and views, tile.at[…] and tile.T, got {given}"
@@ -242,10 +241,8 @@ class LaneElement:
 
     def update(self, name: str, value: Any) -> None:
         check_update(name, self.tile, value)
-        number = as_element(name, self.tile.dtype, value)
-        lane(name).update(
-            self.place, self.tile.dtype.type(number), name.removeprefix("atomic_"), name
-        )
+        number = as_element(name, self.tile.dtype, value)[()]
+        lane(name).update(self.place, number, name.removeprefix("atomic_"), name)
 
 
 def check_update(name: str, tile: Any, value: Any) -> None:
@@ -298,19 +295,8 @@ class LaneTile(SharedTile):
             raise SpecError(READ_ONLY)
         place = self._place(index)
         check_stored(self.dtype, value)
-        if self.dtype.kind in "iu" and not arith.holds(self.dtype, int(value)):
-            raise SimulationError(
-                f"tile[i, j] = {int(value)} overflows {self.dtype}; the GPU wraps silently"
-            )
-        with np.errstate(all="ignore"):
-            number = (
-                np.asarray(value).astype(np.float32)
-                if self.dtype == BFLOAT16
-                else np.asarray(value)
-            )
-            lane("tile[i, j] = value").store(
-                place, number.astype(self.dtype)[()], "tile[i, j] = value"
-            )
+        what = "tile[i, j] = value"
+        lane(what).store(place, as_element(what, self.dtype, value)[()], what)
 
     def _no_number(self, *_: Any) -> Any:
         check_element((), "the tile itself")

@@ -19,6 +19,7 @@ for values and types.
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -279,10 +280,9 @@ def check_start(
     last = layout.shape[axis] - size
     if 0 <= start <= last:
         return
-    along = "" if layout.flat else f" along axis {axis}"
     text = (
-        f"{what}: elements {start} … {start + size - 1}{along} are not in a tile {layout.sides} "
-        "in shared memory"
+        f"{what}: elements {start} … {start + size - 1}{along(layout, axis)} are not in a tile "
+        f"{layout.sides} in shared memory"
     )
     if simulated:
         raise failure(
@@ -300,14 +300,15 @@ def check_aligned(layout: Layout, axis: int, start: int, size: int) -> None:
     lanes load two elements."""
     unit = 2 if layout.flat else layout.per_panel if axis == layout.inner else 8
     if start % unit:
-        named = (
-            f"along axis {axis} of a tile {layout.shape}"
-            if not layout.flat
-            else f"of a tile {layout.sides}"
-        )
         raise SpecError(
-            f"tile.at[…]: ds({start}, {size}) {named}: the start must be a multiple of {unit}"
+            f"tile.at[…]: ds({start}, {size}){along(layout, axis)} of a tile {layout.sides}: the "
+            f"start must be a multiple of {unit}"
         )
+
+
+def along(layout: Layout, axis: int) -> str:
+    """Return the words that name a dimension of a tile, if it has several."""
+    return "" if layout.flat else f" along axis {axis}"
 
 
 class At:
@@ -350,16 +351,12 @@ def slices(index: Any, layout: Layout) -> tuple:
     bounded(parts)
     unlimited(parts, "a tile in shared memory")
     if len(parts) != count or not all(isinstance(part, (Ds, All)) for part in parts):
+        if any(arith.is_integer(part) for part in parts):
+            raise SpecError(ELEMENT)
+        how = "two of ds(start, size) and" if count == 2 else "ds(start, size) or"
         raise SpecError(
-            ELEMENT
-            if any(arith.is_integer(part) for part in parts)
-            else f"a tile is indexed by two of ds(start, size) and ':', or by ..., got "
+            f"a tile {layout.sides} is indexed by {how} ':', or by ..., got "
             f"{parts if len(parts) > 1 else parts[0]!r}"
-            if count == 2
-            else (
-                f"a tile of one dimension, {layout.sides}, is indexed by ds(start, size) or ':', "
-                f"or by ..., got {parts if len(parts) > 1 else parts[0]!r}"
-            )
         )
     return parts
 
@@ -421,10 +418,10 @@ class GmemRef(StoringFacts):
         return FlatRef(self)
 
     @property
-    def words(self) -> FlatRef:
+    def words(self) -> WordsRef:
         """The words of 32 bits of a contiguous array, in per-lane code (`memory.per_lane`)."""
         check_words(self.dtype, getattr(current(), "lane", None) is not None)
-        return WordsRef(self) if self.dtype.itemsize == 2 else FlatRef(self)
+        return WordsRef(self)
 
 
 class FlatRef(GmemRef):
@@ -451,34 +448,24 @@ def check_words(dtype: np.dtype, by_lane: bool) -> None:
 
 
 class WordsRef(FlatRef):
-    """The words of a contiguous array of 16-bit elements, as int32."""
+    """The words of 32 bits of a contiguous array, as int32. The first one and the last one may be
+    partly outside the array; `whole` are the others."""
 
     def __init__(self, of: GmemRef) -> None:
         super().__init__(of)
-        self.halves = self.array.view(np.uint16)
+        begin = self.array.ctypes.data
+        end, first = begin + self.array.nbytes, begin // 4
+        memory = (ctypes.c_int32 * ((end + 3) // 4 - first)).from_address(4 * first)
+        GmemRef.__init__(self, np.ctypeslib.as_array(memory), of.index, of.np)
+        self.whole = range((begin + 3) // 4 - first, end // 4 - first)
 
     @property
     def arg(self) -> ArrayArg:
         return super().arg.words
 
-    def _halves(self, index: Any) -> list[tuple[int, int]]:
-        """Return (index, shift in the word) of a word's elements that are inside the array."""
-        first = 2 * int(getattr(index, "value", index)) - self.halves.ctypes.data % 4 // 2
-        pair = (first, 0), (first + 1, 16)
-        return [(at, shift) for at, shift in pair if 0 <= at < self.halves.size]
-
-    def __getitem__(self, index: Any) -> Any:
-        machine = current()
-        found = sum(
-            int(machine.gmem_read(self.halves, (slice(at, at + 1),), self.name)[0]) << shift
-            for at, shift in self._halves(index)
-        )
-        return np.uint32(found).view(np.int32)
-
     def __setitem__(self, index: Any, value: Any) -> None:
-        machine, halves = current(), self._halves(index)
-        self.unit.check_output(self.index, f"'{self.name}.words[…] = value'")
-        if len(halves) == 1:
+        place = int(getattr(index, "value", index))
+        if 0 <= place < self.array.size and place not in self.whole:
             raise failure(
                 SimulationError,
                 "out-of-bounds",
@@ -487,9 +474,7 @@ class WordsRef(FlatRef):
                 f"{self.name}.flat[i] = value for its first or last element",
                 f"stores to '{self.name}'",
             )
-        for at, shift in halves:
-            half = np.array([int(value) >> shift & 0xFFFF], np.uint16)
-            machine.gmem_write(self.halves, (slice(at, at + 1),), half, self.name)
+        super().__setitem__(index, value)  # type: ignore[misc]
 
 
 def tensor_map(ref: GmemRef, request: MapRequest) -> TensorMap:

@@ -39,11 +39,12 @@ class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
     ) -> None:
         self.size, self.inert, self.start, self.least = size, inert, start, least
         self.most = start if most is None else most
-        super().__init__(name=f"ds({size}{', inert' if inert else ''})")  # type: ignore[call-arg]
+        name = f"ds({size}{', inert' * inert}{', stop' * self.limited})"
+        super().__init__(name=name)  # type: ignore[call-arg]
 
     @property
-    def key(self) -> tuple[int, bool, int | None, int | None, int]:
-        return self.size, self.inert, self.start, self.most, self.least
+    def key(self) -> tuple:
+        return self.size, self.inert, self.start, self.most, self.least, self.limited
 
     def unify(self, context: Any, other: Any) -> Any:
         return (
@@ -61,16 +62,8 @@ class LimitedType(DsType):
 
     limited = True
 
-    def __init__(self, size: int, inert: bool) -> None:
-        super().__init__(size, inert)
-        self.name = f"ds({size}{', inert' if inert else ''}, stop)"
-
     def unify(self, context: Any, other: Any) -> Any:
         return self if self == other else None
-
-    @property
-    def key(self) -> Any:
-        return *super().key, "stop"
 
 
 class SpanType(nb.types.Type, refs.Span):  # type: ignore[misc]
@@ -194,33 +187,30 @@ def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 
     bounds = nb.types.none if most is None else most, nb.types.literal(0) if least == 0 else least
     if isinstance(start, refs.Index) and start.mode == "zero":
         start = start.value
-    if stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted)):
-        if not isinstance(stop, (nb.types.Integer, nb.types.Boolean, InertType)):
-            steers(stop)
-            raise refs.no_stop(stop)
-        inert = isinstance(start, InertType) or isinstance(stop, InertType)
-        limited = LimitedType(refs.ds_size(size), inert)
-        builder, args = yield limited(
-            *([given, size, stop] if inert else [_started(given), size, I32]), *bounds
-        )
-        first, last = (
-            (nb.const(0), nb.const(0)) if inert else (_start(builder, given, args[0]), args[2])
-        )
-        return builder.struct(limited, start=first, stop=last)
-    if not isinstance(start, (nb.types.Integer, nb.types.Boolean, InertType)):
-        steers(start)
-        raise refs.no_start(start)
-    known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
-    largest = None if most is None else constant("ds", "most", most)
-    smallest = constant("ds", "least", least)
-    value = DsType(refs.ds_size(size), isinstance(start, InertType), known, largest, smallest)
-    builder, args = yield value(
-        given if value.inert else _started(given),
+    limited = stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted))
+    for value, error in ((stop, refs.no_stop), (start, refs.no_start))[not limited :]:
+        if not isinstance(value, (nb.types.Integer, nb.types.Boolean, InertType)):
+            steers(value)
+            raise error(value)
+    inert = isinstance(start, InertType) or isinstance(stop, InertType)
+    kind: DsType
+    if limited:
+        kind = LimitedType(refs.ds_size(size), inert)
+    else:
+        known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
+        largest = None if most is None else constant("ds", "most", most)
+        smallest = constant("ds", "least", least)
+        kind = DsType(refs.ds_size(size), inert, known, largest, smallest)
+    builder, args = yield kind(
+        given if inert else _started(given),
         size,
-        nb.types.none if stop is None else stop,
+        nb.types.none if not limited else stop if inert else I32,
         *bounds,
     )
-    return nb.const(0) if value.inert else _start(builder, given, args[0])
+    first = nb.const(0) if inert else _start(builder, given, args[0])
+    if not limited:
+        return first
+    return builder.struct(kind, start=first, stop=nb.const(0) if inert else args[2])
 
 
 def _started(given: Any) -> Any:
@@ -285,10 +275,7 @@ nb.attribute(
 def _strides(builder: Any, ty: GmemType, value: Any) -> Any:
     """Return strides in bytes. The `nsw` flag lets LLVM derive the stride in elements from a
     comparison."""
-    of, size = (
-        nb.types.UniTuple(I64, ty.arg.ndim),
-        nb.const(ty.arg.dtype.itemsize, nb.i64),
-    )
+    of, size = nb.types.UniTuple(I64, ty.arg.ndim), nb.const(ty.arg.dtype.itemsize, nb.i64)
     strides = builder.unpack_tuple(builder.fields(ty, value).strides)
     return builder.make_tuple(of, [builder.mul(each, size, flags=["nsw"]) for each in strides])
 

@@ -542,16 +542,53 @@ def test_a_word_is_two_elements_of_16_bits_at_a_multiple_of_4_bytes(start: int, 
     x, y, z = memory[inside], copied[inside], np.zeros((8, 16), np.int32)
     first, last = (start + 1) // 2, (start + size) // 2
     words_moved.simulate(x, y, z, first=first, last=last)
-    alone = np.zeros_like(memory)
-    alone[inside] = x
-    assert (z.view(np.uint16).ravel() == alone).all()
-    alone[: 2 * first] = alone[2 * last :] = 0
-    assert (copied == alone).all()
+    loaded, stored = slice(start // 2 * 2, (start + size + 1) // 2 * 2), slice(2 * first, 2 * last)
+    for found, words in ((z.view(np.uint16).ravel(), loaded), (copied, stored)):
+        expected = np.zeros_like(memory)
+        expected[words] = memory[words]
+        assert (found == expected).all()
     for outside in {0, (start + size - 1) // 2} - set(range(first, last)):
         with pytest.raises(SimulationError, match="half of the word is outside the array"):
             words_moved.simulate(x, y, z, first=outside, last=outside + 1)
     text = words_moved.inspect("ptx", x, y, z, first=first, last=last)
     assert "ld.global.b16" not in text and "st.global.b16" not in text
+
+
+@by_lane
+def words_by_number(x, z, *, ahead):
+    def body(indices, tile):
+        lane = numpipe.lane_index()
+        if lane < x.words.shape[0]:
+            z.flat[lane] = x.words[lane + ahead]
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((8, 16), lambda k: (0, 0)),))(z)
+
+
+@by_lane
+def words_and_halves(x):
+    def body(indices, tile):
+        lane = numpipe.lane_index()
+        if lane == 0:
+            x.words[0] = 1
+        if lane == 64:
+            x.flat[1] = 2
+
+    emit(body, grid=(1,), in_specs=(BlockSpec((8, 16), lambda k: (0, 0)),))(x)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.uint16, np.int32])
+def test_words_are_int32_of_every_type_and_are_checked_like_elements(dtype: Any) -> None:
+    x, z = np.arange(1, 9).astype(dtype), np.zeros((8, 16), np.int32)
+    words_by_number.simulate(x, z, ahead=0)
+    words = x.view(np.int32)
+    assert (z[0, : words.size] == words).all() and not z[0, words.size :].any()
+    with pytest.raises(SimulationError, match=f"index {words.size} along dimension 0 is outside"):
+        words_by_number.simulate(x, z, ahead=1)
+
+
+def test_a_word_and_an_element_in_it_are_one_place_for_the_race_detector() -> None:
+    with pytest.raises(PipelineRace, match="nothing orders them"):
+        words_and_halves.simulate(np.zeros((8, 16), np.uint16))
 
 
 @pytest.mark.thorough
