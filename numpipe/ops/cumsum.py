@@ -389,10 +389,10 @@ def over_rows(arrays: Arrays, place: Place) -> None:
         aligned_rows(columns, 2)(x, y, **place)
     else:
         count, length = rows * columns, 1024 // size
-        parts, rest = divmod(count, length)
-        # the second has the elements after the last part
-        of_parts = (1, parts, length), (count * size, 1024, size)
-        of_rest = (1, rest), (count * size, size), (0, count - rest)
+        end = count - count % length
+        # the second has the elements after the last part; TMA needs strides of whole 16 bytes
+        of_parts = (1, end // length, length), (end * size, 1024, size)
+        of_rest = (1, count - end), (end * size, size), (0, end)
         flat = [reshaped(info, 1, count) for info in (x, y)]
         views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
         # the tiles whose rounds take the least time, with one more for first loads and last stores
