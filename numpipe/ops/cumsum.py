@@ -48,7 +48,6 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import in_runs
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -245,7 +244,8 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
 
         def piece(k, i):
             """Some parts of this warpgroup's."""
-            return in_runs(buffer.at[in_slot(k), ds(i * ROWS, ROWS), :]).astype(np.float32)
+            view = buffer.at[in_slot(k), ds(i * ROWS, ROWS), :]
+            return load_tile(view, "runs").astype(np.float32)
 
         def begin_of(offset, i):
             """How far from the beginning of its row a piece begins."""
