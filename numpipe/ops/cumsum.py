@@ -8,9 +8,12 @@ short         a row is in the registers of a warp. If rows begin at multiples of
 long          a row is loaded into the shared memory of a CTA, or of a cluster of CTAs if there are
               few: 8 parts for each warpgroup, two for each warp, which has them in registers. The
               sums of all parts are exchanged through shared memory once
-longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
-              A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
+longer,       all rows are one array, which is cut into parts of equal length, wherever rows begin.
+or in place   A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
+
+Rows of up to 4096 columns that are in place or have gaps between them are in the registers of a
+warp, too.
 
 The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
 one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
@@ -86,8 +89,8 @@ def cumsum_short(x, y, *, row: Static):
 
 @functools.cache
 def aligned_rows(columns: int, run: int) -> Kernel:
-    """Return the kernel for rows that begin at multiples of 16 bytes, or `run` elements, which are
-    adjacent in a lane."""
+    """Return the kernel whose warps have rows in registers. A lane has `run` adjacent elements at a
+    time: 16 bytes of rows that begin at multiples of 16 bytes, or 2 elements of others."""
     lanes = min(32, 1 << (cdiv(columns, run) - 1).bit_length())
     own = cdiv(columns, lanes * run) * run
     height = 128 // lanes * max(1, 16 // own)
@@ -429,8 +432,8 @@ def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = 
          as for any kernel
 
     Sums are float32, rounded once to the result's type. x is read once. An array whose rows are not
-    contiguous is copied first. Raises SpecError for other element types, and for an `out` of
-    another shape or type.
+    contiguous is copied first, and so is one with gaps between rows of more than 4096 columns.
+    Raises SpecError for other element types, and for an `out` of another shape or type.
 
     >>> cumsum(np.arange(5, dtype=np.float32), target="sim")
     array([ 0.,  1.,  3.,  6., 10.], dtype=float32)
