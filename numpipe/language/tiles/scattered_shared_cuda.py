@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...arch.register_layouts import LANES, RegisterLayout
+from ...arch.register_layouts import RegisterLayout
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
@@ -155,18 +155,10 @@ def words_of(builder: Any, found: Any) -> list:
 def owner(builder: Any, layout: RegisterLayout) -> Any:
     """Return whether this lane is the one, among the lanes that hold its elements, that stores
     them; None if each element has a single lane."""
-    thread = builder.lane_index()
-    first = LANES
-    while layout.copies & first >> 1:
-        first >>= 1
-    alike = layout.copies & first - 1
-    tests = []
-    if first < LANES:
-        tests.append(builder.icmp_unsigned("<", thread, first))
-    if alike:
-        own = builder.and_(thread, alike)
-        tests.append(builder.icmp_unsigned("==", own, 0))
-    return functools.reduce(builder.and_, tests) if tests else None
+    if not layout.copies:
+        return None
+    other = builder.and_(builder.lane_index(), layout.copies)
+    return builder.icmp_unsigned("==", other, 0)
 
 
 def store(
