@@ -393,7 +393,7 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     else:
         count, length = rows * columns, 1024 // size
         end = count - count % length
-        # the second has the elements after the last part; TMA needs strides of whole 16 bytes
+        # the second has the elements after the last part; all outer strides are whole 16 bytes
         of_parts = (1, end // length, length), (end * size, 1024, size)
         of_rest = (1, count - end), (end * size, size), (0, end)
         flat = [reshaped(info, 1, count) for info in (x, y)]
