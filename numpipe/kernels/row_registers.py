@@ -139,6 +139,7 @@ def common(rows: Any) -> dict[str, Function]:
 
 def averages(n: int, sum_of: Function) -> dict[str, Function]:
     """Return the functions that add up rows and divide by n."""
+    n = max(n, 1)  # rows without columns may have scales
     inverse = float(np.float32(1 / n))
 
     @function

@@ -8,9 +8,12 @@ short         a row is in the registers of a warp. If rows begin at multiples of
 long          a row is loaded into the shared memory of a CTA, or of a cluster of CTAs if there are
               few: 8 parts for each warpgroup, two for each warp, which has them in registers. The
               sums of all parts are exchanged through shared memory once
-longer        all rows are one array, which is cut into parts of equal length, wherever rows begin.
-              A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
+longer,       all rows are one array, which is cut into parts of equal length, wherever rows begin.
+or in place   A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
+
+Rows of up to 4096 columns that are in place or have gaps between them are in the registers of a
+warp, too.
 
 The CTAs of longer rows exchange the totals of their tiles (`language.grid.round_totals`). All but
 one of the warpgroups add up the parts of a tile, which TMA has loaded, two rounds before they scan
@@ -28,7 +31,6 @@ Rounds overlap, because totals take longer than a tile to reach all CTAs.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -49,7 +51,6 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.warp_parts import in_runs
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
 from ..plan.allocations import SMEM, Barrier
@@ -58,8 +59,7 @@ from ..plan.params import CompilerParams
 from ..plan.specs import Static, persistent
 from .declaration import op
 from .op_outputs import Arrays, Place
-from .over_rows import launch_over_rows
-from .tiled import TYPES, dense, reshaped, with_fitting
+from .tiled import TYPES, dense, reshaped, rows_of, with_fitting
 
 __all__ = ["cumsum"]
 
@@ -89,8 +89,8 @@ def cumsum_short(x, y, *, row: Static):
 
 @functools.cache
 def aligned_rows(columns: int, run: int) -> Kernel:
-    """Return the kernel for rows that begin at multiples of 16 bytes, or `run` elements, which are
-    adjacent in a lane."""
+    """Return the kernel whose warps have rows in registers. A lane has `run` adjacent elements at a
+    time: 16 bytes of rows that begin at multiples of 16 bytes, or 2 elements of others."""
     lanes = min(32, 1 << (cdiv(columns, run) - 1).bit_length())
     own = cdiv(columns, lanes * run) * run
     height = 128 // lanes * max(1, 16 // own)
@@ -111,12 +111,12 @@ def aligned_rows(columns: int, run: int) -> Kernel:
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: int) -> Kernel:
-    """Return the kernel for rows that follow each other without gaps, of which each CTA, or cluster
-    of CTAs, loads `each` at once. A row has 8 parts for each of `wgs` warpgroups of each CTA, and a
-    lane has `own` adjacent elements of two parts. The first part begins where 16 bytes, `run`
-    elements, begin that have the first column."""
-    length = 32 * own
+def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int) -> Kernel:
+    """Return the kernel for rows that follow each other without gaps. A row has 8 parts for each of
+    `wgs` warpgroups of each CTA of a cluster, and a lane has `own` adjacent elements of two parts.
+    A single warpgroup loads two rows at once. The first part begins with the 16 bytes, `run`
+    elements, that have the first column."""
+    each, length = 1 + (wgs * cluster == 1), 32 * own
     count, span, layout = ROWS * wgs * cluster, ROWS * length, f"rows 32 {own}"
 
     @numpipe_kernel(
@@ -133,11 +133,10 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: i
         """Compute the running sums of the rows of a matrix without gaps."""
         first, wg = program_id(0) // cluster * each, axis_index("wg")
         number = axis_index(CLUSTER) * wgs + wg
-        buffer, landed = scratch(
-            (SMEM((each * wgs * span,), x.dtype), Barrier(num_barriers=each * wgs))
-        )
-        sums, written = scratch(
+        buffer, landed, sums, written = scratch(
             (
+                SMEM((each * wgs * span,), x.dtype),
+                Barrier(num_barriers=each * wgs),
                 SMEM((each * count,), np.float32),
                 Barrier(num_arrivals=wgs * cluster, num_barriers=each),
             )
@@ -211,13 +210,16 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
         own, programs, wg = program_id(0), num_programs(0), axis_index("wg")
         tiles = cdiv(x.shape[1] + (rest.shape[1] > 0), parts)
         rounds = cdiv(tiles - own, programs)
-        buffer, landed = scratch(
-            (SMEM((KEPT, HEIGHT, length), x.dtype), Barrier(num_barriers=KEPT))
+        buffer, landed, sums, added, starts, known = scratch(
+            (
+                SMEM((KEPT, HEIGHT, length), x.dtype),
+                Barrier(num_barriers=KEPT),
+                SMEM((RING * parts,), np.float32),
+                Barrier(num_arrivals=wgs, num_barriers=RING),
+                SMEM((RING * parts,), np.float32),
+                Barrier(num_barriers=RING),
+            )
         )
-        sums, added = scratch(
-            (SMEM((RING * parts,), np.float32), Barrier(num_arrivals=wgs, num_barriers=RING))
-        )
-        starts, known = scratch((SMEM((RING * parts,), np.float32), Barrier(num_barriers=RING)))
 
         step, first = programs * size % columns, own * size % columns
         first_part = (own * size + wg * HEIGHT * length) % columns
@@ -245,7 +247,8 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
 
         def piece(k, i):
             """Some parts of this warpgroup's."""
-            return in_runs(buffer.at[in_slot(k), ds(i * ROWS, ROWS), :]).astype(np.float32)
+            view = buffer.at[in_slot(k), ds(i * ROWS, ROWS), :]
+            return load_tile(view, "runs").astype(np.float32)
 
         def begin_of(offset, i):
             """How far from the beginning of its row a piece begins."""
@@ -359,76 +362,53 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
     return cumsum_long  # type: ignore[no-any-return]
 
 
-def cluster_of(rows: int, columns: int) -> int:
-    """Return how many CTAs share a row: few rows have more CTAs than others."""
-    least = 4 if 4 * WIDE < columns <= 8 * WIDE else 1  # faster than tiles (measured on an H200)
-    most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096) if rows else 1
-    return 1 << max(most, least).bit_length() - 1
-
-
 def whole_lines(x: ArrayInfo, y: ArrayInfo) -> bool:
     """Return whether TMA can load rows with some elements of other rows, which nothing overwrites
     meanwhile."""
     return x.ptr != y.ptr and loadable(x, y)[1]
 
 
-def in_registers(x: ArrayInfo, *, y: ArrayInfo, **place: Any) -> None:
-    """Compute the running sums of the rows of a matrix in registers."""
-    columns, run = x.shape[1], 16 // x.dtype.itemsize
-    if columns % run == 0 and loadable(x, y)[0]:
+def over_rows(arrays: Arrays, place: Place) -> None:
+    """Compute the running sums of the rows of an array. Those of more than MOST columns have no
+    gaps."""
+    x, y = map(rows_of, arrays.values())
+    (rows, columns), size = x.shape, x.dtype.itemsize
+    run = 16 // size
+    # few rows have more CTAs each; four were faster than tiles (measured on an H200)
+    least = 4 if 4 * WIDE < columns <= 8 * WIDE else 1
+    most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096)
+    cluster = 1 << max(most, least).bit_length() - 1
+    if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
         aligned_rows(columns, run)(x, y, **place)
     elif columns <= SHORT:
         cumsum_short(x, y, **place)
-    elif whole_lines(x, y):
-        without_gaps({"x": x, "y": y}, place)
-    else:
+    elif columns <= HELD * cluster and whole_lines(x, y):
+        wgs = 1 + (rows * cluster <= FEW or (cluster == 1 and columns > WIDE))
+        own = 2 * cdiv(columns + run - 1, 64 * ROWS * wgs * cluster)
+        # as many as registers allow without spills
+        ctas = min(8, 512 // (40 + own + own * size // 4) // wgs)
+        rows_of_parts(wgs, ctas, cluster, own, run)(x, y, **place)
+    elif columns <= MOST:
         aligned_rows(columns, 2)(x, y, **place)
-
-
-def without_gaps(arrays: Arrays, place: Place) -> None:
-    """Compute the running sums of rows without gaps: a CTA or a cluster has a row, or all have all
-    rows."""
-    count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
-    rows, run = count // columns, 16 // arrays["x"].dtype.itemsize
-    cluster = cluster_of(rows, columns)
-    if columns > HELD * cluster or not whole_lines(*arrays.values()):
-        in_tiles(arrays, place)
-        return
-    wgs = 1 + (rows * cluster <= FEW or (cluster == 1 and columns > WIDE))
-    each = 1 + (cluster == 1 and wgs == 1)
-    own = cdiv(columns + run - 1, 32 * ROWS * wgs * cluster)
-    own += own % 2
-    # as many as registers allow without spills
-    ctas = max(1, min(8, 512 // (40 + own + own * 4 // run) // wgs))
-    matrices = (reshaped(info, rows, columns) for info in arrays.values())
-    rows_of_parts(wgs, ctas, cluster, own, run, each)(*matrices, **place)
-
-
-def in_tiles(arrays: Arrays, place: Place) -> None:
-    """Compute the running sums of rows without gaps in tiles."""
-    count, columns = math.prod(arrays["x"].shape), arrays["x"].shape[-1]
-    size = arrays["x"].dtype.itemsize
-    length, end = 1024 // size, count - count % (1024 // size)
-    # the second has the elements after the last part
-    of_parts = (1, end // length, length), (end * size, 1024, size), (0,)
-    of_rest = (1, count - end), (end * size, size), (end,)
-    flat = [reshaped(info, count) for info in arrays.values()]
-    views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
-    # the tiles whose rounds take the least time, with one more for the first loads and last stores
-    wgs = min(
-        (2, 4, 1),
-        key=lambda wgs: (cdiv(count, DEFAULT.sms * wgs * HEIGHT * length) + 1) * (wgs + 1),
-    )
-    long_rows(wgs, length, columns == count)(*views, columns, **place)
+    else:
+        count, length = rows * columns, 1024 // size
+        end = count - count % length
+        # the second has the elements after the last part; all outer strides are whole 16 bytes
+        of_parts = (1, end // length, length), (end * size, 1024, size)
+        of_rest = (1, count - end), (end * size, size), (0, end)
+        flat = [reshaped(info, 1, count) for info in (x, y)]
+        views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
+        # the tiles whose rounds take the least time, with one more for first loads and last stores
+        wgs = min(
+            (2, 4, 1),
+            key=lambda wgs: (cdiv(count, DEFAULT.sms * wgs * HEIGHT * length) + 1) * (wgs + 1),
+        )
+        long_rows(wgs, length, rows == 1)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
-    if x.shape[-1] <= MOST:
-        launch_over_rows(in_registers, {"x": ("matrix", x)}, {"y": ("matrix", y)}, place)
-    else:
-        fits = lambda info: dense(info) and info.ptr % 16 == 0
-        run = functools.partial(without_gaps, place=place)
-        with_fitting({"x": x}, {"y": y}, fits, place, run)
+    fits = rows_of if x.shape[-1] <= MOST else lambda info: dense(info) and info.ptr % 16 == 0
+    with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(over_rows, place=place))
 
 
 def _gradient(xp: Any, grad_y: Any) -> Any:
@@ -452,8 +432,8 @@ def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = 
          as for any kernel
 
     Sums are float32, rounded once to the result's type. x is read once. An array whose rows are not
-    contiguous is copied first. Raises SpecError for other element types, and for an `out` of
-    another shape or type.
+    contiguous is copied first, and so is one with gaps between rows of more than 4096 columns.
+    Raises SpecError for other element types, and for an `out` of another shape or type.
 
     >>> cumsum(np.arange(5, dtype=np.float32), target="sim")
     array([ 0.,  1.,  3.,  6., 10.], dtype=float32)

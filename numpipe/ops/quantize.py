@@ -28,12 +28,7 @@ from .declaration import op
 from .op_outputs import Arrays, Place
 from .over_rows import MATRIX, ROWS, launch_over_rows
 from .reduce_axis import launch_reduction
-from .tiled import (
-    TYPES,
-    Tile,
-    launch_over_tiles,
-    reshaped,
-)
+from .tiled import TYPES, Tile, launch_over_tiles, reshaped
 
 __all__ = ["quantize", "quantizer"]
 
@@ -173,8 +168,8 @@ def launch_quantized(
 
 
 def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:
-    rows = x if block != "tensor" else x.reshape(size, -1)
-    values, scales = xp(quantize, rows, dtype=dtype, block="1x128" if block == "1x128" else "row")
+    rows, block = (x.reshape(size, -1), "row") if block == "tensor" else (x, block)
+    values, scales = xp(quantize, rows, dtype=dtype, block=block)
     return values.reshape(x.shape), scales
 
 

@@ -221,6 +221,14 @@ def test_long_rows_are_quantized_in_steps(block: str) -> None:
     assert (abs(values * each - x) <= 0.51 * each).all()
 
 
+def test_rows_without_columns_have_scale_one() -> None:
+    for values, scales in (
+        ops.quantize(numbers(3, 0), "int8", "row"),
+        ops.swiglu(numbers(3, 0), numbers(3, 0), out_scales="row"),
+    ):
+        assert values.shape == (3, 0) and (scales == 1).all()
+
+
 def test_results_are_found_in_the_first_call(monkeypatch: pytest.MonkeyPatch) -> None:
     for op in (ops.quantize, ops.swiglu):
         monkeypatch.setattr(op, "_written", False)

@@ -17,7 +17,6 @@ from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
-from .elementwise_cuda import each_way
 from .layouts import ACCUMULATOR, BLOCK, panel_width, places, run_offset
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_tiles_cuda import converge, read_registers
@@ -85,9 +84,7 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         barrier(builder)
         anywhere.store(builder, line, base, TileType(replace(one.form, shape=flat)), none, parts)
         barrier(builder)
-        lines = [TileType(replace(form, shape=flat)) for form in each_way(result.form)]
-        every = [anywhere.load(builder, line, base, each, none) for each in lines]
-        return [register for way in every for register in way]
+        return anywhere.load(builder, line, base, TileType(replace(result.form, shape=flat)), none)
     panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
     found: list = [None] * result.elements
     stored, loaded = anywhere.panels(have), anywhere.panels(result)
@@ -95,9 +92,11 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         barrier(builder)
         anywhere.store(builder, panel, base, have, none, value, stored[origin], origin)
         barrier(builder)
-        words = anywhere.words_of(builder, panel, base, result, loaded[origin], origin)
-        for number, word in zip(loaded[origin], words, strict=True):
-            found[number] = word
+        address = anywhere.addresses(builder, panel, base, result, none, origin)
+        for number in loaded[origin]:
+            (found[number],) = anywhere.words_of(
+                builder, anywhere.load_bytes(builder, address(number), size)
+            )
     return from_words(builder, result, found)
 
 

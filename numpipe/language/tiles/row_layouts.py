@@ -21,7 +21,8 @@ divides M / 2, M rounded up to a multiple of 8: each lane has at least two rows,
 16-bit elements are full. A load or store of a warp moves 32 / L rows of at least 8 L bytes. A
 reduction along a row takes log2 L shuffles within one warp. A single element is in all lanes.
 
-In ``rows L v``, a lane has v adjacent columns of every v L (`warp_parts.in_runs`).
+In ``rows L v``, a lane has v adjacent columns of every v L (`load_tile` calls it "runs" if they
+are 16 bytes).
 
 A single row may be spread over the whole warpgroup (L = 128). If its columns are a multiple of 512,
 a warp has 128 adjacent columns of every 512: lane l of warp w starts at column 128 w + 2 l, and has

@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from ...arch.register_layouts import LANES, RegisterLayout
+from ...arch.register_layouts import RegisterLayout
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
@@ -123,7 +123,7 @@ def load(
         found = [
             part
             for number in range(0, tile.elements, run)
-            for part in _parts(builder, load_at(builder, address(number), run * dtype.itemsize))
+            for part in words_of(builder, load_at(builder, address(number), run * dtype.itemsize))
         ]
         if dtype.itemsize == 1 and run > 2:  # a word is two registers of two elements each
             return [half for word in found for half in (word, builder.lshr(word, 16))]
@@ -141,11 +141,11 @@ def load(
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
-        words += _parts(builder, load_at(builder, address(number), dtype.itemsize))
+        words += words_of(builder, load_at(builder, address(number), dtype.itemsize))
     return from_words(builder, tile, words)
 
 
-def _parts(builder: Any, found: Any) -> list:
+def words_of(builder: Any, found: Any) -> list:
     """Return what was loaded as 32-bit integers."""
     if isinstance(found.type, nb.ir.VectorType):
         return [builder.extract_element(found, i) for i in range(found.type.count)]
@@ -155,32 +155,10 @@ def _parts(builder: Any, found: Any) -> list:
 def owner(builder: Any, layout: RegisterLayout) -> Any:
     """Return whether this lane is the one, among the lanes that hold its elements, that stores
     them; None if each element has a single lane."""
-    thread = builder.lane_index()
-    first = LANES
-    while layout.copies & first >> 1:
-        first >>= 1
-    alike = layout.copies & first - 1
-    tests = []
-    if first < LANES:
-        tests.append(builder.icmp_unsigned("<", thread, first))
-    if alike:
-        own = builder.and_(thread, alike)
-        tests.append(builder.icmp_unsigned("==", own, 0))
-    return functools.reduce(builder.and_, tests) if tests else None
-
-
-def words_of(
-    builder: Any,
-    layout: Layout,
-    base: Any,
-    tile: TileType,
-    numbers: Sequence[int],
-    origin: tuple[int, int],
-) -> list:
-    """Return some elements of a tile, one int32 each, from a panel that begins at `origin`."""
-    address = addresses(builder, layout, base, tile, (nb.const(0), nb.const(0)), origin)
-    nbytes = tile.dtype.itemsize
-    return [_parts(builder, load_bytes(builder, address(number), nbytes))[0] for number in numbers]
+    if not layout.copies:
+        return None
+    other = builder.and_(builder.lane_index(), layout.copies)
+    return builder.icmp_unsigned("==", other, 0)
 
 
 def store(

@@ -16,7 +16,6 @@ from ...diagnostics.errors import SpecError
 from .conversions import moved
 from .layout_names import ROW, ROWS
 from .layouts import Form, by_rows
-from .load import RUNS, load_tile
 from .register_order import renamed
 from .row_layouts import WHOLE
 from .tile import Tile, form_of
@@ -64,12 +63,6 @@ def with_rows(tile: Any, rows: int, layout: str | None = None) -> Tile:
 def split_row(tile):  # type: ignore[no-untyped-def]
     """Return the parts (8, N / 8) of a tile (1, N)."""
     return with_rows(tile, PARTS)
-
-
-@function
-def in_runs(view):  # type: ignore[no-untyped-def]
-    """Load a tile in shared memory to scan its rows: each lane has 16 adjacent bytes at a time."""
-    return load_tile(view, RUNS)
 
 
 @function
