@@ -284,8 +284,8 @@ def functions(rows: Any) -> dict[str, Function]:
                 rows = rows.at[ds(0, span)]
             else:
                 rows = scratch(SMEM((span,), x.dtype))
-            # lanes overwrite what they have loaded
-            rows[...] = tile
+            # lanes overwrite only what they have loaded: no barrier is needed before
+            rows[...] = layout_cast(tile, lanes)
             meet()
             x.flat[ds(k * span, span)] = load_tile(rows, "runs")
         else:

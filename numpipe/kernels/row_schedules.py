@@ -140,8 +140,8 @@ class Rows:
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
-    ``row.store(block, y, f)``,          store values to the rows of one or two matrices
-    ``row.store(block, y, f, z, g)``
+    ``row.store(block, y, f)``,          store values to the rows of one or two matrices; call it
+    ``row.store(block, y, f, z, g)``     once for each block
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
