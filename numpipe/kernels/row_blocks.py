@@ -152,10 +152,6 @@ def functions(rows: Any) -> dict[str, Function]:
         return np.where((column(j) >= 0) & (column(j) < n), tile, other)
 
     @function
-    def vector(v):
-        return lambda j: v[j].astype(np.float32)
-
-    @function
     def each_lane(value):
         return full((1, STEP), value, np.float32)
 
@@ -288,7 +284,6 @@ def functions(rows: Any) -> dict[str, Function]:
         | row_registers.averages(n, sum_of)
         | {
             "load": row_registers.loads(fetch, value),
-            "vector": vector,
             "store": store,
             "replace": replace,
             "sum": sum_of,

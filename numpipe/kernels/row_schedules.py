@@ -17,7 +17,6 @@ of one pass
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -343,15 +342,13 @@ def _short(
     if flat and not (brief and height == 8):
         room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
+        span, itemsize = height * n, rows.keywords["dtype"].itemsize
         # two blocks, results of one byte, and what warps exchange
-        size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
-        lanes = shared_lanes(height, n, made.dtype.itemsize)
-        live = span * held // 128 + n * vectors // lanes + 20
+        size = span * (2 * needs.operands * itemsize + 1) + 4096
+        live = span * held // 128 + n * vectors // shared_lanes(height, n, itemsize) + 20
         most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
         # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
-        ctas = 1 << most.bit_length() - 1
-        return dataclasses.replace(made, ctas=ctas)
+        return rows(height, n, 1, n, 1 << most.bit_length() - 1, flat=True, loops=True)
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:
