@@ -203,9 +203,7 @@ def functions(rows: Any) -> dict[str, Function]:
             """Add to the sums of (tile - near) and of its squares."""
             near, totals, squares = numbers
             for c in static_range(0, size, STEP):
-                off = tile[:, c : c + STEP] - near
-                if not inside or c < shifts:
-                    off = kept(off, ds(j.start + c, STEP), 0.0)
+                off = part(tile, j, c, near) - near
                 totals, squares = totals + off, squares + off * off
             return near, totals, squares
 

@@ -121,7 +121,7 @@ def common(rows: Any) -> dict[str, Function]:
 
     @function
     def joined(tile):
-        return with_rows(tile, height, lanes or None)
+        return with_rows(tile, height, lanes)
 
     return {
         "exp": term,

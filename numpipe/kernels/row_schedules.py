@@ -236,7 +236,7 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
-    >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
+    >>> [choose(24000, Needs(2, held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
@@ -254,12 +254,12 @@ def choose(
     by_warp = brief and (by_row or not flat) and count >= (8 if by_row else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
-    part, wgs = PART * 4 // max(nbytes, 4), 1
+    part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
     while n > part * wgs:
         wgs *= 2
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
-    odd = flat and n % 2 > 0 and not once
+    odd = flat and not (once or pairs)
     if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
@@ -271,8 +271,7 @@ def choose(
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of elements quickly, but single ones slowly
-    pairs, size = n % 2 == 0, n * operands * itemsize
-    direct = not (aligned or flat) or (once and pairs)
+    direct, size = not (aligned or flat) or (once and pairs), n * operands * itemsize
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat or direct) and operands == 1
@@ -303,7 +302,7 @@ def choose(
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
-    # a kernel holds values
+    # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
     crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     large = alone or size > cluster * SHARED
@@ -335,8 +334,7 @@ def _short(
     # 16-bit elements of rows that are only reduced
     packed, by_row, height = nbytes < 4 * held, brief or needs.by_row, 8
     # lanes with more elements of few rows take fewer instructions for each
-    many = 3073 if by_row else 2048
-    while height * n < (many if count > STARTS * height else 2048) and height < 32:
+    while height < 32 and height * n < (3073 if by_row and count > STARTS * height else 2048):
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
     if flat and not (brief and height == 8):
