@@ -152,10 +152,6 @@ def functions(rows: Any) -> dict[str, Function]:
         return np.where((column(j) >= 0) & (column(j) < n), tile, other)
 
     @function
-    def vector(v):
-        return lambda j: v[j].astype(np.float32)
-
-    @function
     def each_lane(value):
         return full((1, STEP), value, np.float32)
 
@@ -207,9 +203,7 @@ def functions(rows: Any) -> dict[str, Function]:
             """Add to the sums of (tile - near) and of its squares."""
             near, totals, squares = numbers
             for c in static_range(0, size, STEP):
-                off = tile[:, c : c + STEP] - near
-                if not inside or c < shifts:
-                    off = kept(off, ds(j.start + c, STEP), 0.0)
+                off = part(tile, j, c, near) - near
                 totals, squares = totals + off, squares + off * off
             return near, totals, squares
 
@@ -288,7 +282,6 @@ def functions(rows: Any) -> dict[str, Function]:
         | row_registers.averages(n, sum_of)
         | {
             "load": row_registers.loads(fetch, value),
-            "vector": vector,
             "store": store,
             "replace": replace,
             "sum": sum_of,

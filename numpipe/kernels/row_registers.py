@@ -121,7 +121,7 @@ def common(rows: Any) -> dict[str, Function]:
 
     @function
     def joined(tile):
-        return with_rows(tile, height, lanes or None)
+        return with_rows(tile, height, lanes)
 
     return {
         "exp": term,
@@ -285,8 +285,8 @@ def functions(rows: Any) -> dict[str, Function]:
                 rows = rows.at[ds(0, span)]
             else:
                 rows = scratch(SMEM((span,), x.dtype))
-            # lanes overwrite what they have loaded
-            rows[...] = tile
+            # lanes overwrite only what they have loaded: no barrier is needed before
+            rows[...] = layout_cast(tile, lanes)
             meet()
             x.flat[ds(k * span, span)] = load_tile(rows, "runs")
         else:

@@ -17,7 +17,6 @@ of one pass
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 from dataclasses import dataclass, field
 from typing import ClassVar, NamedTuple
@@ -140,8 +139,8 @@ class Rows:
     ``row.sums(f, g)``                   the sums of two values, in one pass
     ``row.moments(f)``                   the mean and the variance of each row, (rows, 1)
     ``row.softmax(f, off=0.0)``          (softmax of each row as a value, log(sum(exp(f - off))))
-    ``row.store(block, y, f)``,          store values to the rows of one or two matrices
-    ``row.store(block, y, f, z, g)``
+    ``row.store(block, y, f)``,          store values to the rows of one or two matrices; call it
+    ``row.store(block, y, f, z, g)``     once for each block
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
@@ -239,7 +238,7 @@ def choose(
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
-    >>> [choose(24000, Needs(held=1), half, count=count).wgs for count in (130, 180, 1000)]
+    >>> [choose(24000, Needs(2, held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
@@ -257,12 +256,12 @@ def choose(
     by_warp = brief and (by_row or not flat) and count >= (8 if by_row else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
-    part, wgs = PART * 4 // max(nbytes, 4), 1
+    part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
     while n > part * wgs:
         wgs *= 2
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
-    odd = flat and n % 2 > 0 and not once
+    odd = flat and not (once or pairs)
     if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
@@ -274,8 +273,7 @@ def choose(
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
     # lanes load pairs of elements quickly, but single ones slowly
-    pairs, size = n % 2 == 0, n * operands * itemsize
-    direct = not (aligned or flat) or (once and pairs)
+    direct, size = not (aligned or flat) or (once and pairs), n * operands * itemsize
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat or direct) and operands == 1
@@ -306,7 +304,7 @@ def choose(
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
-    # a kernel holds values
+    # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
     crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     large = alone or size > cluster * SHARED
@@ -338,22 +336,19 @@ def _short(
     # 16-bit elements of rows that are only reduced
     packed, by_row, height = nbytes < 4 * held, brief or needs.by_row, 8
     # lanes with more elements of few rows take fewer instructions for each
-    many = 3073 if by_row else 2048
-    while height * n < (many if count > STARTS * height else 2048) and height < 32:
+    while height < 32 and height * n < (3073 if by_row and count > STARTS * height else 2048):
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
     if flat and not (brief and height == 8):
         room = (PACKED_TILE if packed else TILE) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        made, span = rows(height, n, 1, n, flat=True, loops=True), height * n
+        span, itemsize = height * n, rows.keywords["dtype"].itemsize
         # two blocks, results of one byte, and what warps exchange
-        size = span * (2 * made.operands * made.dtype.itemsize + 1) + 4096
-        lanes = shared_lanes(height, n, made.dtype.itemsize)
-        live = span * held // 128 + n * vectors // lanes + 20
+        size = span * (2 * needs.operands * itemsize + 1) + 4096
+        live = span * held // 128 + n * vectors // shared_lanes(height, n, itemsize) + 20
         most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
         # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
-        ctas = 1 << most.bit_length() - 1
-        return dataclasses.replace(made, ctas=ctas)
+        return rows(height, n, 1, n, 1 << most.bit_length() - 1, flat=True, loops=True)
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:

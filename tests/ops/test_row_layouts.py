@@ -112,3 +112,20 @@ def test_a_mask_of_part_of_the_columns_is_moved(moves: list[str]) -> None:
 
     masked(np.zeros((3, 72), np.float32), target="sim")
     assert moves
+
+
+def test_any_value_may_be_stored_to_blocks_of_a_flat_array(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
+    def ones(x, y, *, row: numpipe.Static):  # type: ignore[no-untyped-def]
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.sum(value)
+            one = numpipe.full((row.height, row.width), 1.0, np.float32)
+            row.store(block, y, lambda j: one)
+
+    monkeypatch.setattr(row_kernels, "MANY", 0)
+    monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
+    x = np.random.default_rng(0).standard_normal((130, 33)).astype(np.float32)
+    assert (ones(x, target="sim") == 1).all()

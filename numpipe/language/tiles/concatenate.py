@@ -53,7 +53,8 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     shape = list(first.shape)
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
-    if (along, first.name.word) == (0, ROWS) or first.name.lanes == WHOLE:
+    across = along == len(shape) - 1
+    if first.name.lanes == WHOLE if across else first.name.word == ROWS:
         result = replace(result, layout=first.layout)
     for form in forms:
         index: list = [ALL] * len(shape)

@@ -26,8 +26,6 @@ STEP = 512
 """columns of which a warp has 128 adjacent ones"""
 SPREAD = f"{ROW} {WHOLE}"
 """layout of a row that is spread over a warpgroup"""
-BY_WARP = f"{ROWS} 32"
-"""layout of rows that belong to one warp each"""
 
 
 def forms(tile: Any, rows: Any, layout: Any) -> tuple[Form, Form]:

@@ -110,3 +110,10 @@ def test_tiles_that_do_not_fit_are_refused(joined: Any, message: str) -> None:
     for call in (joins.simulate, joins.compiled):
         with pytest.raises(SpecError, match=message):
             call(x, y)
+
+
+def test_rows_that_all_lanes_have_are_not_joined_to_two_rows() -> None:
+    row = Tile(None, Form((1, 512), np.dtype(np.float32), "row 128"))
+    with pytest.raises(SpecError, match="must be multiples of 2"):
+        joined_form((row, row), 0)
+    assert joined_form((row, row), 1)[0].layout == "row 128"
