@@ -441,7 +441,7 @@ def launch_on_view(
     weights        for "dot": (batch, elements along the axis)
     again, places  whether x has partial results, and their indices
     """
-    (batch, rows, columns), (far, near, size) = view.shape, view.strides
+    (batch, rows, columns), (far, near, _), size = view.shape, view.strides, view.dtype.itemsize
     others = columns if down else rows
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS or columns * size <= LONG
