@@ -127,11 +127,11 @@ def prepare(form: Form, *absent: str) -> Kernel:
         there, b, h, first, end, row, _ = at(x, stats, table, count)
         if not there:
             return
-        if dq is not None:  # before the loads, which the stores need not wait for
-            line = ((b * x.shape[form.heads] + h) * stats.shape[2] + row) * (form.depth // 32)
-            dq[ds(line, HALF), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
-            if turns is not None:
-                turns[line // HALF] = 0
+        # before the loads, which the stores need not wait for
+        line = ((b * x.shape[form.heads] + h) * stats.shape[2] + row) * (form.depth // 32)
+        dq[ds(line, HALF), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
+        if turns is not None:
+            turns[line // HALF] = 0
         s, mine = ds(first, height, stop=end), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
         total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)

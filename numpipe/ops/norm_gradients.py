@@ -588,7 +588,8 @@ def launch_gradient(
     room = 2 * size * (height * n + BOX)
     slots = (SHARED // CTAS - OTHER - 16 * n) // room
 
-    if many and anywhere and n <= 64 * WIDTH and slots > 1:
+    # short rows are stored as parts of a flat array, too
+    if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
         row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
         short = of_short_rows(lanes, height, slots, run, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)

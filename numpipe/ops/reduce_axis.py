@@ -326,9 +326,9 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
     fold = max(WIDE // columns // line, 1) * line
     if view.strides[1] != row or kind == "dot" or rows < 2 * fold:
         return 1, 0
-    if fold * row <= BROAD:
-        return fold, 0
-    return line, 16 // view.dtype.itemsize if line > 1 else 0
+    # a `fold` of wider rows is `line`
+    narrow = line == 1 or fold * row <= BROAD
+    return fold, 0 if narrow else 16 // view.dtype.itemsize
 
 
 def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tuple[int, ...]:
@@ -342,13 +342,12 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
     apart = fold if shift else 1
     whole = round_up(columns, 64)
     narrow, edge = not shift and whole * itemsize <= BROAD, EDGE * (shift > 0)
-    # fewer combine the columns of narrow rows sooner
-    least, wanted = (2, 2) if narrow else (apart, 4)
 
     def choice(across: int, parts: int) -> tuple[int, ...]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
         ctas = batch * cdiv(columns // apart, across - shift) * parts
-        wgs = max(min(4 * SMS // ctas, wanted) // least, 1) * least
+        # two combine the columns of narrow rows sooner than four
+        wgs = 2 if narrow else max(min(4 * SMS // ctas, 4) // apart, 1) * apart
         step = max(2048 // across // 8 * 8, 8)
         # an odd number: tiles of a multiple of 64 rows would be accumulators
         steps = TILE // itemsize // across // step | 1 if n >= 12 * step and wgs <= 4 else 1
@@ -441,7 +440,7 @@ def launch_on_view(
     weights        for "dot": (batch, elements along the axis)
     again, places  whether x has partial results, and their indices
     """
-    (batch, rows, columns), (far, near, size) = view.shape, view.strides
+    (batch, rows, columns), (far, near, _), size = view.shape, view.strides, view.dtype.itemsize
     others = columns if down else rows
     inputs = {} if weights is None else {"weights": weights}
     enough = rows >= ROWS or columns * size <= LONG

@@ -15,6 +15,7 @@ from numpipe import SpecError, ops
 from numpipe.launch.arrays import describe
 from numpipe.ops import norm_gradients
 from numpipe.ops.norms import norm_backward, norm_rows
+from numpipe.ops.tiled import dense
 from tests.kernels.compilers import compiles
 from tests.kernels.random_words import words
 
@@ -124,7 +125,7 @@ SCALARS: dict[str, Any] = {"dropout": 0.0, "scale": 1.0, "seed": 0}
 @pytest.mark.parametrize(
     ("columns", "dtype", "height"),
     [
-        (576, np.float16, 8),
+        (640, np.float16, 8),
         (70, np.float16, 64),
         (157, np.float16, 32),
         (430, np.float32, 8),
@@ -159,6 +160,21 @@ def test_short_rows_are_loaded_by_tma(
         assert np.linalg.norm(got - right) < 1e-3 * np.linalg.norm(right)
     made = numpipe.verify(kernel, **arrays, **SCALARS, schedules=2)
     assert made.ok, str(made)
+
+
+@pytest.mark.parametrize("columns", [33, 701])
+def test_gradients_are_stored_in_arrays_with_gaps(
+    columns: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(norm_gradients, "FEW", 1)
+    monkeypatch.setattr(norm_gradients, "loadable", lambda *of: (False, all(map(dense, of))))
+    x, grad, weight = numbers(11, columns), numbers(11, columns)[::-1].copy(), numbers(columns)
+    wide = np.zeros((11, columns + 7), np.float32)
+    out = wide[:, :columns], np.zeros(columns, np.float32), np.zeros(columns, np.float32)
+    backward("layer_norm", x, grad, weight, out=out)
+    for got, wanted in zip(out, gradient("layer_norm", x, grad, weight), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
+    assert not wide[:, columns:].any()
 
 
 @pytest.mark.parametrize("columns", [8, 1040])

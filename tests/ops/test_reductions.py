@@ -92,7 +92,7 @@ def test_an_axis_is_shared_by_several_ctas(
     check(name, x, axis, 1e-2)
 
 
-def test_one_warpgroup_reduces_each_of_many_narrow_matrices(
+def test_one_cta_reduces_each_of_many_narrow_matrices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(reduce_axis, "LARGE", 0)
