@@ -22,6 +22,7 @@ from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
+from ..kernels.row_schedules import PHASES
 from ..language.memory.copies import async_prefetch, commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -586,7 +587,7 @@ def launch_gradient(
     runs = (2,) if n * size % 16 else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
     room = 2 * size * (height * n + BOX)
-    slots = (SHARED // CTAS - OTHER - 16 * n) // room
+    slots = min(PHASES, (SHARED // CTAS - OTHER - 16 * n) // room)
 
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:

@@ -140,8 +140,9 @@ def _not_awaited(mbar: Mbarrier, who: Warpgroup) -> SimulationError | None:
     if ready is None:
         return None
     cause, fix = not_awaited(read, ready)
-    hazard = "unordered-accesses" if filled.mbar is None else "read-before-ready"
-    return race_report.race(read, cause, hazard=hazard, fix=fix, before=filled)
+    if filled.mbar is None:
+        return race_report.race(read, cause, hazard="unordered-accesses", fix=fix, before=filled)
+    return race_report.race(read, cause, hazard="read-before-ready", fix=fix, before=filled)
 
 
 def _once(mbar: Mbarrier, phase: int) -> str:
