@@ -179,8 +179,9 @@ def unsignaled(
             )
     what = _both(touch, earlier, codes, other)
     cause = f"no semaphore orders two {'GPUs' if far else 'CTAs'}: {_AT_ONCE}"
-    hazard = "gpu-conflict" if far else "cta-conflict"
-    return failure(access, touch, earlier, hazard, what, cause, fix)
+    if far:
+        return failure(access, touch, earlier, "gpu-conflict", what, cause, fix)
+    return failure(access, touch, earlier, "cta-conflict", what, cause, fix)
 
 
 def other_proxy(
