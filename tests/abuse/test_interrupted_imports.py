@@ -12,7 +12,7 @@ import pytest
 
 from tests.abuse.arguments import ROOT
 
-IMPORTS = 343
+IMPORTS = 344
 """at least as many modules as the program imports from numpipe"""
 PROGRAM = """
 import json, os, sys
