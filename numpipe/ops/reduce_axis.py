@@ -331,6 +331,7 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
     return fold, 0 if narrow else 16 // view.dtype.itemsize
 
 
+@functools.lru_cache(maxsize=1024)
 def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tuple[int, ...]:
     """Return `schedule` of columns that TMA loads, without `parts`, and the tiles in shared memory
     of each warpgroup, and `parts`: those that take the least time if an SM has four warpgroups.
