@@ -440,7 +440,7 @@ def readable(text: str, unit: Unit) -> str:
             depth += {"(": 1, ")": -1}.get(text[end], 0)
             end += 1
         inside = text[found.end() : end - 1]
-        if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+, \w+, \w+$", inside)):
+        if found[1] == "gmem" and (array := re.search(r"#\d+, (\d+), \w+, \w+, \w*$", inside)):
             words = f"array '{unit.arrays[int(array[1])].name}'"
         elif found[1] == "smem" and (tile := _TILE.match(inside)):
             words = f"shared-memory tile {tile[1]} {tile[2]}"
