@@ -154,13 +154,11 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int) -> Kern
             copy_gmem_to_smem(x.flat.at[source], part(i), landed.at[i * wgs + wg])
         for i in range(each):
             barrier_wait(landed.at[i * wgs + wg])
-            if (number == 0) & (shift(i) > 0):
-                head = part(i).at[ds(0, run)]
-                kept = np.where(iota(run) < shift(i), 0.0, head[...].astype(np.float32))
-                meet()
-                head[...] = kept
-                meet()
             tile = load_tile(part(i), layout, columns=length)
+            if (number == 0) & (shift(i) > 0):
+                # the part begins with the last elements of another row
+                element = iota(tile, 0) * length + iota(tile, 1)
+                tile = np.where(element < shift(i), 0.0, tile)
             total = tile.astype(np.float32).sum(axis=1)
             at = sums.at[ds(i * count + number * ROWS, ROWS)]
             if cluster > 1:
@@ -174,7 +172,6 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int) -> Kern
             first_column = iota(tile, 1) < 1
             values = tile.astype(np.float32)
             found = np.cumsum(np.where(first_column, values + start[:, None], values), axis=1)
-            meet()
             part(i)[...] = found.astype(x.dtype)
             meet()
             columns = ds(
