@@ -543,6 +543,8 @@ SMS = 132
 FEW = 128
 """most rows, or a quarter of those of short rows, for which one program sums a column: partial sums
 need another launch"""
+LARGE = 1 << 20
+"""elements of a matrix from which a program would take long to sum a column, however few rows"""
 
 
 def scaling(dropout: float, seed: int) -> dict[str, Any]:
@@ -572,7 +574,7 @@ def launch_gradient(
     names, options = (*inputs, *results, *totals), scaling(dropout, seed)
     n, size, count = x.shape[-1], x.dtype.itemsize, math.prod(x.shape[:-1])
     few = FEW if n > SHORT else 4 * FEW
-    many = dweight is not None and count > few
+    many = dweight is not None and (count > few or count * n > LARGE)
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
     ctas, wgs = shares(n, size, count)
 

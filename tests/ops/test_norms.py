@@ -12,6 +12,7 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
+from numpipe.kernels.kernel import Kernel
 from numpipe.launch.arrays import describe
 from numpipe.ops import norm_gradients
 from numpipe.ops.norms import norm_backward, norm_rows
@@ -160,6 +161,14 @@ def test_short_rows_are_loaded_by_tma(
         assert np.linalg.norm(got - right) < 1e-3 * np.linalg.norm(right)
     made = numpipe.verify(kernel, **arrays, **SCALARS, schedules=2)
     assert made.ok, str(made)
+
+
+@pytest.mark.parametrize(("rows", "ring"), [(20, False), (24, True)])
+def test_few_rows_are_loaded_ahead_if_they_are_long(
+    rows: int, ring: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    kernel, _ = launched(monkeypatch, rows, 48965, np.float32)
+    assert isinstance(kernel, Kernel) == ring
 
 
 @pytest.mark.parametrize("columns", [33, 701])
