@@ -21,8 +21,7 @@ from ...plan.nested_tuples import Tree, leaves, tree_of
 from .constants import MISSING, literal_node, named_tuple
 from .function_calls import Functions
 from .loops import BUILDERS
-from .nested import ENVIRONMENT
-from .nodes import definition, load, located, parameters, parameters_of
+from .nodes import item, load, located, parameters, parameters_of
 from .rewriter import NOT_MINE
 from .subset import mismatch, plain_signature, spelled
 
@@ -186,15 +185,13 @@ class Bodies(Functions):
         )
 
     def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
-        """Return a call of a function that makes NamedTuples from references in plain tuples."""
-        self.temporaries += 1
-        lifted = f"in_tree__{self.temporaries}"
+        """Return a call of a lambda that makes NamedTuples from references in plain tuples."""
 
         def shaped(tree: Tree, value: ast.expr) -> ast.expr:
             if tree.parts is None:
                 return value
             parts = [
-                shaped(part, ast.Subscript(copy.deepcopy(value), ast.Constant(number), ast.Load()))
+                shaped(part, item(copy.deepcopy(value), number))
                 for number, part in enumerate(tree.parts)
             ]
             if not tree.fields:
@@ -202,17 +199,8 @@ class Bodies(Functions):
             self.temporaries += 1
             return ast.Call(self.named(f"class_{self.temporaries}", tree.kind, node), parts, [])
 
-        made = definition(
-            lifted,
-            parameters([ENVIRONMENT, REFERENCES]),
-            [ast.Return(shaped(tree, load(REFERENCES)))],
-        )
-        self.out.append(located(made, node))
-        self.binders[lifted] = Facts(lifted, 1, returns=True)
-        bound = ast.Call(
-            load(f"__np_bind_{lifted}"), [ast.Tuple([ast.Constant(0)], ast.Load())], []
-        )
-        return located(ast.Call(bound, [references], []), node)
+        made = ast.Lambda(parameters([REFERENCES]), shaped(tree, load(REFERENCES)))
+        return located(ast.Call(self.visit(located(made, node)), [references], []), node)
 
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
         """Return the type of an allocation as text. Anything else is passed on, or rejected if

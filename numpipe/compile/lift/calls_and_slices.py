@@ -25,7 +25,7 @@ from ...plan.kernel_shape import GPU_AXIS
 from ...plan.plans import ArrayArg
 from .constants import MISSING, OPERATIONS, literal_node, named_tuple
 from .loops import PIPELINE, Loops
-from .nodes import located, names, parameters_of, reads, tuple_of
+from .nodes import argument, located, names, parameters_of, reads, tuple_of
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -356,11 +356,7 @@ class Calls(Loops):
                     f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, "
                     f"with {len(fixed)} arguments at least",
                 )
-            node.args = list(
-                facts.packed(
-                    tuple(node.args), lambda more: located(ast.Tuple([*more], ast.Load()), node)
-                )
-            )
+            node.args = [*facts.packed(tuple(node.args), lambda more: tuple_of([*more], node))]
             return
         node.args, node.keywords = self._in_order(name, plain_signature(parameters), node), []
 
@@ -401,16 +397,13 @@ class Calls(Loops):
             for number, spec in enumerate(given.elts)
         ]:
             if isinstance(spec, ast.Call) and self.value(spec.func) is specs.BlockSpec:
-                given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
-                for index_map in given:
-                    if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(
-                        grid.elts
-                    ):
-                        self.error(
-                            index_map,
-                            f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
-                            f"pipeline's grid has {len(grid.elts)}",
-                        )
+                index_map = argument(spec, "index_map", 1)
+                if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
+                    self.error(
+                        index_map,
+                        f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
+                        f"pipeline's grid has {len(grid.elts)}",
+                    )
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
         """Return the constants among the indices that a lambda, written in place, returns; None for

@@ -261,12 +261,6 @@ class Constants:
     def _call(self, function: Any, args: list, named: dict[str, Any]) -> Any:
         """Return the result of a call with constants, if it is a constant; MISSING for calls that
         need a kernel."""
-        if (
-            named
-            and not _evaluated(function)
-            and not any(function is sequence for sequence in _SEQUENCES)
-        ):
-            return MISSING
         if _evaluated(function):
             try:
                 value = function(*args, **named)
@@ -278,6 +272,9 @@ class Constants:
                 if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type)
                 else MISSING
             )
+        over_constants = any(function is each for each in _SEQUENCES)
+        if named and not over_constants:
+            return MISSING
         if function is context.axis_size and len(args) == 1:
             names = args[0] if isinstance(args[0], tuple) else args
             if all(isinstance(name, str) and name in self.sizes for name in names):
@@ -285,7 +282,7 @@ class Constants:
         if function is arith.cdiv:
             return int(arith.cdiv(*args))
         try:
-            if function in _SEQUENCES:
+            if over_constants:
                 return tuple(function(*args, **named))
             return (
                 function(*args) if function in _PURE or isinstance(function, np.ufunc) else MISSING

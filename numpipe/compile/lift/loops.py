@@ -9,7 +9,7 @@ from typing import Any
 
 from ...arch.dimensions import Ints
 from ...core.functions import Facts
-from ...core.op import Op, does
+from ...core.op import does
 from ...language.grid import split_k, tile_loop
 from ...language.pipeline import body_form, operand_barriers, pipelines
 from ...language.tiles import products_in_flight
@@ -17,6 +17,7 @@ from .arithmetic import Arithmetic
 from .constants import MISSING, literal_node, stores
 from .nodes import (
     Function,
+    argument,
     assign,
     children,
     load,
@@ -61,53 +62,35 @@ class Loops(TileLoops, Arithmetic):
         """Return the nodes that bind a name, in the innermost function that binds it."""
         return next((scope[name] for _, scope in reversed(self.scopes) if name in scope), [])
 
-    def _calls_bound_to(self, name: str) -> list[ast.Call]:
-        """Return the calls whose results are assigned to a name."""
-        places = self._binds(name)
-        return (
-            []
-            if not places
-            else [
-                node.value
-                for scope, _ in self.scopes
-                for node in walk(scope)
-                if isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call)
-                and any(target in places for target in node.targets)
-            ]
-        )
-
-    def _made_by(self, value: ast.expr, functions: tuple, rewritten: Op) -> ast.Call | None:
-        """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is,
-        or that its name is bound to."""
-        calls = self._calls_bound_to(value.id) if isinstance(value, ast.Name) else [value]
-        return next(
-            (
-                call
-                for call in calls
-                if isinstance(call, ast.Call)
-                and (
-                    operation(call) is rewritten
-                    or any(self.value(call.func) is function for function in functions)
-                )
-            ),
-            None,
-        )
+    def _calls_of(self, value: ast.expr) -> list[ast.Call]:
+        """Return the calls whose result a value may be: itself, or those assigned to its name."""
+        places = self._binds(value.id) if isinstance(value, ast.Name) else []
+        if not places:
+            return [value] if isinstance(value, ast.Call) else []
+        return [
+            node.value
+            for scope, _ in self.scopes
+            for node in walk(scope)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and any(target in places for target in node.targets)
+        ]
 
     def _pipeline_call(self, node: ast.AST) -> bool:
         """Return whether an expression is ``pipe(arrays)``: a call of a pipeline that is made in
         place, or bound to a name, or returned by a function."""
-        if not isinstance(node, ast.Call):
-            return False
-        if self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None:
-            return True
-        calls = self._calls_bound_to(node.func.id) if isinstance(node.func, ast.Name) else ()
-        return any(makes_pipeline(call) for call in calls)
+        return isinstance(node, ast.Call) and any(
+            makes_pipeline(call) or self.value(call.func) is pipelines.pipeline
+            for call in self._calls_of(node.func)
+        )
 
     def _emitted_facts(self, value: ast.expr) -> Facts | None:
         """Return the facts of an emitted pipeline; None for any other value."""
-        call = self._made_by(value, BUILDERS, body_form.emitted)
-        return None if call is None else getattr(call, "facts", PIPELINE)
+        for call in self._calls_of(value):
+            called = self.callee(call)
+            if operation(call) is body_form.emitted or any(called is each for each in BUILDERS):
+                return getattr(call, "facts", PIPELINE)
+        return None
 
     def _nested_facts(self, name: str) -> Facts | None:
         """Return the facts of the nested function that a name stands for."""
@@ -171,11 +154,11 @@ class Loops(TileLoops, Arithmetic):
     def _slots(self, call: ast.Call) -> str | None:
         """Return the name of the pipeline whose slots a loop uses: its own, or the one whose
         ``get_allocations`` it is given."""
-        shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
+        shared = argument(call, "allocations")
         allocations: ast.AST | None = shared
         if isinstance(shared, ast.Name):
             allocations = (
-                next(iter(self._calls_bound_to(shared.id)), None)
+                next(iter(self._calls_of(shared)), None)
                 if len(self._binds(shared.id)) == 1
                 else None
             )

@@ -93,6 +93,13 @@ def parameters_of(function: Function) -> list[str]:
     ]
 
 
+def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """Return the argument that a call passes at this position, or by this name, if any."""
+    if position is not None and position < len(call.args):
+        return call.args[position]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
 def reads(function: Function) -> tuple[bool, ...]:
     """Return for each parameter whether the function reads it."""
     read = names(ast.Load, *statements(function))
@@ -131,6 +138,10 @@ def load(name: str) -> ast.Name:
 def tuple_of(parts: list[ast.expr], where: ast.AST) -> ast.Tuple:
     """Return the tuple of these expressions, at the position of `where`."""
     return ast.copy_location(ast.Tuple(parts, ast.Load()), where)
+
+
+def item(value: ast.expr, number: int) -> ast.Subscript:
+    return ast.Subscript(value, ast.Constant(number), ast.Load())
 
 
 def assign(name: str, value: ast.expr) -> ast.Assign:

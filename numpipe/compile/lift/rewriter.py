@@ -26,7 +26,7 @@ from .constants import (
     stores,
     truth,
 )
-from .nodes import load, located, walk
+from .nodes import load, located, tuple_of, walk
 from .positions import Positions, Source
 from .subset import refusal
 
@@ -287,9 +287,7 @@ class Rewriter(Known):
         """Build a constant that holds an `Element` or a transform, e.g. a block_shape of a Static,
         again in the kernel."""
         if isinstance(value, tuple):
-            return ast.copy_location(
-                ast.Tuple([self._records(part, where) for part in value], ast.Load()), where
-            )
+            return tuple_of([self._records(part, where) for part in value], where)
         if type(value) in specs.RECORDS:
             (field,) = dataclasses.fields(value)
             return self.call(specs.RECORDS[type(value)], [getattr(value, field.name)], where)

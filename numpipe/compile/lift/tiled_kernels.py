@@ -39,7 +39,7 @@ from ...plan.split import STEPS, Grid
 from .constants import Constants, stores
 from .function_nodes import node_of
 from .lift import read
-from .nodes import assign, definition, load, located, own, parameters, reads, walk
+from .nodes import assign, definition, item, load, located, own, parameters, reads, walk
 from .positions import Source
 
 INDICES = "np__indices"
@@ -251,5 +251,5 @@ class _Programs(ast.NodeTransformer):
         axis = self.constants.evaluate(given[0], self.local) if len(given) == 1 else None
         if not isinstance(axis, int) or not self.grid.parallel <= axis < self.grid.rank:
             return node  # a dimension of CTAs, or misused
-        step = ast.Subscript(load(INDICES), ast.Constant(axis - self.grid.parallel), ast.Load())
+        step = item(load(INDICES), axis - self.grid.parallel)
         return located(step if function is context.program_id else _size(self.grid, axis), node)
