@@ -4,6 +4,7 @@ iterator, and statements that it cannot contain are rejected."""
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -420,19 +421,10 @@ class Loops(TileLoops, Arithmetic):
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
         """Return where a name is read after a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
-        rebound = [
-            getattr(p, "lineno", 0)
-            for p in self.scopes[-1][1][name]
-            if getattr(p, "lineno", 0) > end
-        ]
-        return next(
-            (
-                n
-                for n in _reads(self.scopes[-1][0], name)
-                if n.lineno > end and not any(line <= n.lineno for line in rebound)
-            ),
-            None,
-        )
+        lines = (getattr(place, "lineno", 0) for place in self.scopes[-1][1][name])
+        rebound = min((line for line in lines if line > end), default=math.inf)
+        reads = _reads(self.scopes[-1][0], name)
+        return next((read for read in reads if end < read.lineno < rebound), None)
 
 
 def _reads(node: ast.AST, name: str) -> Iterator[ast.Name]:
