@@ -44,6 +44,7 @@ from ...language.tiles.layout_names import COLUMN, EITHER, ROW
 from ...language.tiles.layouts import places
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ...plan.roles import COMPUTE
+from ..lift.constants import one_of
 from ..lift.positions import Positions
 from .register_budget import LiveTile, Products, needed
 
@@ -309,10 +310,7 @@ class _Function:
         value, seen = statement.value, seen | {name}
         if self._phi(statement):
             return all(self._constant(other, seen) for _, other in self._incoming(statement))
-        if any(
-            self._operation(value) is operation
-            for operation in (tile.zeros, elementwise.full, elementwise.iota)
-        ):
+        if one_of(self._operation(value), (tile.zeros, elementwise.full, elementwise.iota)):
             return True
         if name in self.products or isinstance(value, nb.numba_ir.Arg):
             return False

@@ -18,7 +18,7 @@ from ...language.memory import scratch
 from ...language.pipeline import body_form, pipelines
 from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation
 from ...plan.nested_tuples import Tree, leaves, tree_of
-from .constants import MISSING, literal_node, named_tuple
+from .constants import MISSING, literal_node, named_tuple, one_of
 from .function_calls import Functions
 from .loops import BUILDERS
 from .nodes import item, load, located, parameters, parameters_of
@@ -36,14 +36,14 @@ class Bodies(Functions):
     def not_called(self, node: ast.Expr) -> Any:
         """Reject a pipeline that is emitted and not run."""
         called = self.callee(node.value)
-        if any(called is builder for builder in BUILDERS):
+        if one_of(called, BUILDERS):
             self.error(node, body_form.not_called(called.__name__))
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
         """Rewrite an emitted pipeline as the pipeline of the loop form, with the functions that it
         calls."""
-        if not any(called is builder for builder in BUILDERS):
+        if not one_of(called, BUILDERS):
             return NOT_MINE
         options = dict(
             zip(inspect.signature(called).parameters, self.bind(called, node), strict=True)

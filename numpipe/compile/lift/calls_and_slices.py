@@ -23,7 +23,7 @@ from ...language.tiles import refs, tile
 from ...plan import context, specs
 from ...plan.kernel_shape import GPU_AXIS
 from ...plan.plans import ArrayArg
-from .constants import MISSING, OPERATIONS, literal_node, named_tuple
+from .constants import MISSING, OPERATIONS, literal_node, named_tuple, one_of
 from .loops import PIPELINE, Loops
 from .nodes import argument, located, names, parameters_of, reads, tuple_of
 from .rewriter import NOT_MINE
@@ -65,7 +65,7 @@ class Calls(Loops):
         """Rewrite ``operation(…, predicate=p)`` to ``if p: operation(…)``."""
         call = node.value
         called = self.callee(call)
-        if not isinstance(call, ast.Call) or all(called is not each for each in PREDICATED):
+        if not isinstance(call, ast.Call) or not one_of(called, PREDICATED):
             return NOT_MINE
         *call.args, predicate = self.bind(called, call)
         call.keywords = []
@@ -223,15 +223,11 @@ class Calls(Loops):
                     f"compile-time constant, got {ast.unparse(args[2])}",
                 )
             args[2] = literal_node(space, args[2])
-            args += [
-                literal_node(self._known_indices(args[1]), node),
-                literal_node(self._depends(args[1]), node),
-            ]
-            return self.call(specs.block_spec, [self.visit(a) for a in args], node)
+            facts = self._known_indices(args[1]), self._depends(args[1])
+            return self.call(specs.block_spec, [*map(self.visit, args), *facts], node)
         if isinstance(function, type) and function in specs.RECORDS:
-            return self.call(
-                specs.RECORDS[function], [self.visit(a) for a in self.bind(function, node)], node
-            )
+            args = self.bind(function, node)
+            return self.call(specs.RECORDS[function], map(self.visit, args), node)
         return NOT_MINE
 
     def allocations_of(self, node: ast.Call, function: Any) -> Any:

@@ -110,6 +110,11 @@ def lookup(table: Mapping, key: Any) -> Any:
         return None
 
 
+def one_of(value: Any, choices: Iterable) -> bool:
+    """Return whether a value, of any type, is one of these objects. (`in` may compare arrays.)"""
+    return any(value is choice for choice in choices)
+
+
 def is_literal(value: Any) -> bool:
     """Return whether a value can be written in the source as a constant."""
     if type(value) is tuple:
@@ -272,7 +277,7 @@ class Constants:
                 if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type)
                 else MISSING
             )
-        over_constants = any(function is each for each in _SEQUENCES)
+        over_constants = one_of(function, _SEQUENCES)
         if named and not over_constants:
             return MISSING
         if function is context.axis_size and len(args) == 1:

@@ -15,7 +15,7 @@ from ...language.grid import split_k, tile_loop
 from ...language.pipeline import body_form, operand_barriers, pipelines
 from ...language.tiles import products_in_flight
 from .arithmetic import Arithmetic
-from .constants import MISSING, literal_node, stores
+from .constants import MISSING, literal_node, one_of, stores
 from .nodes import (
     Function,
     argument,
@@ -88,8 +88,7 @@ class Loops(TileLoops, Arithmetic):
     def _emitted_facts(self, value: ast.expr) -> Facts | None:
         """Return the facts of an emitted pipeline; None for any other value."""
         for call in self._calls_of(value):
-            called = self.callee(call)
-            if operation(call) is body_form.emitted or any(called is each for each in BUILDERS):
+            if operation(call) is body_form.emitted or one_of(self.callee(call), BUILDERS):
                 return getattr(call, "facts", PIPELINE)
         return None
 
@@ -112,9 +111,7 @@ class Loops(TileLoops, Arithmetic):
         if self._pipeline_call(node.iter):
             return self._pipeline_loop(node)
         function = self.value(node.iter.func)
-        if any(
-            function is loop for loop in (tile_loop.tiles, tile_loop.nd_loop, split_k.split_tiles)
-        ):
+        if one_of(function, (tile_loop.tiles, tile_loop.nd_loop, split_k.split_tiles)):
             return self.tiles_loop(node, function)
         pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
         if 2 <= len(pair) <= 4 and all(isinstance(part, ast.Tuple) for part in pair):

@@ -12,7 +12,7 @@ from typing import Any
 from ...core.functions import Facts, function
 from ...language.pipeline import body_form
 from .calls_and_slices import Calls
-from .constants import stores
+from .constants import one_of, stores
 from .loops import BUILDERS, holds_pipeline, makes_pipeline
 from .nodes import (
     argument,
@@ -124,7 +124,7 @@ class Nested(Calls, Waits):
         for call in nodes:
             if isinstance(call, ast.Call):
                 packs.add(id(call.func))
-                if any(self.value(call.func) is builder for builder in BUILDERS):
+                if one_of(self.value(call.func), BUILDERS):
                     packs.add(id(argument(call, "body", 0)))
         for use in nodes:
             if (

@@ -16,17 +16,18 @@ from typing import Any, TypeGuard
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError
 from ...language.memory import copies, peer_arrays
-from ...language.pipeline import body_form, pipelines
+from ...language.pipeline import pipelines
 from ...language.tiles import atomics
-from .constants import Constants, named_tuple, stores
+from .constants import Constants, named_tuple, one_of, stores
 from .lift import read
+from .loops import BUILDERS
 from .nodes import Function as Node
 from .nodes import argument, own, parameters_of, statements
 from .positions import Source
 
 TO_VIEWS: tuple[tuple, ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
 """Functions that change a view of an array, by the position of their argument `dst`."""
-MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
+MAKERS = pipelines.pipeline, *BUILDERS
 
 
 def stored(
@@ -128,9 +129,7 @@ class _Stores:
     def _copied(self, call: ast.Call) -> set[str]:
         """Return the destinations of a copy, or a reduction, to global memory."""
         function = self._value(call.func)
-        first = next(
-            (n for n, known in enumerate(TO_VIEWS) if any(function is one for one in known)), None
-        )
+        first = next((n for n, known in enumerate(TO_VIEWS) if one_of(function, known)), None)
         if first is None:
             return set()
         return self._names(argument(call, "dst", first))
@@ -158,9 +157,7 @@ class _Stores:
         }
 
     def _makes_pipeline(self, made: ast.AST | None) -> TypeGuard[ast.Call]:
-        return isinstance(made, ast.Call) and any(
-            self._value(made.func) is maker for maker in MAKERS
-        )
+        return isinstance(made, ast.Call) and one_of(self._value(made.func), MAKERS)
 
     def _outputs(self, made: ast.Call, call: ast.Call) -> set[str]:
         """Return the names among the arrays passed to a pipeline, `made`, for its out_specs (after
