@@ -152,6 +152,14 @@ def parameters(names: Iterable[str]) -> ast.arguments:
     return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
 
 
+def parsed(text: str, where: ast.AST) -> list[Any]:
+    """Return the statements of a text, with all their parts at the position of `where`."""
+    statements = ast.parse(text).body
+    for part in walk(*statements):
+        ast.copy_location(part, where)
+    return statements
+
+
 def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
     """Return the statement ``def name(arguments): body``."""
     function = ast.FunctionDef(name, arguments, body, [], None)
