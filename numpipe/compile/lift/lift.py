@@ -220,8 +220,8 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         self.lift_body(node)
         self.check_turns(node)
         if self.session.tokens:
-            begin = self.call(warpgroup_order.begin_tokens, [tuple(self.session.tokens)], node)
-            node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
+            tokens = tuple(self.session.tokens)
+            node.body[:0] = [self.statement(warpgroup_order.begin_tokens, [tokens], node)]
         simulated, compiled = self._both(node.name)
         session = self.session
         return Lifted(

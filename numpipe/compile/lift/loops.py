@@ -222,7 +222,7 @@ class Loops(TileLoops, Arithmetic):
             message = f"'{name}' is {{}} {pipelines.KEPT} {node.lineno}, and {{}} after a step: "
             args = [literal_node(message, node), load(before[name]), load(name)]
             loop.body.append(
-                located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement)
+                located(self.statement(pipelines.check_kept, args, statement), statement)
             )
         begin = [
             assign(name, self.call(pipelines.before_loop, [load(of)], node))

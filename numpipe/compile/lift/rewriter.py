@@ -231,6 +231,10 @@ class Rewriter(Known):
         call.operation = operation  # type: ignore[attr-defined]
         return call
 
+    def statement(self, operation: Op, args: Iterable, where: ast.AST) -> ast.Expr:
+        """Return a `call` as a statement."""
+        return ast.copy_location(ast.Expr(self.call(operation, args, where)), where)
+
     def callee(self, node: Any) -> Any:
         """Return the function that a node calls, MISSING if it is not known, or None for a node
         that is not a call."""

@@ -113,7 +113,7 @@ class SplitLoops(Rewriter):
         begun, found = self.temporary("parts"), self.temporary("part")
         at_run_time = not stream and known is MISSING
         setup: list[ast.stmt] = (
-            [ast.Expr(self.call(split_k.check_split, [parts], split))] if at_run_time else []
+            [self.statement(split_k.check_split, [parts], split)] if at_run_time else []
         )
         setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own(node)], node)))
 

@@ -60,7 +60,7 @@ class TileLoops(SplitLoops, Turns):
         ]
         loads: list[ast.expr] = [load(n) for n in names]
         setup += [
-            ast.Expr(self.call(tile_loop.check_count, [number, loaded], count))
+            self.statement(tile_loop.check_count, [number, loaded], count)
             for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))
         ]
         t = self.temporary("tile")
@@ -117,7 +117,7 @@ class TileLoops(SplitLoops, Turns):
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
         advance: list[ast.stmt] = [
             assign(t, self.call(*step, node)),
-            ast.Expr(self.call(profiling.mark_tile, [index], node)),
+            self.statement(profiling.mark_tile, [index], node),
         ]
         if way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
@@ -131,7 +131,7 @@ class TileLoops(SplitLoops, Turns):
         test = self.call(arith.lt, [self.call(*step, node), load(end)], node)
         body, ordered = self.tile_body(node, in_turns)
         behind = (
-            ast.Expr(self.call(pingpong.end_turns, [load(name) for name in (t, cta, end)], node))
+            self.statement(pingpong.end_turns, [load(name) for name in (t, cta, end)], node)
             if ordered
             else None
         )
@@ -296,9 +296,8 @@ class TileLoops(SplitLoops, Turns):
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
         grid = tuple_of(counts if len(counts) > 1 else [], node)
         table, width = self.visit(written), literal_node(columns, node)
-        check: Any = ast.Expr(self.call(tile_loop.check_table, [table, width, grid], written))
         return Walk(
-            [check],
+            [self.statement(tile_loop.check_table, [table, width, grid], written)],
             lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width], node),
             ahead=True,
         )
@@ -353,15 +352,15 @@ class TileLoops(SplitLoops, Turns):
             assign(t, self.call(tile_scheduler.first_tile, [load(tickets), load(end)], node)),
         ]
         top = [
-            ast.Expr(self.call(profiling.mark_tile, [load(t)], node)),
-            ast.Expr(self.call(tile_scheduler.fetch_ahead, [], node)),
+            self.statement(profiling.mark_tile, [load(t)], node),
+            self.statement(tile_scheduler.fetch_ahead, [], node),
             *placed(load(t), load(end)),
         ]
-        read = located(ast.Expr(self.call(tile_scheduler.next_ticket, [load(tickets)], node)), node)
+        read = self.statement(tile_scheduler.next_ticket, [load(tickets)], node)
         go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)], node)), node)
         body, ordered = self.tile_body(node, in_turns)
         test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
-        behind = ast.Expr(self.call(tile_scheduler.end_tiles, [int(ordered)], node))
+        behind = self.statement(tile_scheduler.end_tiles, [int(ordered)], node)
         return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], behind)
 
 
