@@ -467,8 +467,14 @@ class Calls(Loops):
             parts = [located(ast.Slice(), node.slice) for _ in range(array.ndim)]
         elif not (
             (isinstance(node.value, ast.Attribute) and node.value.attr == "at")
-            or (sliced and (isinstance(node.slice, ast.Tuple) or array is not None))
-            or (sliced and isinstance(node.ctx, ast.Store))
+            or (
+                sliced
+                and (
+                    isinstance(node.slice, ast.Tuple)
+                    or array is not None
+                    or isinstance(node.ctx, ast.Store)
+                )
+            )
         ):
             return NOT_MINE
         new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
@@ -487,9 +493,7 @@ class Calls(Loops):
         if part.lower is None and part.upper is None and part.step is None:
             return self.call(refs.whole, [], part)
         low: Any = 0 if part.lower is None else self.value(part.lower)
-        high: Any = MISSING if part.upper is None else self.value(part.upper)
-        if part.upper is None and low is not MISSING and part.step is None:
-            high = None
+        high: Any = None if part.upper is None else self.value(part.upper)
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(
                 part,

@@ -193,8 +193,7 @@ class Nested(Calls, Waits):
             if isinstance(target, ast.Name)
         }
         makes = [
-            value is not None
-            and (makes_pipeline(value) or (isinstance(value, ast.Name) and value.id in bound))
+            value is not None and (makes_pipeline(value) or getattr(value, "id", None) in bound)
             for value in returned
         ]
         return Facts(
