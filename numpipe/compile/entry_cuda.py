@@ -79,13 +79,13 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
         return nb.grid_constant(builder, value)
 
 
-def _operation(result: Any, emit: Callable) -> Op:
-    """Return an operation of the entry with this result. ``emit(builder, *values)`` makes
+def _operation(unit: Unit, emit: Callable, result: Any = nb.types.void) -> Op:
+    """Return an operation of the entry with this result. ``emit(unit, builder, *values)`` makes
     its code."""
 
     def typer(*types: Any) -> Any:
         builder, values = yield result
-        return emit(builder, *values)
+        return emit(unit, builder, *values)
 
     return entry_operation(typer)
 
@@ -127,7 +127,7 @@ def _start(unit: Unit, builder: Any, *sizes: Any) -> None:
         builder.issue(barrier.sync, 0, unit.threads)
 
 
-def _meet(unit: Unit, operation: Op, builder: Any) -> None:
+def _meet(operation: Op, unit: Unit, builder: Any) -> None:
     """Let the CTAs of a cluster meet, if they do so at the end. That is known only when all
     functions have been compiled."""
     if unit.meets_at_end:
@@ -210,14 +210,16 @@ def build(unit: Unit, function: Callable, scalars: Sequence) -> tuple[Callable, 
     argtypes: list = [TableType(unit)]
     arguments: list[str] = []
     ns: dict[str, Any] = {
-        "table_address": _operation(I64, lambda builder, table: builder.ptrtoint(table, nb.i64)),
-        "start": _operation(nb.types.void, functools.partial(_start, unit)),
-        "is_memory": _operation(BOOLEAN, functools.partial(_is_memory, unit)),
-        "begin_dynamic": _operation(nb.types.void, functools.partial(_begin_tickets, unit)),
-        "begin_gpus": _operation(
-            nb.types.void, lambda builder, np_, table: begin_gpus(builder, np_, table, unit)
+        "table_address": _operation(
+            unit, lambda unit, builder, table: builder.ptrtoint(table, nb.i64), I64
         ),
-        "begin_launch": _operation(nb.types.void, functools.partial(_begin_launch, unit)),
+        "start": _operation(unit, _start),
+        "is_memory": _operation(unit, _is_memory, BOOLEAN),
+        "begin_dynamic": _operation(unit, _begin_tickets),
+        "begin_gpus": _operation(
+            unit, lambda unit, builder, np_, table: begin_gpus(builder, np_, table, unit)
+        ),
+        "begin_launch": _operation(unit, _begin_launch),
         "dec": setmaxnreg.dec,
         "inc": setmaxnreg.inc,
         "one_lane": one_lane,
@@ -227,8 +229,8 @@ def build(unit: Unit, function: Callable, scalars: Sequence) -> tuple[Callable, 
         "begin_compute": begin_compute,
         "end_compute": end_compute,
         "end_scheduler": end_scheduler,
-        "meet": _operation(nb.types.void, functools.partial(_meet, unit, cluster.arrive)),
-        "leave": _operation(nb.types.void, functools.partial(_meet, unit, cluster.wait)),
+        "meet": _operation(unit, functools.partial(_meet, cluster.arrive)),
+        "leave": _operation(unit, functools.partial(_meet, cluster.wait)),
     }
     for role in unit.roles:
         instance = function if role.computes else _renamed(function, f"{name}{SUFFIX.format(role)}")
@@ -253,8 +255,7 @@ def build(unit: Unit, function: Callable, scalars: Sequence) -> tuple[Callable, 
     inner = ", ".join(arguments)
     for role, emit in itertools.product(unit.roles, (begin_profile, end_profile)):
         ns[f"{emit.__name__}_{role}"] = _operation(
-            nb.types.void,
-            lambda builder, np_, role=role, emit=emit: emit(builder, unit, role, np_),
+            unit, lambda unit, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_)
         )
 
     def run(role: Role, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:

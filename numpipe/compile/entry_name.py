@@ -63,7 +63,7 @@ def _rings(unit: Unit) -> Iterator[str]:
     """Yield the part for each ring of tiles; equal rings appear once."""
     for blocks, slots in dict.fromkeys(
         (tuple(block.layout.shape for block in plan.blocks), plan.slots)
-        for plan in (*unit.rings.values(), *unit.outputs.values())
+        for plan in unit.all_rings
         if not plan.numbers
     ):
         yield from ("x".join(map(str, shape)) for shape in blocks)

@@ -187,8 +187,7 @@ class Parameters:
         for name in self.names[passed:]:  # scalars after outputs that are left out
             if isinstance(left.get(name), SCALAR):
                 arguments[name] = left.pop(name)
-        if self.scalars or len(args) > self._count:
-            self._take_scalars(arguments, args, left)
+        self._take_scalars(arguments, args, left)
         for name in left:
             if name in self.names[:passed] or name in self.scalars:
                 raise SpecError(

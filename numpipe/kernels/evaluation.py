@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from ..arch.dtypes import ELEMENTS
+from ..compile.lift import nodes
 from ..core.arith import cdiv
 from ..diagnostics import errors
 from ..plan.specs import ArrayType, Workspace
@@ -264,13 +265,8 @@ def compiled(functions: Iterable[ast.FunctionDef]) -> CodeType:
     used. Raises SyntaxError and ValueError."""
     plain: list[ast.stmt] = []
     for function in functions:
-        args = [ast.arg(name) for name in parameters(function)]
         body = [_Budgeted().visit(copy.deepcopy(each)) for each in function.body]
-        plain.append(
-            ast.FunctionDef(
-                function.name, ast.arguments([], args, None, [], [], None, []), body, []
-            )
-        )
+        plain.append(nodes.definition(function.name, nodes.parameters(parameters(function)), body))
     module = ast.fix_missing_locations(ast.Module(plain, []))
     return compile(module, "<a file>", "exec", dont_inherit=True)
 

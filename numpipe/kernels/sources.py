@@ -17,6 +17,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from ..compile.lift.function_nodes import lines_of, node_of
+from ..compile.lift.nodes import definition, parameters
 from ..core.functions import Function, namespace_of
 from ..diagnostics import source
 from ..diagnostics.errors import Position, SpecError
@@ -158,10 +159,8 @@ class _Writer(ast.NodeTransformer):
             for name, value in self._constants.items()
             if name in stores
         ]
-        names = [ast.arg(each.arg) for each in every if each.arg not in dropped]
-        args = ast.arguments([], names, None, [], [], None, [])
-        name = getattr(node, "name", "function")
-        return ast.copy_location(ast.FunctionDef(name, args, body, [], lineno=node.lineno), node)
+        args = parameters(each.arg for each in every if each.arg not in dropped)
+        return ast.copy_location(definition(getattr(node, "name", "function"), args, body), node)
 
     def _block(self, statements: list[ast.stmt]) -> list[ast.stmt]:
         found = [self.visit(each) for each in statements]

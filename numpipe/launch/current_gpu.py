@@ -200,14 +200,14 @@ def choose_target(target: str | None = None, ordinal: int | None = None) -> Choi
 
 def _of_arrays(state: GpuState, ordinal: int) -> Device:
     for device in state.gpus:
-        if device.ordinal == ordinal and device.cc not in TARGETS:
+        if device.ordinal == ordinal:
+            if device.cc in TARGETS:
+                return device
             able = ", ".join(f"GPU {d.ordinal} ({d.name})" for d in state.gpus if d.cc in TARGETS)
             raise TargetError(
                 f"the arrays are on GPU {ordinal}, {_seen(device)}, but {_NEEDED}: move them to "
                 f"{able}"
             )
-        if device.ordinal == ordinal:
-            return device
     raise TargetError(
         f"the arrays are on GPU {ordinal}, but the CUDA driver sees {len(state.gpus)} GPUs: pass "
         "arrays of this process"

@@ -69,13 +69,7 @@ def check_overlap(
         low, high = bounds[i]
         for j in range(i):
             start, end = bounds[j]
-            if (
-                start < high
-                and low < end
-                and low < high
-                and start < end
-                and _overlap(infos[i], infos[j])
-            ):
+            if max(start, low) < min(end, high) and _overlap(infos[i], infos[j]):
                 apart = infos[i].address - infos[j].address
                 begins = (
                     f"begins {abs(apart)} bytes {'after' if apart > 0 else 'before'} it"

@@ -40,17 +40,6 @@ def names(rank: int) -> Names:
     return tuple(SIZE.format(dimension) for dimension in along_x(rank))
 
 
-def rank_of(scalars: Sequence[str]) -> tuple[int, Names]:
-    """Return the rank of the grid, at least 3, and the `names`, given the scalars that a kernel
-    passes itself.
-
-    >>> rank_of(("np__steps_4", "np__grid_0", "np__grid_3"))
-    (4, ('np__grid_0', 'np__grid_3'))
-    """
-    found = tuple(name for name in scalars if name.startswith(SIZE.format("")))
-    return max(3, len(found) + 2), found
-
-
 def sizes(dims: Sequence[int]) -> Ints:
     """Return the sizes of the dimensions that are folded into x."""
     return tuple(dims[dimension] for dimension in along_x(len(dims)))

@@ -102,9 +102,7 @@ class Recording:
 
     @classmethod
     def of(cls, unit: Unit) -> Recording:
-        rings = tuple(
-            RecordedRing.of(unit, plan) for plan in (*unit.rings.values(), *unit.outputs.values())
-        )
+        rings = tuple(RecordedRing.of(unit, plan) for plan in unit.all_rings)
         return cls(
             unit.params.profile_space,
             str(unit.params.profile_dir),

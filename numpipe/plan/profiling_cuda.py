@@ -15,7 +15,7 @@ from ..core.numba import I32
 from ..core.op import constant, cuda_meaning
 from ..diagnostics.argument_checks import STRING
 from . import profiling as source
-from .context_cuda import place_among
+from .context_cuda import counter_pointer, place_among, wide_counter
 from .plans import PROFILE
 from .roles import Role
 from .unit import Unit
@@ -51,7 +51,7 @@ _END = (
 
 def _words(builder: Any, state: Any) -> list:
     """Return pointers to a lane's four words."""
-    return [builder.gep(state, [PROFILE + number], name="numpipe.counter") for number in range(4)]
+    return [counter_pointer(builder, state, PROFILE + number) for number in range(4)]
 
 
 def record(
@@ -67,10 +67,7 @@ def record(
     builder.emit_asm(nb.void, [*held, word, step], _EVENT, memory=False)
     fits = builder.icmp_unsigned("<", held[0], held[1])
     builder.store(builder.add(held[0], 1), used)
-    address = builder.or_(
-        builder.zext(held[2], nb.i64),
-        builder.shl(builder.zext(held[3], nb.i64), 32),
-    )
+    address = wide_counter(builder, state, PROFILE + 2)
     address = builder.add(address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), 0))
     builder.store(builder.trunc(address, nb.i32), low)
     builder.store(builder.high_word(address), high)

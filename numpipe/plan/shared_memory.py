@@ -109,10 +109,8 @@ class SharedMemory(KernelShape):
 
     @property
     def _rings_end(self) -> int:
-        rings, scratch = (*self.rings.values(), *self.outputs.values()), self.scratch.values()
-        return max(
-            [HEADER, *(plan.memory.end for plan in rings), *(part.memory.end for part in scratch)]
-        )
+        placed = (*self.all_rings, *self.scratch.values())
+        return max([HEADER, *(plan.memory.end for plan in placed)])
 
     @property
     def shares(self) -> tuple[tuple[str, int], ...]:
@@ -252,6 +250,11 @@ class SharedMemory(KernelShape):
         """The rings whose counters are passed to the next warpgroup with its turn: shared rings,
         except the work indices, which all warpgroups read."""
         return [plan for plan in self.rings.values() if not plan.private and not plan.numbers]
+
+    @property
+    def all_rings(self) -> list[RingPlan]:
+        """The rings of pipelines and of work indices, then those of outputs."""
+        return [*self.rings.values(), *self.outputs.values()]
 
     @property
     def load_rings(self) -> list[RingPlan]:

@@ -524,7 +524,7 @@ class Unit(SharedMemory):
 
     def slot_at(self, address: int) -> tuple[RingPlan, int] | None:
         """Return the ring and the slot that contain an address of shared memory."""
-        for plan in (*self.rings.values(), *self.outputs.values()):
+        for plan in self.all_rings:
             if address in plan.memory:
                 return plan, (address - plan.base) // plan.stage_stride % plan.slots
         return None

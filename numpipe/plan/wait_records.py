@@ -111,9 +111,8 @@ class Record:
 
 def records(memory: bytes) -> list[Record]:
     """Return the records that are complete."""
-    found = []
-    for offset in range(0, len(memory) // RECORD_BYTES * RECORD_BYTES, RECORD_BYTES):
-        kind, kernel, x, y, z, thread, address, phase, state = _RECORD.unpack_from(memory, offset)
-        if kind:
-            found.append(Record(kernel, (x, y, z), thread // 32, address, phase, state, kind))
-    return found
+    return [
+        Record(kernel, (x, y, z), thread // 32, address, phase, state, kind)
+        for kind, kernel, x, y, z, thread, address, phase, state in _RECORD.iter_unpack(memory)
+        if kind
+    ]

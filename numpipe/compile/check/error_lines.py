@@ -264,14 +264,11 @@ def _bound(place: Position, name: str, lifted: Lifted) -> Position:
     if source is None:
         return place
     nodes = list(walk(source.tree))
-    loop = next(
-        (
-            node
-            for node in nodes
-            if isinstance(node, (ast.For, ast.While)) and node.lineno == place.line
-        ),
-        None,
-    )
+    loops = [
+        node
+        for node in nodes
+        if isinstance(node, (ast.For, ast.While)) and node.lineno == place.line
+    ]
     binds = [
         node
         for node in nodes
@@ -280,8 +277,9 @@ def _bound(place: Position, name: str, lifted: Lifted) -> Position:
     ]
     inside = [
         node
+        for loop in loops
         for node in binds
-        if loop is not None and loop.lineno < node.lineno <= (loop.end_lineno or 0)
+        if loop.lineno < node.lineno <= (loop.end_lineno or 0)
     ]
     before = inside or [node for node in binds if node.lineno <= place.line]
     return source.position(max(before, key=lambda node: node.lineno)) if before else place

@@ -11,7 +11,7 @@ cannot fit, but one that passes may still spill.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from ...diagnostics.errors import Position, SpecError
@@ -64,27 +64,24 @@ class Products:
     """The tiles that are live at the widest point, and the product there."""
 
 
-def needed(held: Iterable[LiveTile]) -> tuple[int, int]:
-    """Return the registers of (accumulators and operands, all other tiles)."""
-    parts = tuple(held)
-    total = sum(part.registers for part in parts)
-    products = sum(part.registers for part in parts if part.role)
-    return products, total - products
+def needed(held: Iterable[LiveTile]) -> int:
+    """Return the registers of tiles that are live together."""
+    return sum(part.registers for part in held)
 
 
-def excess(limit: int, held: Iterable[LiveTile]) -> str:
+def excess(limit: int, held: Collection[LiveTile]) -> str:
     """Return why tiles do not fit in `limit` registers per lane, with the numbers; "" if they
     fit."""
-    products, others = needed(held)
+    products, every = needed(part for part in held if part.role), needed(held)
     if products > limit - RESERVE:
         return (
             f"products in flight hold {products} registers per lane, but only {limit - RESERVE} "
             f"are available ({limit} of a compute lane, less {RESERVE} that ptxas keeps): it "
             "would serialize wgmma, register-pressure (C7512)"
         )
-    if products + others > limit - LEAST:
+    if every > limit - LEAST:
         return (
-            f"tiles hold {products + others} registers per lane while products are in flight, but "
+            f"tiles hold {every} registers per lane while products are in flight, but "
             f"only {limit - LEAST} are available ({limit} of a compute lane, less {LEAST} for "
             "addresses): the rest would be spilled"
         )

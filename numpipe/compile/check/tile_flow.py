@@ -44,6 +44,7 @@ from ...language.tiles.layout_names import COLUMN, EITHER, ROW
 from ...language.tiles.layouts import places
 from ...language.tiles.tile_cuda import InFlightType, TileType
 from ...plan.roles import COMPUTE
+from ..lift.constants import one_of
 from ..lift.positions import Positions
 from .register_budget import LiveTile, Products, needed
 
@@ -241,13 +242,10 @@ class _Function:
         todo = list(self.blocks)
         while todo:
             label = todo.pop()
-            names, phis = set(live[label]), []
+            names = live[label]
             for statement in reversed(self.blocks[label]):
-                if self._phi(statement):
-                    phis.append(statement)
-                    names.discard(statement.target.name)
-                else:
-                    names = self._before(statement, names)
+                names = self._before(statement, names)
+            phis = [each for each in self.blocks[label] if self._phi(each)]
             used = {
                 var.name
                 for statement in self.blocks[label]
@@ -268,14 +266,14 @@ class _Function:
         return live
 
     def _before(self, statement: Any, names: set[str]) -> set[str]:
-        """Return what is live before a statement, given what is live after it."""
+        """Return what is live before a statement, given what is live after it. A phi node takes
+        its value at the ends of the blocks before."""
         target = {statement.target.name} if isinstance(statement, nb.numba_ir.Assign) else set()
         known = self.tiles_of.get(id(statement))
         if known is None:
-            known = self.tiles_of[id(statement)] = {
-                var.name for var in statement.list_vars() if self._tile(var.name)
-            }
-        return (names - target) | (known - target)
+            read = () if self._phi(statement) else statement.list_vars()
+            known = self.tiles_of[id(statement)] = {v.name for v in read if self._tile(v.name)}
+        return (names | known) - target
 
     # ---- variables
     def _webs(self) -> dict[str, str]:
@@ -312,10 +310,7 @@ class _Function:
         value, seen = statement.value, seen | {name}
         if self._phi(statement):
             return all(self._constant(other, seen) for _, other in self._incoming(statement))
-        if any(
-            self._operation(value) is operation
-            for operation in (tile.zeros, elementwise.full, elementwise.iota)
-        ):
+        if one_of(self._operation(value), (tile.zeros, elementwise.full, elementwise.iota)):
             return True
         if name in self.products or isinstance(value, nb.numba_ir.Arg):
             return False
@@ -338,12 +333,11 @@ class _Function:
     def look(self) -> None:
         """Add the products and tiles of this function to `seen`."""
         states, ends, seen = self.states(), self.live(), self.seen
-        seen.products += [
-            place for name in self.products if (place := self.position(self.definitions[name]))
-        ]
-        seen.from_registers += [
-            place for name in self.operands if (place := self.position(self.definitions[name]))
-        ]
+        for found, names in (
+            (seen.products, self.products),
+            (seen.from_registers, self.operands),
+        ):
+            found += filter(None, (self.position(self.definitions[name]) for name in names))
         carried = {
             target.name: self._next(target.name)
             for body in self.blocks.values()
@@ -354,9 +348,7 @@ class _Function:
             state = states[label]
             behind = [ends[label]]
             for statement in reversed(body):
-                behind.append(
-                    self._before(statement, behind[-1]) if not self._phi(statement) else behind[-1]
-                )
+                behind.append(self._before(statement, behind[-1]))
             measured: set[str] = set()
             for statement, live in zip(body, reversed(behind[:-1]), strict=True):
                 self._ended(statement, state)
@@ -475,21 +467,17 @@ class _Function:
         tiles = tuple(
             sorted(held.values(), key=lambda one: (not one.role, -one.registers, one.name))
         )
-        if sum(needed(tiles)) > sum(needed(self.seen.widest[0])):
+        if needed(tiles) > needed(self.seen.widest[0]):
             newest = min(state, key=state.__getitem__)
             self.seen.widest = tiles, self.position(self.definitions[newest])
 
     def _first(self, web: str) -> Position | None:
         """Return where a variable is first assigned."""
-        made = [
-            self.definitions[name]
-            for name, one in self.webs.items()
-            if one == web and name in self.definitions
-        ]
         places = [
             place
-            for statement in made
-            if not self._phi(statement) and (place := self.position(statement))
+            for name, one in self.webs.items()
+            if one == web and (made := self.definitions.get(name)) and not self._phi(made)
+            if (place := self.position(made))
         ]
         return min(places, key=lambda place: place.line, default=None)
 

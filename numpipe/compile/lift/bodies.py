@@ -18,11 +18,10 @@ from ...language.memory import scratch
 from ...language.pipeline import body_form, pipelines
 from ...plan.allocations import SMEM, Barrier, ClusterBarrier, RefUnion, is_allocation
 from ...plan.nested_tuples import Tree, leaves, tree_of
-from .constants import MISSING, literal_node, named_tuple
+from .constants import MISSING, literal_node, named_tuple, one_of
 from .function_calls import Functions
 from .loops import BUILDERS
-from .nested import ENVIRONMENT
-from .nodes import definition, load, located, parameters, parameters_of
+from .nodes import item, load, located, parameters, parameters_of
 from .rewriter import NOT_MINE
 from .subset import mismatch, plain_signature, spelled
 
@@ -37,14 +36,14 @@ class Bodies(Functions):
     def not_called(self, node: ast.Expr) -> Any:
         """Reject a pipeline that is emitted and not run."""
         called = self.callee(node.value)
-        if any(called is builder for builder in BUILDERS):
+        if one_of(called, BUILDERS):
             self.error(node, body_form.not_called(called.__name__))
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
         """Rewrite an emitted pipeline as the pipeline of the loop form, with the functions that it
         calls."""
-        if not any(called is builder for builder in BUILDERS):
+        if not one_of(called, BUILDERS):
             return NOT_MINE
         options = dict(
             zip(inspect.signature(called).parameters, self.bind(called, node), strict=True)
@@ -186,15 +185,13 @@ class Bodies(Functions):
         )
 
     def _in_tree(self, tree: Tree, references: ast.expr, node: ast.expr) -> ast.Call:
-        """Return a call of a function that makes NamedTuples from references in plain tuples."""
-        self.temporaries += 1
-        lifted = f"in_tree__{self.temporaries}"
+        """Return a call of a lambda that makes NamedTuples from references in plain tuples."""
 
         def shaped(tree: Tree, value: ast.expr) -> ast.expr:
             if tree.parts is None:
                 return value
             parts = [
-                shaped(part, ast.Subscript(copy.deepcopy(value), ast.Constant(number), ast.Load()))
+                shaped(part, item(copy.deepcopy(value), number))
                 for number, part in enumerate(tree.parts)
             ]
             if not tree.fields:
@@ -202,17 +199,8 @@ class Bodies(Functions):
             self.temporaries += 1
             return ast.Call(self.named(f"class_{self.temporaries}", tree.kind, node), parts, [])
 
-        made = definition(
-            lifted,
-            parameters([ENVIRONMENT, REFERENCES]),
-            [ast.Return(shaped(tree, load(REFERENCES)))],
-        )
-        self.out.append(located(made, node))
-        self.binders[lifted] = Facts(lifted, 1, returns=True)
-        bound = ast.Call(
-            load(f"__np_bind_{lifted}"), [ast.Tuple([ast.Constant(0)], ast.Load())], []
-        )
-        return located(ast.Call(bound, [references], []), node)
+        made = ast.Lambda(parameters([REFERENCES]), shaped(tree, load(REFERENCES)))
+        return located(ast.Call(self.visit(located(made, node)), [references], []), node)
 
     def _type(self, node: ast.expr, always: bool) -> ast.expr:
         """Return the type of an allocation as text. Anything else is passed on, or rejected if

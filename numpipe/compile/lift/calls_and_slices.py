@@ -23,9 +23,9 @@ from ...language.tiles import refs, tile
 from ...plan import context, specs
 from ...plan.kernel_shape import GPU_AXIS
 from ...plan.plans import ArrayArg
-from .constants import MISSING, OPERATIONS, literal_node, named_tuple
+from .constants import MISSING, OPERATIONS, literal_node, named_tuple, one_of
 from .loops import PIPELINE, Loops
-from .nodes import located, names, parameters_of, reads, tuple_of
+from .nodes import argument, located, names, parameters_of, reads, tuple_of
 from .rewriter import NOT_MINE
 from .subset import host_only, mismatch, plain_signature, spelled
 
@@ -65,7 +65,7 @@ class Calls(Loops):
         """Rewrite ``operation(…, predicate=p)`` to ``if p: operation(…)``."""
         call = node.value
         called = self.callee(call)
-        if not isinstance(call, ast.Call) or all(called is not each for each in PREDICATED):
+        if not isinstance(call, ast.Call) or not one_of(called, PREDICATED):
             return NOT_MINE
         *call.args, predicate = self.bind(called, call)
         call.keywords = []
@@ -223,15 +223,11 @@ class Calls(Loops):
                     f"compile-time constant, got {ast.unparse(args[2])}",
                 )
             args[2] = literal_node(space, args[2])
-            args += [
-                literal_node(self._known_indices(args[1]), node),
-                literal_node(self._depends(args[1]), node),
-            ]
-            return self.call(specs.block_spec, [self.visit(a) for a in args], node)
+            facts = self._known_indices(args[1]), self._depends(args[1])
+            return self.call(specs.block_spec, [*map(self.visit, args), *facts], node)
         if isinstance(function, type) and function in specs.RECORDS:
-            return self.call(
-                specs.RECORDS[function], [self.visit(a) for a in self.bind(function, node)], node
-            )
+            args = self.bind(function, node)
+            return self.call(specs.RECORDS[function], map(self.visit, args), node)
         return NOT_MINE
 
     def allocations_of(self, node: ast.Call, function: Any) -> Any:
@@ -356,11 +352,7 @@ class Calls(Loops):
                     f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, "
                     f"with {len(fixed)} arguments at least",
                 )
-            node.args = list(
-                facts.packed(
-                    tuple(node.args), lambda more: located(ast.Tuple([*more], ast.Load()), node)
-                )
-            )
+            node.args = [*facts.packed(tuple(node.args), lambda more: tuple_of([*more], node))]
             return
         node.args, node.keywords = self._in_order(name, plain_signature(parameters), node), []
 
@@ -401,16 +393,13 @@ class Calls(Loops):
             for number, spec in enumerate(given.elts)
         ]:
             if isinstance(spec, ast.Call) and self.value(spec.func) is specs.BlockSpec:
-                given = [*spec.args[1:2], *(k.value for k in spec.keywords if k.arg == "index_map")]
-                for index_map in given:
-                    if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(
-                        grid.elts
-                    ):
-                        self.error(
-                            index_map,
-                            f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
-                            f"pipeline's grid has {len(grid.elts)}",
-                        )
+                index_map = argument(spec, "index_map", 1)
+                if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
+                    self.error(
+                        index_map,
+                        f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
+                        f"pipeline's grid has {len(grid.elts)}",
+                    )
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
         """Return the constants among the indices that a lambda, written in place, returns; None for
@@ -478,8 +467,14 @@ class Calls(Loops):
             parts = [located(ast.Slice(), node.slice) for _ in range(array.ndim)]
         elif not (
             (isinstance(node.value, ast.Attribute) and node.value.attr == "at")
-            or (sliced and (isinstance(node.slice, ast.Tuple) or array is not None))
-            or (sliced and isinstance(node.ctx, ast.Store))
+            or (
+                sliced
+                and (
+                    isinstance(node.slice, ast.Tuple)
+                    or array is not None
+                    or isinstance(node.ctx, ast.Store)
+                )
+            )
         ):
             return NOT_MINE
         new = [self._index(part) if isinstance(part, ast.Slice) else part for part in parts]
@@ -498,9 +493,7 @@ class Calls(Loops):
         if part.lower is None and part.upper is None and part.step is None:
             return self.call(refs.whole, [], part)
         low: Any = 0 if part.lower is None else self.value(part.lower)
-        high: Any = MISSING if part.upper is None else self.value(part.upper)
-        if part.upper is None and low is not MISSING and part.step is None:
-            high = None
+        high: Any = None if part.upper is None else self.value(part.upper)
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(
                 part,

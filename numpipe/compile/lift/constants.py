@@ -110,6 +110,11 @@ def lookup(table: Mapping, key: Any) -> Any:
         return None
 
 
+def one_of(value: Any, choices: Iterable) -> bool:
+    """Return whether a value, of any type, is one of these objects. (`in` may compare arrays.)"""
+    return any(value is choice for choice in choices)
+
+
 def is_literal(value: Any) -> bool:
     """Return whether a value can be written in the source as a constant."""
     if type(value) is tuple:
@@ -261,12 +266,6 @@ class Constants:
     def _call(self, function: Any, args: list, named: dict[str, Any]) -> Any:
         """Return the result of a call with constants, if it is a constant; MISSING for calls that
         need a kernel."""
-        if (
-            named
-            and not _evaluated(function)
-            and not any(function is sequence for sequence in _SEQUENCES)
-        ):
-            return MISSING
         if _evaluated(function):
             try:
                 value = function(*args, **named)
@@ -278,6 +277,9 @@ class Constants:
                 if is_literal(value) or isinstance(value, np.dtype) or isinstance(function, type)
                 else MISSING
             )
+        over_constants = one_of(function, _SEQUENCES)
+        if named and not over_constants:
+            return MISSING
         if function is context.axis_size and len(args) == 1:
             names = args[0] if isinstance(args[0], tuple) else args
             if all(isinstance(name, str) and name in self.sizes for name in names):
@@ -285,7 +287,7 @@ class Constants:
         if function is arith.cdiv:
             return int(arith.cdiv(*args))
         try:
-            if function in _SEQUENCES:
+            if over_constants:
                 return tuple(function(*args, **named))
             return (
                 function(*args) if function in _PURE or isinstance(function, np.ufunc) else MISSING

@@ -46,24 +46,20 @@ class Functions(Nested):
             node.ctx, ast.Load
         ):
             value = self.value(node)
-            if isinstance(value, Function):
-                return self._bind(self._lifted(value, {}, node), node)
-            if isinstance(value, tuple) and any(isinstance(part, Function) for part in value):
-                parts = [
+            parts = value if isinstance(value, tuple) else (value,)
+            if any(isinstance(part, Function) for part in parts):
+                new = [
                     self._bind(self._lifted(part, {}, node), node)
                     if isinstance(part, Function)
                     else self.visit(ast.copy_location(ast.Constant(part), node))
-                    for part in value
+                    for part in parts
                 ]
-                return tuple_of(parts, node)
+                return tuple_of(new, node) if isinstance(value, tuple) else new[0]
             if isinstance(value, FunctionType) and not str(value.__module__).startswith(
                 ("numpy", "numba", "numpipe.")
             ):
                 self.error(node, plain(value))
-            if any(
-                isinstance(part, BlockSpec)
-                for part in (value if isinstance(value, tuple) else (value,))
-            ):
+            if any(isinstance(part, BlockSpec) for part in parts):
                 self.error(
                     node,
                     f"{ast.unparse(node)} is a BlockSpec made outside the kernel, whose index map "

@@ -66,9 +66,7 @@ class LaneCode(Calls):
         if written in _CALLS:
             self._lane_only(node, f"cuda.{written}")
             operation = _CALLS[written]
-            return self.call(
-                operation, [self.visit(argument) for argument in self.bind(operation, node)], node
-            )
+            return self.call(operation, map(self.visit, self.bind(operation, node)), node)
         if written is not None:
             self._unsupported(node, written)
         if function is per_lane.lane_index:

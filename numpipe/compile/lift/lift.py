@@ -61,7 +61,7 @@ from .function_calls import Bound, Functions
 from .lane_code import LaneCode
 from .loops import Loops
 from .nested import ENVIRONMENT, Nested
-from .nodes import located, own, parameters_of
+from .nodes import located, own, parameters_of, parsed
 from .nodes import parameters as plain_parameters
 from .positions import Positions, Source
 from .reductions import Reductions
@@ -220,8 +220,8 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         self.lift_body(node)
         self.check_turns(node)
         if self.session.tokens:
-            begin = self.call(warpgroup_order.begin_tokens, [tuple(self.session.tokens)], node)
-            node.body.insert(0, ast.copy_location(ast.Expr(begin), node))
+            tokens = tuple(self.session.tokens)
+            node.body[:0] = [self.statement(warpgroup_order.begin_tokens, [tokens], node)]
         simulated, compiled = self._both(node.name)
         session = self.session
         return Lifted(
@@ -254,8 +254,7 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         self.lift_body(node)
         facts = self._facts(node, node.name, coroutine)
         node.args.args.insert(0, ast.arg(ENVIRONMENT))
-        node.body.insert(0, ast.parse(f"{CONTEXT} = {ENVIRONMENT}[0]").body[0])
-        ast.copy_location(node.body[0], node)
+        node.body[:0] = parsed(f"{CONTEXT} = {ENVIRONMENT}[0]", node)
         self.binders[node.name] = facts
         simulated, compiled = self._both(node.name)
         bind = binder(simulated, compiled)

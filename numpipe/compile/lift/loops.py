@@ -4,19 +4,21 @@ iterator, and statements that it cannot contain are rejected."""
 from __future__ import annotations
 
 import ast
+import math
 from collections.abc import Iterator
 from typing import Any
 
 from ...arch.dimensions import Ints
 from ...core.functions import Facts
-from ...core.op import Op, does
+from ...core.op import does
 from ...language.grid import split_k, tile_loop
 from ...language.pipeline import body_form, operand_barriers, pipelines
 from ...language.tiles import products_in_flight
 from .arithmetic import Arithmetic
-from .constants import MISSING, literal_node, stores
+from .constants import MISSING, literal_node, one_of, stores
 from .nodes import (
     Function,
+    argument,
     assign,
     children,
     load,
@@ -61,53 +63,34 @@ class Loops(TileLoops, Arithmetic):
         """Return the nodes that bind a name, in the innermost function that binds it."""
         return next((scope[name] for _, scope in reversed(self.scopes) if name in scope), [])
 
-    def _calls_bound_to(self, name: str) -> list[ast.Call]:
-        """Return the calls whose results are assigned to a name."""
-        places = self._binds(name)
-        return (
-            []
-            if not places
-            else [
-                node.value
-                for scope, _ in self.scopes
-                for node in walk(scope)
-                if isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call)
-                and any(target in places for target in node.targets)
-            ]
-        )
-
-    def _made_by(self, value: ast.expr, functions: tuple, rewritten: Op) -> ast.Call | None:
-        """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is,
-        or that its name is bound to."""
-        calls = self._calls_bound_to(value.id) if isinstance(value, ast.Name) else [value]
-        return next(
-            (
-                call
-                for call in calls
-                if isinstance(call, ast.Call)
-                and (
-                    operation(call) is rewritten
-                    or any(self.value(call.func) is function for function in functions)
-                )
-            ),
-            None,
-        )
+    def _calls_of(self, value: ast.expr) -> list[ast.Call]:
+        """Return the calls whose result a value may be: itself, or those assigned to its name."""
+        places = self._binds(value.id) if isinstance(value, ast.Name) else []
+        if not places:
+            return [value] if isinstance(value, ast.Call) else []
+        return [
+            node.value
+            for scope, _ in self.scopes
+            for node in walk(scope)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and any(target in places for target in node.targets)
+        ]
 
     def _pipeline_call(self, node: ast.AST) -> bool:
         """Return whether an expression is ``pipe(arrays)``: a call of a pipeline that is made in
         place, or bound to a name, or returned by a function."""
-        if not isinstance(node, ast.Call):
-            return False
-        if self._made_by(node.func, (pipelines.pipeline,), pipelines.make_pipeline) is not None:
-            return True
-        calls = self._calls_bound_to(node.func.id) if isinstance(node.func, ast.Name) else ()
-        return any(makes_pipeline(call) for call in calls)
+        return isinstance(node, ast.Call) and any(
+            makes_pipeline(call) or self.value(call.func) is pipelines.pipeline
+            for call in self._calls_of(node.func)
+        )
 
     def _emitted_facts(self, value: ast.expr) -> Facts | None:
         """Return the facts of an emitted pipeline; None for any other value."""
-        call = self._made_by(value, BUILDERS, body_form.emitted)
-        return None if call is None else getattr(call, "facts", PIPELINE)
+        for call in self._calls_of(value):
+            if operation(call) is body_form.emitted or one_of(self.callee(call), BUILDERS):
+                return getattr(call, "facts", PIPELINE)
+        return None
 
     def _nested_facts(self, name: str) -> Facts | None:
         """Return the facts of the nested function that a name stands for."""
@@ -128,9 +111,7 @@ class Loops(TileLoops, Arithmetic):
         if self._pipeline_call(node.iter):
             return self._pipeline_loop(node)
         function = self.value(node.iter.func)
-        if any(
-            function is loop for loop in (tile_loop.tiles, tile_loop.nd_loop, split_k.split_tiles)
-        ):
+        if one_of(function, (tile_loop.tiles, tile_loop.nd_loop, split_k.split_tiles)):
             return self.tiles_loop(node, function)
         pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
         if 2 <= len(pair) <= 4 and all(isinstance(part, ast.Tuple) for part in pair):
@@ -171,11 +152,11 @@ class Loops(TileLoops, Arithmetic):
     def _slots(self, call: ast.Call) -> str | None:
         """Return the name of the pipeline whose slots a loop uses: its own, or the one whose
         ``get_allocations`` it is given."""
-        shared = next((k.value for k in call.keywords if k.arg == "allocations"), None)
+        shared = argument(call, "allocations")
         allocations: ast.AST | None = shared
         if isinstance(shared, ast.Name):
             allocations = (
-                next(iter(self._calls_bound_to(shared.id)), None)
+                next(iter(self._calls_of(shared)), None)
                 if len(self._binds(shared.id)) == 1
                 else None
             )
@@ -241,7 +222,7 @@ class Loops(TileLoops, Arithmetic):
             message = f"'{name}' is {{}} {pipelines.KEPT} {node.lineno}, and {{}} after a step: "
             args = [literal_node(message, node), load(before[name]), load(name)]
             loop.body.append(
-                located(ast.Expr(self.call(pipelines.check_kept, args, statement)), statement)
+                located(self.statement(pipelines.check_kept, args, statement), statement)
             )
         begin = [
             assign(name, self.call(pipelines.before_loop, [load(of)], node))
@@ -437,19 +418,10 @@ class Loops(TileLoops, Arithmetic):
     def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
         """Return where a name is read after a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
-        rebound = [
-            getattr(p, "lineno", 0)
-            for p in self.scopes[-1][1][name]
-            if getattr(p, "lineno", 0) > end
-        ]
-        return next(
-            (
-                n
-                for n in _reads(self.scopes[-1][0], name)
-                if n.lineno > end and not any(line <= n.lineno for line in rebound)
-            ),
-            None,
-        )
+        lines = (getattr(place, "lineno", 0) for place in self.scopes[-1][1][name])
+        rebound = min((line for line in lines if line > end), default=math.inf)
+        reads = _reads(self.scopes[-1][0], name)
+        return next((read for read in reads if end < read.lineno < rebound), None)
 
 
 def _reads(node: ast.AST, name: str) -> Iterator[ast.Name]:

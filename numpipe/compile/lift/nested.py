@@ -12,9 +12,21 @@ from typing import Any
 from ...core.functions import Facts, function
 from ...language.pipeline import body_form
 from .calls_and_slices import Calls
-from .constants import stores
+from .constants import one_of, stores
 from .loops import BUILDERS, holds_pipeline, makes_pipeline
-from .nodes import assign, definition, load, located, names, own, parameters, surely, walk
+from .nodes import (
+    argument,
+    assign,
+    definition,
+    item,
+    load,
+    located,
+    names,
+    own,
+    parameters,
+    surely,
+    walk,
+)
 from .rewriter import CONTEXT
 from .turn_placement import holds_turns
 from .wait_counts import Waits
@@ -70,8 +82,8 @@ class Nested(Calls, Waits):
             arguments.vararg = None
             arguments.args.append(rest)
         node.returns = None
-        for argument in arguments.args:
-            argument.annotation = None
+        for parameter in arguments.args:
+            parameter.annotation = None
         self.temporaries += 1
         lifted = f"{name}__{self.temporaries}"
         coroutine = self._coroutine(node)
@@ -94,8 +106,7 @@ class Nested(Calls, Waits):
                         "it, but captures are by value in a kernel; fix: use another name",
                     )
         unpack = [
-            located(assign(c, ast.Subscript(load(ENVIRONMENT), ast.Constant(i), ast.Load())), node)
-            for i, c in enumerate(captures)
+            located(assign(c, item(load(ENVIRONMENT), i)), node) for i, c in enumerate(captures)
         ]
         outside = parameters([ENVIRONMENT])
         outside.args += arguments.args
@@ -112,13 +123,9 @@ class Nested(Calls, Waits):
         packs = set()
         for call in nodes:
             if isinstance(call, ast.Call):
-                builds = any(self.value(call.func) is builder for builder in BUILDERS)
-                bodies = (
-                    [*call.args[:1], *(k.value for k in call.keywords if k.arg == "body")]
-                    if builds
-                    else []
-                )
-                packs |= {id(part) for part in (call.func, *bodies)}
+                packs.add(id(call.func))
+                if one_of(self.value(call.func), BUILDERS):
+                    packs.add(id(argument(call, "body", 0)))
         for use in nodes:
             if (
                 isinstance(use, ast.Name)
@@ -163,20 +170,13 @@ class Nested(Calls, Waits):
 
     def _carries(self, name: str) -> bool:
         """Return whether an enclosing function passes `name` as carry_coroutine."""
-        for scope, _ in self.scopes:
-            for call in walk(scope):
-                if (
-                    isinstance(call, ast.Call)
-                    and self.value(call.func) is body_form.emit_pipeline_warp_specialized
-                    and any(
-                        k.arg == "carry_coroutine"
-                        and isinstance(k.value, ast.Name)
-                        and k.value.id == name
-                        for k in call.keywords
-                    )
-                ):
-                    return True
-        return False
+        return any(
+            isinstance(call, ast.Call)
+            and self.value(call.func) is body_form.emit_pipeline_warp_specialized
+            and getattr(argument(call, "carry_coroutine"), "id", None) == name
+            for scope, _ in self.scopes
+            for call in walk(scope)
+        )
 
     def _facts(
         self, node: ast.FunctionDef, name: str, coroutine: bool, rest: bool = False
@@ -193,8 +193,7 @@ class Nested(Calls, Waits):
             if isinstance(target, ast.Name)
         }
         makes = [
-            value is not None
-            and (makes_pipeline(value) or (isinstance(value, ast.Name) and value.id in bound))
+            value is not None and (makes_pipeline(value) or getattr(value, "id", None) in bound)
             for value in returned
         ]
         return Facts(

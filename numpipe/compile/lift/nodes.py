@@ -93,6 +93,13 @@ def parameters_of(function: Function) -> list[str]:
     ]
 
 
+def argument(call: ast.Call, name: str, position: int | None = None) -> ast.expr | None:
+    """Return the argument that a call passes at this position, or by this name, if any."""
+    if position is not None and position < len(call.args):
+        return call.args[position]
+    return next((keyword.value for keyword in call.keywords if keyword.arg == name), None)
+
+
 def reads(function: Function) -> tuple[bool, ...]:
     """Return for each parameter whether the function reads it."""
     read = names(ast.Load, *statements(function))
@@ -133,12 +140,24 @@ def tuple_of(parts: list[ast.expr], where: ast.AST) -> ast.Tuple:
     return ast.copy_location(ast.Tuple(parts, ast.Load()), where)
 
 
+def item(value: ast.expr, number: int) -> ast.Subscript:
+    return ast.Subscript(value, ast.Constant(number), ast.Load())
+
+
 def assign(name: str, value: ast.expr) -> ast.Assign:
     return ast.Assign([ast.Name(name, ast.Store())], value)
 
 
 def parameters(names: Iterable[str]) -> ast.arguments:
     return ast.arguments([], [ast.arg(name) for name in names], None, [], [], None, [])
+
+
+def parsed(text: str, where: ast.AST) -> list[Any]:
+    """Return the statements of a text, with all their parts at the position of `where`."""
+    statements = ast.parse(text).body
+    for part in walk(*statements):
+        ast.copy_location(part, where)
+    return statements
 
 
 def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:

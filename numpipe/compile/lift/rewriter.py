@@ -26,7 +26,7 @@ from .constants import (
     stores,
     truth,
 )
-from .nodes import load, located, walk
+from .nodes import load, located, tuple_of, walk
 from .positions import Positions, Source
 from .subset import refusal
 
@@ -231,6 +231,10 @@ class Rewriter(Known):
         call.operation = operation  # type: ignore[attr-defined]
         return call
 
+    def statement(self, operation: Op, args: Iterable, where: ast.AST) -> ast.Expr:
+        """Return a `call` as a statement."""
+        return ast.copy_location(ast.Expr(self.call(operation, args, where)), where)
+
     def callee(self, node: Any) -> Any:
         """Return the function that a node calls, MISSING if it is not known, or None for a node
         that is not a call."""
@@ -287,9 +291,7 @@ class Rewriter(Known):
         """Build a constant that holds an `Element` or a transform, e.g. a block_shape of a Static,
         again in the kernel."""
         if isinstance(value, tuple):
-            return ast.copy_location(
-                ast.Tuple([self._records(part, where) for part in value], ast.Load()), where
-            )
+            return tuple_of([self._records(part, where) for part in value], where)
         if type(value) in specs.RECORDS:
             (field,) = dataclasses.fields(value)
             return self.call(specs.RECORDS[type(value)], [getattr(value, field.name)], where)

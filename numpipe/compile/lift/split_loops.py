@@ -11,7 +11,7 @@ from ...diagnostics.argument_checks import told
 from ...language.grid import cluster_sums, split_k, tile_loop
 from ...plan import context
 from .constants import MISSING, literal_node
-from .nodes import assign, load
+from .nodes import assign, item, load
 from .rewriter import Rewriter
 
 _OPTIONS = {"steps", "split", "order", "group", "dynamic"}
@@ -19,7 +19,7 @@ _OPTIONS = {"steps", "split", "order", "group", "dynamic"}
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of the tiles of a loop."""
+    """The parts of the tiles of a loop, or its whole tiles."""
 
     setup: list[ast.stmt]
     """Statements before the loop."""
@@ -113,18 +113,15 @@ class SplitLoops(Rewriter):
         begun, found = self.temporary("parts"), self.temporary("part")
         at_run_time = not stream and known is MISSING
         setup: list[ast.stmt] = (
-            [ast.Expr(self.call(split_k.check_split, [parts], split))] if at_run_time else []
+            [self.statement(split_k.check_split, [parts], split)] if at_run_time else []
         )
         setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own(node)], node)))
 
-        def item(of: str, number: int) -> ast.expr:
-            return ast.Subscript(load(of), ast.Constant(number), ast.Load())
-
         def placed(index: ast.expr, _: ast.expr) -> list[ast.stmt]:
             place = self.call(locate, [index, load(begun), *self._own(node)], node)
-            return [assign(found, place), *bind(item(found, 0), item(found, 1))]
+            return [assign(found, place), *bind(item(load(found), 0), item(load(found), 1))]
 
-        return Parts(setup, item(begun, 0), placed)
+        return Parts(setup, item(load(begun), 0), placed)
 
     def _own(self, node: ast.For) -> list[ast.expr]:
         """Return the index of this CTA, or of its cluster if the kernel names its cluster axes, and

@@ -66,10 +66,7 @@ class Statements(Calls):
         outside = self.open_turns
         constant = literal_node(self._token(node, name) if turn else name, node)
         self.open_turns += ((name, node.lineno),) * turn
-        begin, end = (
-            ast.copy_location(ast.Expr(self.call(operation, [constant], node)), node)
-            for operation in operations
-        )
+        begin, end = (self.statement(operation, [constant], node) for operation in operations)
         body = self._block(node.body)
         self.open_turns = outside
         return [begin, *body, end]

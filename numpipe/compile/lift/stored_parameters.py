@@ -16,17 +16,18 @@ from typing import Any, TypeGuard
 from ...core.functions import Function
 from ...diagnostics.errors import CompileError
 from ...language.memory import copies, peer_arrays
-from ...language.pipeline import body_form, pipelines
+from ...language.pipeline import pipelines
 from ...language.tiles import atomics
-from .constants import Constants, named_tuple, stores
+from .constants import Constants, named_tuple, one_of, stores
 from .lift import read
+from .loops import BUILDERS
 from .nodes import Function as Node
-from .nodes import own, parameters_of, statements
+from .nodes import argument, own, parameters_of, statements
 from .positions import Source
 
 TO_VIEWS: tuple[tuple, ...] = tuple(atomics.ATOMICS.values()), (copies.copy_smem_to_gmem,)
 """Functions that change a view of an array, by the position of their argument `dst`."""
-MAKERS = pipelines.pipeline, body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
+MAKERS = pipelines.pipeline, *BUILDERS
 
 
 def stored(
@@ -128,16 +129,10 @@ class _Stores:
     def _copied(self, call: ast.Call) -> set[str]:
         """Return the destinations of a copy, or a reduction, to global memory."""
         function = self._value(call.func)
-        first = next(
-            (n for n, known in enumerate(TO_VIEWS) if any(function is one for one in known)), None
-        )
+        first = next((n for n, known in enumerate(TO_VIEWS) if one_of(function, known)), None)
         if first is None:
             return set()
-        destinations = [
-            *call.args[first : first + 1],
-            *(keyword.value for keyword in call.keywords if keyword.arg == "dst"),
-        ]
-        return {name for value in destinations for name in self._names(value)}
+        return self._names(argument(call, "dst", first))
 
     def _through(self, call: ast.Call) -> set[str]:
         """Return the names among a call's arguments that the function it calls stores to."""
@@ -162,9 +157,7 @@ class _Stores:
         }
 
     def _makes_pipeline(self, made: ast.AST | None) -> TypeGuard[ast.Call]:
-        return isinstance(made, ast.Call) and any(
-            self._value(made.func) is maker for maker in MAKERS
-        )
+        return isinstance(made, ast.Call) and one_of(self._value(made.func), MAKERS)
 
     def _outputs(self, made: ast.Call, call: ast.Call) -> set[str]:
         """Return the names among the arrays passed to a pipeline, `made`, for its out_specs (after
@@ -176,16 +169,9 @@ class _Stores:
         else:
             first = len(call.args) - outs if ins is None else ins
             arrays = call.args[first : first + outs]
-        body = made.args[0] if made.args else None
-        name = body.id if isinstance(body, ast.Name) else ""
-        function = (
-            self.nested.get(name)
-            if name in self.nested
-            else self._value(body)
-            if body is not None
-            else None
-        )
-        parameters, found = self._callee(function)
+        body: Any = argument(made, "body", 0)
+        here = isinstance(body, ast.Name) and body.id in self.nested
+        parameters, found = self._callee(self.nested[body.id] if here else self._value(body))
         return {name for value in arrays for name in self._names(value, calls=True)} | {
             name
             for arg, parameter in zip(call.args, parameters[1:], strict=False)
@@ -195,9 +181,7 @@ class _Stores:
 
     def _count(self, made: ast.Call, option: str) -> int | None:
         """Return how many specs a pipeline has; None if unknown."""
-        specs: Any = next(
-            (keyword.value for keyword in made.keywords if keyword.arg == option), None
-        )
+        specs: Any = argument(made, option)
         if isinstance(specs, ast.Name):
             specs = self.nested.get(specs.id) or specs
         match specs:
@@ -254,17 +238,10 @@ class _Stores:
     def _of_peer(self, call: ast.Call) -> ast.AST:
         """Return the array argument of a call that returns another GPU's array; a constant for any
         other call."""
-        arrays = [
-            *call.args[:1],
-            *(keyword.value for keyword in call.keywords if keyword.arg == "array"),
-        ]
-        return (
-            arrays[0]
-            if arrays and self._value(call.func) is peer_arrays.peer
-            else ast.Constant(None)
-        )
+        array = argument(call, "array", 0)
+        return array if array and self._value(call.func) is peer_arrays.peer else ast.Constant(None)
 
-    def _names(self, value: ast.AST, calls: bool = False) -> set[str]:
+    def _names(self, value: ast.AST | None, calls: bool = False) -> set[str]:
         """Return the names of the arrays that a value may be or, with `calls`, may contain in a
         NamedTuple that is made here."""
         parts: Sequence[ast.AST] = ()

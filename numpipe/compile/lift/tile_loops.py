@@ -23,8 +23,8 @@ from ...language.pipeline import pingpong, ring
 from ...language.tiles import products_in_flight
 from ...plan import profiling
 from .constants import MISSING, StaticArray, literal_node
-from .nodes import assign, load, located, operation, tuple_of
-from .split_loops import SplitLoops
+from .nodes import assign, item, load, located, operation, tuple_of
+from .split_loops import Parts, SplitLoops
 from .turn_placement import Turns, leaves, pipeline_in, with_skips
 
 
@@ -60,7 +60,7 @@ class TileLoops(SplitLoops, Turns):
         ]
         loads: list[ast.expr] = [load(n) for n in names]
         setup += [
-            ast.Expr(self.call(tile_loop.check_count, [number, loaded], count))
+            self.statement(tile_loop.check_count, [number, loaded], count)
             for number, (count, loaded) in enumerate(zip(counts, loads, strict=True))
         ]
         t = self.temporary("tile")
@@ -74,13 +74,10 @@ class TileLoops(SplitLoops, Turns):
         setup += way.setup
         in_turns = self.turn_taking(node)
 
-        def placed(t: ast.expr, end: ast.expr) -> list[ast.stmt]:
-            return [ast.Assign([node.target], way.place(t, end))]
-
         total = loads[0]
         for other in loads[1:]:
             total = self.call(arith.mul, [total, other], node)
-        parts = None
+        parts = Parts([], None, lambda t, end: [ast.Assign([node.target], way.place(t, end))])
         if function is split_k.split_tiles:
             if way.ahead:
                 self.error(
@@ -89,25 +86,23 @@ class TileLoops(SplitLoops, Turns):
                     "an object of numpipe.orders",
                 )
             parts = self.parts_of(node, options, way.place, total)
-            setup += parts.setup
+        setup += parts.setup
         if self._is_dynamic(node, options):
-            if parts is not None and parts.count is not None:
+            if parts.count is not None:
                 self.error(
                     options["dynamic"],
                     "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, but "
                     "split= cuts them: the owner of a tile could wait for a part that no CTA has "
                     "started; fix: leave one of them out",
                 )
-            return self._dynamic_loop(
-                node, setup, total, in_turns, parts.placed if parts is not None else placed
-            )
+            return self._dynamic_loop(node, setup, total, in_turns, parts.placed)
         stride, end = self.temporary("stride"), self.temporary("tiles")
         own: ast.expr = self.call(tile_loop.tile_stride, [], node)
         # the loop adds `own` first
         before: ast.expr = self.call(
             arith.sub, [self.call(tile_loop.own_place, [], node), own], node
         )
-        if parts is not None and parts.count is not None:
+        if parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
             cta = self.temporary("cta")
@@ -115,18 +110,16 @@ class TileLoops(SplitLoops, Turns):
             before = self.call(pingpong.before_own, [before, load(cta)], node)
             own = self.call(pingpong.own_stride, [load(cta)], node)
         step = arith.add, [index, load(stride)]
-        if (parts is None or parts.count is None) and not way.ahead:
+        if parts.count is None and not way.ahead:
             step = tile_loop.next_static_tile, [index, load(stride), load(end)]
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue`
         # works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
         advance: list[ast.stmt] = [
             assign(t, self.call(*step, node)),
-            ast.Expr(self.call(profiling.mark_tile, [index], node)),
+            self.statement(profiling.mark_tile, [index], node),
         ]
-        if parts is not None:
-            advance += parts.placed(index, load(end))
-        elif way.ahead:  # the indices of a tile are read while the one before is computed
+        if way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
             first, again = (
                 assign(entry, way.place(self.call(*step, node), load(end))) for _ in range(2)
@@ -134,11 +127,11 @@ class TileLoops(SplitLoops, Turns):
             setup.append(first)
             advance += [ast.Assign([node.target], load(entry)), again]
         else:
-            advance += placed(index, load(end))
+            advance += parts.placed(index, load(end))
         test = self.call(arith.lt, [self.call(*step, node), load(end)], node)
         body, ordered = self.tile_body(node, in_turns)
         behind = (
-            ast.Expr(self.call(pingpong.end_turns, [load(name) for name in (t, cta, end)], node))
+            self.statement(pingpong.end_turns, [load(name) for name in (t, cta, end)], node)
             if ordered
             else None
         )
@@ -282,12 +275,7 @@ class TileLoops(SplitLoops, Turns):
 
         def place(t: ast.expr, end: ast.expr) -> ast.expr:
             first, second = (
-                ast.Subscript(
-                    self.call(tile_numbers.in_plane, [t, by_plane], node),
-                    ast.Constant(part),
-                    ast.Load(),
-                )
-                for part in (0, 1)
+                item(self.call(tile_numbers.in_plane, [t, by_plane], node), part) for part in (0, 1)
             )
             return self.call(tile_numbers.with_plane, [first, in_plane(second, end)], node)
 
@@ -308,9 +296,8 @@ class TileLoops(SplitLoops, Turns):
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
         grid = tuple_of(counts if len(counts) > 1 else [], node)
         table, width = self.visit(written), literal_node(columns, node)
-        check: Any = ast.Expr(self.call(tile_loop.check_table, [table, width, grid], written))
         return Walk(
-            [check],
+            [self.statement(tile_loop.check_table, [table, width, grid], written)],
             lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width], node),
             ahead=True,
         )
@@ -365,15 +352,15 @@ class TileLoops(SplitLoops, Turns):
             assign(t, self.call(tile_scheduler.first_tile, [load(tickets), load(end)], node)),
         ]
         top = [
-            ast.Expr(self.call(profiling.mark_tile, [load(t)], node)),
-            ast.Expr(self.call(tile_scheduler.fetch_ahead, [], node)),
+            self.statement(profiling.mark_tile, [load(t)], node),
+            self.statement(tile_scheduler.fetch_ahead, [], node),
             *placed(load(t), load(end)),
         ]
-        read = located(ast.Expr(self.call(tile_scheduler.next_ticket, [load(tickets)], node)), node)
+        read = self.statement(tile_scheduler.next_ticket, [load(tickets)], node)
         go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)], node)), node)
         body, ordered = self.tile_body(node, in_turns)
         test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
-        behind = ast.Expr(self.call(tile_scheduler.end_tiles, [int(ordered)], node))
+        behind = self.statement(tile_scheduler.end_tiles, [int(ordered)], node)
         return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], behind)
 
 

@@ -39,7 +39,7 @@ from ...plan.split import STEPS, Grid
 from .constants import Constants, stores
 from .function_nodes import node_of
 from .lift import read
-from .nodes import assign, definition, load, located, own, parameters, reads, walk
+from .nodes import definition, located, own, parameters, parsed, reads, walk
 from .positions import Source
 
 INDICES = "np__indices"
@@ -107,36 +107,18 @@ def wrapped(
             parameters([INDICES, *tiles]),
             [_Programs(constants, node, grid).visit(s) for s in node.body],
         )
-        places = [
-            assign(INDEX.format(d), ast.Call(load("np__program_id"), [ast.Constant(d)], []))
-            for d in range(grid.parallel)
-        ]
-        keywords = [
-            ast.keyword(
-                "grid",
-                ast.Tuple(
-                    [_size(grid, d) for d in grid.sequential] or [ast.Constant(1)], ast.Load()
-                ),
-            )
-        ]
-        keywords += [
-            ast.keyword(kind, ast.Tuple(copy.deepcopy(specs), ast.Load()))
-            for kind, specs in zip(("in_specs", "out_specs"), made, strict=True)
-        ]
-        run = ast.Expr(
-            ast.Call(
-                ast.Call(load("np__emit"), [load(name)], keywords),
-                [load(tile) for tile in tiles],
-                [],
-            )
+        places = [f"{INDEX.format(d)} = np__program_id({d})" for d in range(grid.parallel)]
+        steps = [_size(grid, d) for d in grid.sequential] or ["1"]
+        ins, outs = map(_tuple, made)
+        run = (
+            f"np__emit({name}, grid={_tuple(steps)}, in_specs={ins}, out_specs={outs})"
+            f"({', '.join(tiles)})"
         )
-        inner = {id(part) for part in walk(*body.body)}
-        node.body = [*places, body, run]
-        for part in walk(*node.body):
-            if id(part) not in inner:
-                ast.copy_location(part, node)
-                if isinstance(part, (ast.expr, ast.stmt)):
-                    part.end_lineno, part.end_col_offset = node.end_lineno, node.end_col_offset
+        node.body = [
+            *parsed("\n".join(places), node),
+            located(body, node),
+            *parsed(run, node),
+        ]
         return node
 
     return Wrapped(
@@ -144,18 +126,20 @@ def wrapped(
     )
 
 
-def _size(grid: Grid, dimension: int) -> ast.expr:
-    """Return the number of steps of a sequential dimension."""
-    return (
-        load(STEPS.format(dimension)) if grid.sizes is None else ast.Constant(grid.sizes[dimension])
-    )
+def _tuple(parts: Sequence[str]) -> str:
+    return f"({''.join(f'{part}, ' for part in parts)})"
+
+
+def _size(grid: Grid, dimension: int) -> str:
+    """Return the number of steps of a sequential dimension, as source."""
+    return STEPS.format(dimension) if grid.sizes is None else str(grid.sizes[dimension])
 
 
 # ---- blocks --------------------------------------------------------------------------------------
-def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> ast.expr:
+def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique: str) -> str:
     """Return a BlockSpec as written in the kernel; add to `names` the variables that its index map
     uses from outside the kernel."""
-    keywords = []
+    options = ""
     for option in (
         "block_shape",
         "transforms",
@@ -166,21 +150,15 @@ def _spec(spec: BlockSpec, what: str, grid: Grid, names: dict[str, Any], unique:
         "mode",
     ):
         names[f"np__{unique}_{option}"] = getattr(spec, option)
-        keywords.append(ast.keyword(option, load(f"np__{unique}_{option}")))
-    keywords.append(
-        ast.keyword(
-            "index_map", _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)
-        )
-    )
-    return ast.Call(load("np__BlockSpec"), [], keywords)
+        options += f"{option}=np__{unique}_{option}, "
+    index_map = _index_map(spec.index_map, f"{what}: index_map", grid, names, unique)
+    return f"np__BlockSpec({options}index_map={index_map})"
 
 
-def _index_map(
-    function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str
-) -> ast.expr:
-    """Return the pipeline's index map: over its own dimensions, at this CTA."""
+def _index_map(function: Any, what: str, grid: Grid, names: dict[str, Any], unique: str) -> str:
+    """Return the source of the pipeline's index map: over its own dimensions, at this CTA."""
     if function is None:
-        return ast.Constant(None)
+        return "None"
     plain = function.function if isinstance(function, Function) else function
     if not isinstance(plain, FunctionType):
         raise SpecError(
@@ -203,16 +181,13 @@ def _index_map(
                 f"{plain.__code__.co_filename} is not available; fix: write a 'def' with "
                 "@numpipe.function above it"
             )
-        body = _inlined(plain, node, names, unique)
+        body = ast.unparse(_inlined(plain, node, names, unique))
     else:
         names[f"np__{unique}_map"] = function if isinstance(function, Function) else Function(plain)
         used = reads(read(names[f"np__{unique}_map"].function).tree)  # type: ignore[arg-type]  # `read` has looked at it
-        body = ast.Call(
-            load(f"np__{unique}_map"),
-            [load(INDEX.format(d)) if needed else ast.Constant(0) for d, needed in enumerate(used)],
-            [],
-        )
-    return ast.Lambda(parameters(steps), body)
+        indices = [INDEX.format(d) if needed else "0" for d, needed in enumerate(used)]
+        body = f"np__{unique}_map({', '.join(indices)})"
+    return f"lambda {', '.join(steps)}: {body}"
 
 
 def _inlined(
@@ -251,5 +226,7 @@ class _Programs(ast.NodeTransformer):
         axis = self.constants.evaluate(given[0], self.local) if len(given) == 1 else None
         if not isinstance(axis, int) or not self.grid.parallel <= axis < self.grid.rank:
             return node  # a dimension of CTAs, or misused
-        step = ast.Subscript(load(INDICES), ast.Constant(axis - self.grid.parallel), ast.Load())
-        return located(step if function is context.program_id else _size(self.grid, axis), node)
+        size = function is context.num_programs
+        index = f"{INDICES}[{axis - self.grid.parallel}]"
+        (new,) = parsed(_size(self.grid, axis) if size else index, node)
+        return new.value  # type: ignore[no-any-return]

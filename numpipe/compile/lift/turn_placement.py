@@ -102,7 +102,7 @@ class Turns(Rewriter):
         if not running:
             return body, False
         take, give = (
-            ast.copy_location(ast.Expr(self.call(operation, [], node)), node)
+            self.statement(operation, [], node)
             for operation in (pingpong.take_turn, pingpong.pass_turn)
         )
         first, behind = running[0], running[-1] + 1

@@ -15,7 +15,7 @@ from typing import Any
 from ...core.static_range import static_range
 from .constants import bindings
 from .loops import Loops
-from .nodes import load, located, walk
+from .nodes import item, load, located, walk
 from .rewriter import NOT_MINE
 from .turn_placement import leaves
 from .wait_counts import in_place
@@ -52,8 +52,8 @@ class UnrolledLoops(Loops):
         self.constants.known[items] = values
         body, node.body = node.body, []
         for number in range(len(values)):
-            item = ast.Subscript(load(items), ast.Constant(number), ast.Load())
-            bound = located(ast.Assign([copy.deepcopy(node.target)], item), node.target)
+            value = item(load(items), number)
+            bound = located(ast.Assign([copy.deepcopy(node.target)], value), node.target)
             new = [bound, *copy.deepcopy(body)]
             node.body += new
             self._bind_round(new, outside)
