@@ -53,8 +53,8 @@ def byte_bounds(
 def check_overlap(
     infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = ""
 ) -> None:
-    """Raise SpecError if one of the last `outputs` arrays overlaps itself, or another array unless
-    both are the same view of the same memory.
+    """Raise SpecError if one of the last `outputs` arrays overlaps itself, another output, or an
+    input, unless output and input are the same view of the same memory.
 
     All arrays must be on the host, or all on one GPU.
     """
@@ -74,7 +74,8 @@ def check_overlap(
                 and low < end
                 and low < high
                 and start < end
-                and _overlap(infos[i], infos[j])
+                and (j >= first or _view(infos[i]) != _view(infos[j]))
+                and _share(_memory(infos[i]), _memory(infos[j]))
             ):
                 apart = infos[i].address - infos[j].address
                 begins = (
@@ -86,8 +87,8 @@ def check_overlap(
                     f"{argument(names[i], kernel)}: it is an output and overlaps argument "
                     f"{names[j]!r}: it {begins}, with shape {infos[i].shape} and strides "
                     f"{infos[i].strides} bytes, compared with {infos[j].shape} and "
-                    f"{infos[j].strides}, so what is read depends on which CTA writes first; pass "
-                    f"the same array as both to work in place, or a copy of {names[j]!r}"
+                    f"{infos[j].strides}, so the result depends on which CTA writes first; fix: "
+                    f"pass a copy of {names[j]!r}"
                 )
 
 
@@ -107,11 +108,6 @@ def check_elements(
                     f"pass an array without repeated elements, such as np.empty({info.shape}, "
                     f"np.{info.dtype.name})"
                 )
-
-
-def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
-    """Return whether two arrays whose bounds intersect share a byte without being the same view."""
-    return _view(one) != _view(other) and _share(_memory(one), _memory(other))
 
 
 def _memory(info: ArrayInfo) -> np.ndarray:

@@ -356,8 +356,7 @@ class TorchOp:
             name: SimpleNamespace(shape=tensor.shape, dtype=element_type(self.name, name, tensor))
             for name, tensor in given.items()
         }
-        fix = "convert it with {name}.to(torch.bfloat16), or run under torch.autocast"
-        self.declared.check_types(infos, fix)
+        self.declared.check_types(infos, "convert it with {name}.to(torch.{dtype})")
         values = self.declared.checked(options) | {"gpus": gpus}
         first = next(iter(given.values()))
         made = tuple(
