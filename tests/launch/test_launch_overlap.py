@@ -3,7 +3,6 @@ share no byte are accepted."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch.overlapping_outputs import byte_bounds
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 from tests.launch.test_launch_launcher import Kernel
 
@@ -115,15 +113,6 @@ def test_inputs_may_overlap_and_outputs_may_not() -> None:
     for outs in ((x, y), (x, x)):
         with pytest.raises(SpecError, match="argument 'd': .* overlaps argument 'c'"):
             launch.check_overlap([c, *outs], ["x", "c", "d"], 2)
-
-
-@pytest.mark.parametrize(
-    "shape, strides",
-    list(itertools.product([(3, 4), (1, 5), (0, 4)], [(16, 2), (-16, 2), (2, -64)])),
-)
-def test_bounds_are_of_the_elements(shape: tuple[int, int], strides: tuple[int, int]) -> None:
-    at = {1000 + i * strides[0] + j * strides[1] for i in range(shape[0]) for j in range(shape[1])}
-    assert byte_bounds(1000, shape, strides, 2) == ((min(at), max(at) + 2) if at else (1000, 1000))
 
 
 # ---- when it is checked
