@@ -56,7 +56,7 @@ class RowKernel:
                 f" 'row', got {', '.join(parameters)}; fix: end the parameters with *, row: "
                 "numpipe.Static"
             )
-        self.first = next(iter(parameters))
+        self.parameters = tuple(parameters)
         self.scheduled = functools.cache(self._scheduled)
 
     def _scheduled(self, row: Rows) -> Kernel:
@@ -73,7 +73,7 @@ class RowKernel:
             (array,) = arguments.values()
             return (cdiv(array.shape[0], row.height) * row.cluster,)
 
-        parameter = inspect.Parameter(self.first, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        parameter = inspect.Parameter(self.parameters[0], inspect.Parameter.POSITIONAL_OR_KEYWORD)
         blocks.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
         options = {
             "cluster": row.cluster,
@@ -90,10 +90,17 @@ class RowKernel:
 
     def kernel(self, *args: Any, **named: Any) -> Kernel:
         """Return the kernel that a call with these arguments, the first of which is a matrix x,
-        runs, for `numpipe.verify`, ``inspect`` and others."""
-        x, *_ = given = [*args, *named.values()]
-        dtype = _info(x).dtype
-        count, n = (int(size) for size in x.shape)
+        runs, for `numpipe.verify`, ``inspect`` and others. Raises SpecError if x is not a
+        matrix."""
+        names = (*self.parameters, "out")
+        given = [*args, *(named[name] for name in names if name in named)]
+        x = _info(next(iter(given), None))
+        if len(x.shape) != 2:
+            raise SpecError(
+                f"kernel {self.body.__name__}: '{names[0]}' must be a matrix, (rows, columns), got "
+                f"shape {x.shape}; fix: pass {names[0]}.reshape(-1, {names[0]}.shape[-1])"
+            )
+        dtype, (count, n) = x.dtype, x.shape
         vectors = sum(getattr(array, "shape", ()) == (n,) for array in given)
         rows = choose(n, self.needs, dtype, True, False, count, vectors)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY

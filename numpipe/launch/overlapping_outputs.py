@@ -2,13 +2,13 @@
 
 A kernel may work in place, with one array as input and output. An output may not share only *some*
 bytes with another array, as ``x[1:]`` and ``x[:-1]`` do, or all of them in another order, as
-``x.T`` and ``x`` do, because what a CTA reads then depends on which CTAs have already written.
+``x.T`` and ``x`` do, because what a CTA reads then depends on which CTAs have already written. Two
+outputs may not share any.
 Calls refuse such arrays when they see them for the first time, so repeated calls have no overhead.
 ``kernel.simulate`` and `verify` run such calls, and report the conflicting accesses.
 
-Columns 0, 2, 4 … and 1, 3, 5 … of a matrix are interleaved but share no byte. If the bounds of two
-arrays intersect, ``numpy.shares_memory`` decides exactly, on views of the same addresses that are
-never read.
+Columns 0, 2, 4 … and 1, 3, 5 … of a matrix are interleaved but share no byte:
+``numpy.shares_memory`` decides exactly, on views of the same addresses that are never read.
 
 An output whose own elements share bytes, such as one with a stride of 0, has no correct result, and
 is refused by every call.
@@ -30,31 +30,11 @@ _MOST_WORK: Any = 10_000  # NumPy's type stubs know only 0 and -1
 as in ordinary views"""
 
 
-def byte_bounds(
-    address: int, shape: Sequence[int], strides: Sequence[int], itemsize: int
-) -> tuple[int, int]:
-    """Return the address of an array's first byte and the address after its last byte; both are
-    equal if it has no elements.
-
-    >>> byte_bounds(1000, (3, 4), (-16, 2), 2)
-    (968, 1008)
-    """
-    low = high = address
-    for dim, stride in zip(shape, strides, strict=True):
-        if not dim:
-            return address, address
-        if stride < 0:
-            low += stride * (dim - 1)
-        else:
-            high += stride * (dim - 1)
-    return low, high + itemsize
-
-
 def check_overlap(
     infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = ""
 ) -> None:
-    """Raise SpecError if one of the last `outputs` arrays overlaps itself, or another array unless
-    both are the same view of the same memory.
+    """Raise SpecError if one of the last `outputs` arrays overlaps itself, another output, or an
+    input, unless output and input are the same view of the same memory.
 
     All arrays must be on the host, or all on one GPU.
     """
@@ -62,14 +42,10 @@ def check_overlap(
     if not outputs:
         return
     check_elements(infos, names, outputs, kernel)
-    bounds = [
-        byte_bounds(info.address, info.shape, info.strides, info.dtype.itemsize) for info in infos
-    ]
+    views = [_memory(info) for info in infos]
     for i in range(first, len(infos)):
-        low, high = bounds[i]
         for j in range(i):
-            start, end = bounds[j]
-            if max(start, low) < min(end, high) and _overlap(infos[i], infos[j]):
+            if _share(views[i], views[j]) and (j >= first or _view(infos[i]) != _view(infos[j])):
                 apart = infos[i].address - infos[j].address
                 begins = (
                     f"begins {abs(apart)} bytes {'after' if apart > 0 else 'before'} it"
@@ -80,8 +56,8 @@ def check_overlap(
                     f"{argument(names[i], kernel)}: it is an output and overlaps argument "
                     f"{names[j]!r}: it {begins}, with shape {infos[i].shape} and strides "
                     f"{infos[i].strides} bytes, compared with {infos[j].shape} and "
-                    f"{infos[j].strides}, so what is read depends on which CTA writes first; pass "
-                    f"the same array as both to work in place, or a copy of {names[j]!r}"
+                    f"{infos[j].strides}, so the result depends on which CTA writes first; fix: "
+                    f"pass a copy of {names[j]!r}"
                 )
 
 
@@ -91,9 +67,10 @@ def check_elements(
     """Raise SpecError if elements of one of the last `outputs` arrays share bytes."""
     first = len(infos) - outputs
     for name, info in zip(names[first:], infos[first:], strict=False):
-        for axis in range(len(info.shape)) if 0 not in info.shape else ():
+        whole = _memory(info)
+        for axis in range(whole.ndim) if whole.size else ():
             # two different elements have different indices in some dimension
-            view = _memory(info).swapaxes(0, axis)
+            view = whole.swapaxes(0, axis)
             if _share(view[:1], view[1:]):
                 raise SpecError(
                     f"{argument(name, kernel)}: it is an output, and several of its elements are "
@@ -101,11 +78,6 @@ def check_elements(
                     f"pass an array without repeated elements, such as np.empty({info.shape}, "
                     f"np.{info.dtype.name})"
                 )
-
-
-def _overlap(one: ArrayInfo, other: ArrayInfo) -> bool:
-    """Return whether two arrays whose bounds intersect share a byte without being the same view."""
-    return _view(one) != _view(other) and _share(_memory(one), _memory(other))
 
 
 def _memory(info: ArrayInfo) -> np.ndarray:

@@ -686,9 +686,9 @@ def attention(
                 as for any kernel
 
     Functions get scale * q @ k.T as float32 tiles; query and key are int32 tiles of one row and one
-    column, so that arrays of any type can be indexed by them as in NumPy: ``bias[head, query,
-    key]``. Blocks of keys that a mask leaves out are not loaded, and it is evaluated again only in
-    blocks of which it hides a part. There are no gradients of the functions' arrays: PyTorch
+    column, so that arrays can be indexed by them as in NumPy: ``bias[head, query, key]``. Blocks of
+    keys that a mask leaves out are not loaded, and it is evaluated again only in blocks of which it
+    hides a part. There are no gradients of the functions' arrays: PyTorch
     raises SpecError for one that requires a gradient, and JAX for one that is differentiated.
 
     An operand that TMA cannot address is copied once (see `numpipe.ops`). Depths of 32, 64, 96,

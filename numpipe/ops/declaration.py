@@ -433,7 +433,7 @@ class Op(Generic[P]):
                 known = " or ".join(dtype.name for dtype in legal)
                 raise SpecError(
                     f"{self.name}: '{name}' is {info.dtype.name}, expected {known}; fix: "
-                    + fix.format(name=name)
+                    + fix.format(name=name, dtype=legal[-1].name)
                 )
             if info.dtype != of_first.dtype and not operand.types:
                 raise SpecError(
@@ -506,7 +506,7 @@ class Op(Generic[P]):
         launch.same_place(every, [*infos, *labels], self.name)
         for label, info in zip(labels, found.values(), strict=True):
             launch.check_writable(info, label, self.name)
-        launch.check_elements(list(found.values()), labels, len(found), self.name)
+        launch.check_overlap(list(found.values()), labels, len(found), self.name)
         return found
 
     def _run(self, values: Mapping[str, Any], place: Place) -> None:

@@ -38,7 +38,7 @@ RULES: dict[Any, tuple[str | None, ...]] = {
     np.tanh: ("1.0 - np_.tanh(x) * np_.tanh(x)",),
     np.sin: ("np_.cos(x)",),
     np.cos: ("-np_.sin(x)",),
-    abs: ("np_.where(x < 0.0, -1.0, 1.0)",),
+    **dict.fromkeys((abs, np.abs), ("np_.where(x < 0.0, -1.0, 1.0)",)),
     sigmoid: ("sigmoid_(x) * (1.0 - sigmoid_(x))",),
     np.maximum: ("np_.where(x < y, 0.0, 1.0)", "np_.where(x < y, 1.0, 0.0)"),
     np.minimum: ("np_.where(y < x, 0.0, 1.0)", "np_.where(y < x, 1.0, 0.0)"),

@@ -62,7 +62,7 @@ def flat(kind: str, info: ArrayInfo) -> Any:
     if kind == MATRIX:
         return rows_of(info)
     if kind == COLUMNS:
-        return info if info.strides[-1] == size or info.shape[-1] == 1 else None
+        return info if info.strides[-1] == size or info.shape[-1] < 2 else None
     count = math.prod(info.shape)
     view = merged(strided(info, (*info.shape, 1), (*info.strides, size)), 1)
     return None if view is None else strided(view, (count,), view.strides[:1])

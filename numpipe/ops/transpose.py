@@ -21,7 +21,8 @@ __all__ = ["transpose"]
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
-    launch.check_overlap([x, y], ["x", "out"], 1, "transpose")
+    for view in (x, transposed(x)):  # x itself, too, has its elements in another order
+        launch.check_overlap([view, y], ["x", "out"], 1, "transpose")
     copy_into(transposed(x), y, place)
 
 

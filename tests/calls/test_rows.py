@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import re
 from functools import partial
 from typing import Any
 
@@ -245,6 +246,40 @@ def test_a_missing_schedule_is_named() -> None:
         @numpipe.rows()
         def copied(x, y):  # type: ignore[no-untyped-def]
             y[...] = x[...]
+
+
+def test_other_than_a_matrix_is_refused_with_a_fix() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 3, 40)).astype(np.float32)
+    fix = r"'x' must be a matrix.* got shape {}; fix: pass x.reshape\(-1, x.shape\[-1\]\)"
+    for array in (x, x[0, 0]):
+        with pytest.raises(SpecError, match=fix.format(re.escape(str(array.shape)))):
+            softmax(array, target="sim")
+    softmax(x.reshape(-1, x.shape[-1]), target="sim")
+    with pytest.raises(SpecError, match="argument 'x': a NoneType is not an array"):
+        softmax(target="sim")
+
+
+def test_the_matrix_is_found_by_name() -> None:
+    @numpipe.rows(out_type=lambda x, v: numpipe.ArrayType(x.shape, x.dtype))
+    def scaled(x, v, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, y, lambda j: value(j) * row.vector(v)(j))
+
+    x, v = np.ones((3, 40), np.float32), np.arange(40, dtype=np.float32)
+    assert (scaled(v=v, x=x, target="sim") == v).all()
+
+
+def test_what_a_schedule_cannot_take_is_an_error_at_the_kernels_line() -> None:
+    @numpipe.rows(out_type=lambda x: numpipe.ArrayType(x.shape, x.dtype))
+    def sums(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, y, row.sum(value))
+
+    for columns in (40, 33000):
+        with pytest.raises(numpipe.CompileError, match=r"^\S*test_rows.py:.*\n +row.store\(block"):
+            sums(np.ones((3, columns), np.float32), target="sim")
 
 
 def test_a_schedule_is_pickled_and_names_what_it_lacks() -> None:

@@ -284,7 +284,7 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "float32": (
         lambda: sdpa(Q.float(), K.float(), V.float()),
-        "'q' is float32, .* or run under torch.autocast",
+        r"'q' is float32, .*; fix: convert it with q.to\(torch.bfloat16\)",
     ),
     "devices": (
         lambda: sdpa(Q, K.to("meta"), V),

@@ -3,7 +3,6 @@ share no byte are accepted."""
 
 from __future__ import annotations
 
-import itertools
 from typing import Any
 
 import numpy as np
@@ -14,7 +13,6 @@ from hypothesis import strategies as st
 import numpipe
 from numpipe import launch
 from numpipe.errors import SpecError
-from numpipe.launch.overlapping_outputs import byte_bounds
 from tests.kernels.launch_fakes import CudaArray, FakeDriver
 from tests.launch.test_launch_launcher import Kernel
 
@@ -104,7 +102,7 @@ def test_the_error_names_both_where_they_are_and_the_fix() -> None:
         r"begins 32 "
         r"bytes after it, with shape \(63, 16\) and strides \(32, 2\) bytes, compared with \(63, "
         r"16\) and \(32, 2\).*"
-        "pass the same array as both to work in place, or a copy of 'x'",
+        "fix: pass a copy of 'x'",
     ):
         launch.check_overlap([on_gpu(X[:-1]), on_gpu(X[1:])], ["x", "c"], 1, "shift")
 
@@ -112,17 +110,9 @@ def test_the_error_names_both_where_they_are_and_the_fix() -> None:
 def test_inputs_may_overlap_and_outputs_may_not() -> None:
     x, y, c = on_host(X[1:]), on_host(X[:-1]), on_host(np.zeros(4))
     launch.check_overlap([x, y, c], ["x", "y", "c"], 1)
-    with pytest.raises(SpecError, match="argument 'd': .* overlaps argument 'c'"):
-        launch.check_overlap([c, x, y], ["x", "c", "d"], 2)
-
-
-@pytest.mark.parametrize(
-    "shape, strides",
-    list(itertools.product([(3, 4), (1, 5), (0, 4)], [(16, 2), (-16, 2), (2, -64)])),
-)
-def test_bounds_are_of_the_elements(shape: tuple[int, int], strides: tuple[int, int]) -> None:
-    at = {1000 + i * strides[0] + j * strides[1] for i in range(shape[0]) for j in range(shape[1])}
-    assert byte_bounds(1000, shape, strides, 2) == ((min(at), max(at) + 2) if at else (1000, 1000))
+    for outs in ((x, y), (x, x)):
+        with pytest.raises(SpecError, match="argument 'd': .* overlaps argument 'c'"):
+            launch.check_overlap([c, *outs], ["x", "c", "d"], 2)
 
 
 # ---- when it is checked

@@ -209,7 +209,7 @@ def wild(score, batch, head, query, key, table):
         x += np.sin(x) / (2.0 + x * x)
     if head > 0:
         x = np.maximum(x, 0.1 * x) ** 3
-    y = np.exp2(-abs(x)) - x % 3.0
+    y = np.exp2(-abs(x)) - np.abs(x) % 3.0
     return np.where(query >= key, y, 2.0 * score) + np.sqrt(1.0 + np.square(x)) - np.floor(x)
 
 

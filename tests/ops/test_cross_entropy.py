@@ -296,6 +296,8 @@ def test_in_pytorch_it_has_gradients(reduction: str, compiled: bool) -> None:
 
 def test_pytorch_finds_nothing_wrong_with_the_ops() -> None:
     torch = pytest.importorskip("torch")
+    with pytest.raises(SpecError, match=r"fix: convert it with labels.to\(torch.int64\)$"):
+        numpipe.torch.cross_entropy(torch.ones(4, 24), torch.ones(4))
     x = torch.tensor(numbers(4, 24), requires_grad=True)
     labels, rows = torch.tensor(labels_of(numbers(4, 24))), torch.ones(4)
     numpipe.torch.cross_entropy(x.detach(), labels)

@@ -301,6 +301,15 @@ def test_long_rows_are_quantized_in_registers() -> None:
     assert abs(values.astype(int) - exact).max() <= 1
 
 
+def test_rows_without_columns_have_scales_and_statistics() -> None:
+    x, weight = numbers(3, 0), numbers(0)
+    assert (ops.rms_norm(x, weight, out_scales="row")[1] == 1).all()
+    torch = pytest.importorskip("torch")
+    weight = torch.tensor(weight, requires_grad=True)
+    numpipe.torch.rms_norm(torch.tensor(x), weight).sum().backward()
+    assert weight.grad.shape == (0,)
+
+
 def test_rows_of_any_strides() -> None:
     x, weight = numbers(40, 6), numbers(40)
     y = ops.layer_norm(x.T, weight, eps=EPS)

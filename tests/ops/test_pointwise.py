@@ -269,6 +269,25 @@ def test_what_does_not_fit_is_refused(call: Callable[[], Any], words: str) -> No
 
 
 # ---- frameworks
+def test_compiled_calls_without_rows_return_every_result() -> None:
+    torch = pytest.importorskip("torch")
+
+    def several(x: Any) -> list:
+        loss = numpipe.torch.cross_entropy(
+            x, torch.zeros(0, dtype=torch.int32), reduction="none", with_gradient=True
+        )
+        return [
+            *numpipe.torch.quantize(x, "int8", "row"),
+            *numpipe.torch.rms_norm(x[:, 0], None, x[:, 1]),
+            *loss,
+            numpipe.torch.swiglu(x),
+        ]
+
+    made = torch.compile(several, fullgraph=True, backend="aot_eager")(torch.ones(0, 8))
+    shapes = [tuple(each.shape) for each in made]
+    assert shapes == [(0, 8), (0,), (0,), (0,), (0,), (0, 8), (0, 4)]
+
+
 def test_in_pytorch() -> None:
     torch = pytest.importorskip("torch")
     gate, up, grad = (torch.tensor(numbers(2, 3, 32, seed=k)) for k in range(3))

@@ -46,6 +46,7 @@ def test_out_may_have_any_strides() -> None:
         ({"x": X[0]}, r"'x' must have the dimensions ... m n, got shape \(16,\)"),
         ({"x": X.astype(np.float64)}, "'x' is float64, expected float16"),
         ({"x": X, "out": X.T}, "'out'.* overlaps argument 'x'"),
+        ({"x": X[:, :12], "out": X[:, :12]}, "'out'.* overlaps argument 'x'"),
         ({"x": X, "out": np.zeros_like(X)}, r"'out' must be float32 \(16, 12\)"),
     ],
 )

@@ -30,6 +30,8 @@ from ..lift.positions import FIRST, Source
 TUPLES = (
     "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 )
+SCHEDULES = re.compile(r"numpipe.kernels.row_\w+\.py$")
+"""files of the functions of a schedule of rows"""
 LONGEST = 300
 """The maximum number of characters of a reason from Numba or Python that are shown."""
 _Error = TypeVar("_Error", bound=NumpipeError)
@@ -69,6 +71,8 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
             rows = re.findall(r"\n  ( +\w+  .*)", source.namespace.get(source.name).__doc__ or "")
             reason = f"{source.name}(…): {message.partition('; fix:')[0]}"
             message, places = "\n".join((f"{reason}; fix: pass what it takes", *rows)), places[:-1]
+    while places[1:] and SCHEDULES.search(places[-1].filename):
+        places = places[:-1]  # what is wrong is what a kernel over rows passes
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
     if places:

@@ -43,6 +43,8 @@ from .dispatch import (
 
 NAMESPACE = "numpipe_kernels"
 """namespace of users' ops whose name has no namespace"""
+ABSENT = (0,) * 32
+"""shape of the empty tensors that stand for absent results; results have fewer dimensions"""
 _KINDS = {"b": "bool", "i": "int", "u": "int", "f": "float", "U": "str"}
 """schema types by the kind of a NumPy type"""
 _made: dict[Op, TorchOp] = {}
@@ -239,17 +241,15 @@ class TorchOp:
         """Return one result for each declared one, with empty tensors for the omitted ones."""
         several = made if isinstance(made, tuple) else (made,)
         lacking = len(self.declared.results) - len(several)
-        return (*several, *(like.new_empty(0) for _ in range(lacking))) if lacking > 0 else made
+        return (
+            (*several, *(like.new_empty(ABSENT) for _ in range(lacking))) if lacking > 0 else made
+        )
 
     def _present(self, made: Any) -> Any:
         """Return the results, without the empty tensors that stand for absent ones."""
         if len(self.declared.results) == 1:
             return made
-        always = [isinstance(dims, str) for dims in self.declared.results.values()]
-        found = [
-            each for each, there in zip(made, always, strict=True) if there or each.shape != (0,)
-        ]
-        found = found or [made[0]]  # of no rows
+        found = [each for each in made if each.ndim < len(ABSENT)]
         return found[0] if len(found) == 1 else tuple(found)
 
     # ---- arguments, of the dispatcher and of the declaration
@@ -356,8 +356,7 @@ class TorchOp:
             name: SimpleNamespace(shape=tensor.shape, dtype=element_type(self.name, name, tensor))
             for name, tensor in given.items()
         }
-        fix = "convert it with {name}.to(torch.bfloat16), or run under torch.autocast"
-        self.declared.check_types(infos, fix)
+        self.declared.check_types(infos, "convert it with {name}.to(torch.{dtype})")
         values = self.declared.checked(options) | {"gpus": gpus}
         first = next(iter(given.values()))
         made = tuple(
@@ -442,7 +441,7 @@ class TorchOp:
         whole = self._whole(made, moved[0])
         if not isinstance(whole, tuple):
             return whole, 0
-        return whole, tuple(None if each.shape == (0,) else 0 for each in whole)
+        return whole, tuple(0 if each.ndim < len(ABSENT) else None for each in whole)
 
 
 @dataclass(eq=False, slots=True)
