@@ -24,10 +24,9 @@ from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import COPIED, Shards, Sizes, sharded_op
+from .sharded_calls import COPIED, OnGpus, Shards, Sizes, sharded_op
 
 
 @dataclass(frozen=True)
@@ -136,7 +135,7 @@ def _result(x: Any, gpus: int) -> ArrayType:
     return ArrayType((gpus * shape[0], *shape[1:]) if shape else (gpus,), x.dtype)
 
 
-def launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+def launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     """Launch the kernel."""
     words = shards.as_words("x", x, 1)
     targets = shards.as_words("out", out, shards.size)

@@ -41,11 +41,10 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, Sizes, check_matrices, gathered_rows, planes, sharded_op
+from .sharded_calls import OnGpus, Shards, Sizes, check_matrices, gathered_rows, planes, sharded_op
 
 TYPES = ("float16", "bfloat16")
 
@@ -213,9 +212,7 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
     return ArrayType((gpus * rows, columns), a.dtype)
 
 
-def _launch(
-    shards: Shards, a: list[ArrayInfo], b: list[ArrayInfo], out: list[ArrayInfo], config: Any
-) -> None:
+def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> None:
     (m, k), n = a[0].shape, b[0].shape[1]
     left, right = shards.rows("a", a), shards.laid("b", b)
     turned = right[0].turned

@@ -13,11 +13,10 @@ from typing import Any
 
 from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
-from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType
 from .all_gather import launch as launch_gather
 from .reduce_scatter import TYPES, Config, kernel
-from .sharded_calls import Shards, added_up, sharded_op
+from .sharded_calls import OnGpus, Shards, added_up, sharded_op
 
 LAUNCH = 6_700_000
 """bytes that a link transfers while a launch begins and ends: 18 us at 370 GB/s"""
@@ -37,8 +36,8 @@ def in_one_launch(nbytes: int, gpus: int) -> bool:
 
 def launch(
     shards: Shards,
-    x: list[ArrayInfo],
-    out: list[ArrayInfo],
+    x: OnGpus,
+    out: OnGpus,
     config: Config | None,
 ) -> None:
     """Launch the kernels; the sums are rounded to the type of `out`."""

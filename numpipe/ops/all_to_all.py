@@ -29,11 +29,10 @@ from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
-from .sharded_calls import ShardedOp, Shards, Sizes, sharded_op
+from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, sharded_op
 
 TYPES = ("float16", "bfloat16", "float32")
 
@@ -162,11 +161,11 @@ def _received(counts: Any, gpus: int) -> ArrayType:
 
 def _launch(
     shards: Shards,
-    x: list[ArrayInfo],
-    counts: list[ArrayInfo],
-    out: list[ArrayInfo] | None,
-    rows: list[ArrayInfo] | None,
-    received: list[ArrayInfo],
+    x: OnGpus,
+    counts: OnGpus,
+    out: OnGpus | None,
+    rows: OnGpus | None,
+    received: OnGpus,
     config: Any,
 ) -> None:
     targets = out or rows

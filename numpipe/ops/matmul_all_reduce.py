@@ -24,7 +24,7 @@ from .matmul_reduce_scatter import PARTS, TYPES, Config, parts_type
 from .matmul_reduce_scatter import launch as launch_scattered
 from .op_outputs import Place
 from .operands import move
-from .sharded_calls import Shards, added_up, check_matrices, sharded_op
+from .sharded_calls import OnGpus, Shards, added_up, check_matrices, sharded_op
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
@@ -40,9 +40,9 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
 
 def _launch(
     shards: Shards,
-    a: list[ArrayInfo],
-    b: list[ArrayInfo],
-    out: list[ArrayInfo],
+    a: OnGpus,
+    b: OnGpus,
+    out: OnGpus,
     parts: str,
     config: Config | None,
 ) -> None:

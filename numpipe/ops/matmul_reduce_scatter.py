@@ -43,12 +43,11 @@ from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharded_op
+from .sharded_calls import OnGpus, Shards, check_matrices, gathered_rows, planes, sharded_op
 
 TYPES = ("float16", "bfloat16")
 PARTS = word("float32", "input")
@@ -238,9 +237,9 @@ def parts_type(parts: str, dtype: np.dtype) -> np.dtype:
 
 def launch(
     shards: Shards,
-    a: list[ArrayInfo],
-    b: list[ArrayInfo],
-    out: list[ArrayInfo],
+    a: OnGpus,
+    b: OnGpus,
+    out: OnGpus,
     parts: str,
     config: Any,
     gather: bool = False,

@@ -30,10 +30,9 @@ from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, Sizes, sharded_op
+from .sharded_calls import OnGpus, Shards, Sizes, sharded_op
 
 TYPES = ("float16", "bfloat16", "float32")
 
@@ -168,7 +167,7 @@ def _result(x: Any, gpus: int) -> ArrayType:
     return ArrayType((shape[0] // gpus, *shape[1:]), x.dtype)
 
 
-def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+def _launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     source = shards.as_rows("x", x, shards.size)
     room = shards.workspace("room", source, source[0].shape, source[0].dtype)
     targets = shards.as_rows("out", out)

@@ -37,6 +37,8 @@ from .operands import Matrix, copied, laid, move
 COPIED = tuple(ELEMENTS)
 """element types that are copied unchanged"""
 _WORD, _CHUNK = np.dtype(np.int32), 16
+OnGpus = list[ArrayInfo]
+"""arrays, one for each GPU of this process"""
 
 
 class ShardedOp(Op[P]):
@@ -108,7 +110,7 @@ class Shards:
         self.declared, self.op, self.mesh, self.stream = op, op.name, mesh, stream
         self.place = {"target": "sim" if mesh.gpus is None else None, "stream": stream}
         self.size = mesh.size
-        self._infos: list[list[ArrayInfo]] = []
+        self._infos: list[OnGpus] = []
         """arrays that were passed or allocated, by GPU"""
         self._made = 0
         self._launches: list[Launch | Together | None] = []
@@ -120,7 +122,7 @@ class Shards:
         that is only recorded, where one GPU stands for all."""
         return self.mesh.rank is not None or taken() is not None
 
-    def described(self, arrays: dict[str, Any]) -> dict[str, list[ArrayInfo]]:
+    def described(self, arrays: dict[str, Any]) -> dict[str, OnGpus]:
         """Describe the operands of a call by name, without optional ones that are None.
 
         Raises SpecError for an argument that is not a list of one array per GPU, for other element
@@ -140,7 +142,7 @@ class Shards:
             self._check_alike(name, several)
         return infos
 
-    def _check_alike(self, name: str, infos: list[ArrayInfo]) -> None:
+    def _check_alike(self, name: str, infos: OnGpus) -> None:
         """Keep the descriptions of an argument. Raises SpecError if they differ between GPUs."""
         for gpu, info in enumerate(infos):
             for what, mine, other in (
@@ -155,8 +157,8 @@ class Shards:
         self._infos.append(infos)
 
     def outputs(
-        self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, list[ArrayInfo]]
-    ) -> dict[str, list[ArrayInfo]]:
+        self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, OnGpus]
+    ) -> dict[str, OnGpus]:
         """Describe the arrays passed as out= of an op with one result. Raises SpecError if they do
         not match it, or are not where the operands of their GPU are."""
         each = [
@@ -186,11 +188,11 @@ class Shards:
         return value  # type: ignore[no-any-return]
 
     # ---- layouts
-    def rows(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+    def rows(self, name: str, infos: OnGpus) -> OnGpus:
         """Return matrices whose rows TMA can address: the arguments themselves or copies."""
         return [self._by_rows(name, info) for info in infos]
 
-    def laid(self, name: str, infos: list[ArrayInfo]) -> list[Matrix]:
+    def laid(self, name: str, infos: OnGpus) -> list[Matrix]:
         """Return matrices that TMA can address by rows or by columns: the arguments themselves or
         copies.
 
@@ -217,7 +219,7 @@ class Shards:
         self._launches.append(None)
         return copied(info, self.place)
 
-    def as_words(self, name: str, infos: list[ArrayInfo], count: int) -> list[ArrayInfo]:
+    def as_words(self, name: str, infos: OnGpus, count: int) -> OnGpus:
         """View contiguous arrays as 4-byte words in `count` rows."""
         found = []
         for info in infos:
@@ -225,7 +227,7 @@ class Shards:
             found.append(_retyped(info, (count, words // count), _WORD))
         return found
 
-    def as_rows(self, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
+    def as_rows(self, name: str, infos: OnGpus, count: int = 0) -> OnGpus:
         """View contiguous arrays as rows of 64 elements, or of the largest divisor that their size
         shares with 64; with `count`, each of `count` parts is viewed that way."""
         found = []
@@ -255,16 +257,14 @@ class Shards:
         return nbytes
 
     # ---- memory
-    def made(self, like: list[ArrayInfo], kind: ArrayType) -> list[ArrayInfo]:
+    def made(self, like: OnGpus, kind: ArrayType) -> OnGpus:
         """Return new arrays, allocated by the library of `like` on each GPU, as the call's next
         outputs."""
         self._made += 1
         self._infos.append([allocated(info, kind.shape, self.place, kind.dtype) for info in like])
         return self._infos[-1]
 
-    def workspace(
-        self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype
-    ) -> list[ArrayInfo]:
+    def workspace(self, name: str, like: OnGpus, shape: Sequence[int], dtype: np.dtype) -> OnGpus:
         """Return symmetric memory of the mesh, shared by the launches on this stream."""
         if taken() is not None:
             return [imagined(shape, dtype) for _ in like]
@@ -278,12 +278,12 @@ class Shards:
         room = self.mesh.workspace(f"{self.op}: {name}", tuple(shape), dtype, stream)
         return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
 
-    def reaches(self, infos: list[ArrayInfo]) -> bool:
+    def reaches(self, infos: OnGpus) -> bool:
         """Return whether kernels on other GPUs can access these arrays; True for a call that is
         only recorded."""
         return taken() is not None or self.mesh.reaches(infos)
 
-    def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+    def reached(self, name: str, infos: OnGpus) -> OnGpus:
         """Return arrays that kernels on other GPUs can access: the arguments themselves, or copies
         in symmetric memory."""
         if self.reaches(infos):
@@ -295,7 +295,7 @@ class Shards:
         return room
 
     # ---- the call
-    def run(self, kernel: Kernel, *arrays: list[ArrayInfo]) -> None:
+    def run(self, kernel: Kernel, *arrays: OnGpus) -> None:
         """Run a kernel on all GPUs."""
         self._launches.append(
             kernel.together(
@@ -303,7 +303,7 @@ class Shards:
             )
         )
 
-    def apart(self, function: Callable, *arrays: list[ArrayInfo]) -> None:
+    def apart(self, function: Callable, *arrays: OnGpus) -> None:
         """Call a function that launches kernels of one GPU, for each GPU, with its arrays and its
         `Place`. The call can be repeated if the function launches one kernel and allocates
         nothing."""
@@ -327,7 +327,7 @@ class Shards:
             launched = launches[0] if len(launches) == 1 else MeshSeries(launches)
             repeats.learn((self.mesh, options), arrays, outputs, infos, self._made, launched)
 
-    def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
+    def delivered(self, like: OnGpus, results: OnGpus) -> Any:
         """Return the allocated arrays as the call's result, in the caller's library."""
         found = [
             delivered(of._replace(dtype=info.dtype), info, self.stream)
