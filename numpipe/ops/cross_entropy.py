@@ -13,7 +13,7 @@ from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
 from .copy import window
 from .copy_ways import Part
-from .cross_entropy_kernels import backward, forward, reduced
+from .cross_entropy_kernels import cross_entropy_gradient, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
@@ -122,27 +122,6 @@ def _launch(
         launch_reduced(losses, labels, loss, *how)
 
 
-def _launch_backward(
-    logits: ArrayInfo,
-    labels: ArrayInfo,
-    lse: ArrayInfo,
-    grad_loss: ArrayInfo,
-    dlogits: ArrayInfo,
-    label_smoothing: float,
-    ignore_index: int,
-    place: Place,
-) -> None:
-    rows = given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss)
-    launch_over_rows(
-        backward(),
-        given(MATRIX, x=logits) | rows,
-        given(MATRIX, dx=dlogits),
-        place,
-        smoothing=float(label_smoothing),
-        ignored=int(ignore_index),
-    )
-
-
 LOGITS: dict[str, str | Operand] = {"logits": "... n", "labels": Operand("...", LABELS)}
 OF_ROWS = Operand("...", ("float32",))
 
@@ -151,7 +130,16 @@ OF_ROWS = Operand("...", ("float32",))
     operands={**LOGITS, "lse": OF_ROWS, "grad_loss": OF_ROWS},
     results={"dlogits": "... n"},
     types=TYPES,
-    launch=_launch_backward,
+    launch=lambda logits, labels, lse, grad_loss, dlogits, label_smoothing, ignore_index, place: (
+        launch_over_rows(
+            cross_entropy_gradient,
+            given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss),
+            given(MATRIX, dx=dlogits),
+            place,
+            smoothing=float(label_smoothing),
+            ignored=int(ignore_index),
+        )
+    ),
     batching="leading",
 )
 def cross_entropy_backward(

@@ -106,29 +106,24 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     return cross_entropy_rows
 
 
-@functools.cache
-def backward() -> RowKernel:
-    """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
+@rows(held=1, once=True, by_row=True)
+def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
+    """Compute the gradient dx of the logits."""
+    for k in row.blocks(x):
+        logits, block = row.load(k, x)
+        label, total, scale = row.get(k, labels), row.get(k, lse), row.get(k, grad)
+        counted = label != ignored
+        off, target = targets_of(smoothing, x.shape[1], scale)
 
-    @rows(held=1, once=True, by_row=True)
-    def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
-        for k in row.blocks(x):
-            logits, block = row.load(k, x)
-            label, total, scale = row.get(k, labels), row.get(k, lse), row.get(k, grad)
-            counted = label != ignored
-            off, target = targets_of(smoothing, x.shape[1], scale)
+        def made(j):
+            p = np.exp(logits(j) - total) * scale
+            return gradient(row, j, p, label, counted, off, target, dx)
 
-            def made(j):
-                p = np.exp(logits(j) - total) * scale
-                return gradient(row, j, p, label, counted, off, target, dx)
-
-            if row.height == 1:
-                own = np.exp(column_of(x, row, k, label, counted) - total) * scale
-            row.store(block, dx, made)
-            if row.height == 1:
-                row.replace(k, dx, np.where(counted, label, -1), own - off - target)
-
-    return cross_entropy_gradient
+        if row.height == 1:
+            own = np.exp(column_of(x, row, k, label, counted) - total) * scale
+        row.store(block, dx, made)
+        if row.height == 1:
+            row.replace(k, dx, np.where(counted, label, -1), own - off - target)
 
 
 VECTOR, MOST_PARTS = 2048, 256

@@ -408,16 +408,12 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(over_rows, place=place))
 
 
-def _gradient(xp: Any, grad_y: Any) -> Any:
-    return xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))
-
-
 @op(
     operands={"x": "... n"},
     results={"y": "... n"},
     types=TYPES,
     launch=_launch,
-    gradients={"x": _gradient},
+    gradients={"x": lambda xp, grad_y: xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))},
     batching="leading",
 )
 def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:

@@ -26,7 +26,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Static
 from .declaration import op
 from .op_outputs import Arrays, Place
-from .over_rows import MATRIX, ROWS, launch_over_rows
+from .over_rows import MATRIX, ROWS, given, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import TYPES, Tile, launch_over_tiles, reshaped
 
@@ -162,9 +162,8 @@ def launch_quantized(
         return
     if y.shape[-1] <= BLOCK:
         block = "row"  # the only block of a row
-    matrices = {name: (MATRIX, info) for name, info in inputs.items()}
     by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
-    launch_over_rows(by_row(activated, dtype, block), matrices, by_kind, place)
+    launch_over_rows(by_row(activated, dtype, block), given(MATRIX, **inputs), by_kind, place)
 
 
 def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:

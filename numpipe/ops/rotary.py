@@ -245,10 +245,6 @@ def _result(x: Any, cos: Any, sin: Any) -> ArrayType:
     return ArrayType(shape, x.dtype)
 
 
-def _gradient(xp: Any, cos: Any, sin: Any, grad_y: Any, interleaved: bool, inverse: bool) -> Any:
-    return xp(rotary, grad_y, cos, sin, interleaved=interleaved, inverse=not inverse)
-
-
 def _over_batch(
     xp: Any, size: Any, batched: Any, x: Any, cos: Any, sin: Any, interleaved: bool, inverse: bool
 ) -> Any:
@@ -268,7 +264,11 @@ def _over_batch(
     types=TYPES,
     launch=_launch,
     checks={"interleaved": a(bool), "inverse": a(bool)},
-    gradients={"x": _gradient},
+    gradients={
+        "x": lambda xp, cos, sin, grad_y, interleaved, inverse: xp(
+            rotary, grad_y, cos, sin, interleaved=interleaved, inverse=not inverse
+        )
+    },
     batching=_over_batch,
 )
 def rotary(

@@ -48,8 +48,8 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, Static
 from .declaration import op
-from .op_outputs import Place, allocated
-from .over_rows import MATRIX, TYPES, launch_over_rows
+from .op_outputs import allocated
+from .over_rows import MATRIX, TYPES, given, launch_over_rows
 from .reduce_axis import launch_reduction
 
 SHORT, FEW = 256, 32
@@ -202,11 +202,6 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
     return chosen
 
 
-def _launch(x: ArrayInfo, values: ArrayInfo, indices: ArrayInfo, k: int, place: Place) -> None:
-    results = {"values": (MATRIX, values), "indices": (MATRIX, indices)}
-    launch_over_rows(_select, {"x": (MATRIX, x)}, results, place, k=k)
-
-
 def _values(x: Any, k: int) -> ArrayType:
     n = x.shape[-1]
     if k > n:
@@ -221,7 +216,9 @@ def _values(x: Any, k: int) -> ArrayType:
         "indices": lambda x, k: ArrayType((*x.shape[:-1], k), np.int32),
     },
     types=TYPES,
-    launch=_launch,
+    launch=lambda x, values, indices, k, place: launch_over_rows(
+        _select, given(MATRIX, x=x), given(MATRIX, values=values, indices=indices), place, k=k
+    ),
     checks={"k": whole(1, 1024)},
     gradients={"x": lambda xp, x, indices, grad_values: xp.scattered(x, indices, grad_values)},
     batching="leading",
