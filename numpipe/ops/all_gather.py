@@ -140,9 +140,7 @@ def launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     words = shards.as_words("x", x, 1)
     targets = shards.as_words("out", out, shards.size)
     direct = shards.reaches(targets)
-    room = targets
-    if not direct:
-        room = shards.workspace("room", words, targets[0].shape, targets[0].dtype)
+    room = targets if direct else shards.workspace("room", words, targets[0].shape)
     chosen = config or (Config(near=12) if direct else Config())
     shards.run(kernel(chosen, direct), words, room, targets)
 

@@ -44,7 +44,16 @@ from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import OnGpus, Shards, Sizes, check_matrices, gathered_rows, planes, sharded_op
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    Sizes,
+    check_matrices,
+    gathered_rows,
+    planes,
+    products,
+    sharded_op,
+)
 
 TYPES = ("float16", "bfloat16")
 
@@ -208,7 +217,7 @@ def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Conf
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
-    (rows, _), columns = check_matrices("all_gather_matmul", a.shape, b.shape)
+    rows, columns = check_matrices("all_gather_matmul", a.shape, b.shape)
     return ArrayType((gpus * rows, columns), a.dtype)
 
 
@@ -217,7 +226,7 @@ def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> N
     left, right = shards.rows("a", a), shards.laid("b", b)
     turned = right[0].turned
     # pad rows to a multiple of 16 bytes
-    gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)), left[0].dtype)
+    gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)))
     shards.run(
         kernel(config or choose(m, n, k, shards.size, turned), turned),
         [planes(info, 1) for info in left],
@@ -225,12 +234,6 @@ def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> N
         gathered,
         [planes(info, shards.size) for info in out],
     )
-
-
-def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
-    """Gather the rows again: the forward pass keeps only this GPU's own."""
-    rows = gathered_rows(xp, mesh, a)
-    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(rows, grad_out, strict=True)]
 
 
 @sharded_op(
@@ -243,7 +246,8 @@ def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
         "a": lambda xp, b, grad_out, mesh: xp(
             "matmul_reduce_scatter", grad_out, [xp.transposed(x) for x in b], mesh=mesh
         ),
-        "b": _gradient_of_b,
+        # gathers the rows again: the forward pass keeps only this GPU's own
+        "b": lambda xp, a, grad_out, mesh: products(xp, gathered_rows(xp, mesh, a), grad_out),
     },
     operations=lambda a, out: 2.0 * math.prod(out.shape) * a.shape[1],
 )

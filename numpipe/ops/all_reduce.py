@@ -45,7 +45,7 @@ def launch(
     whole = in_one_launch(math.prod(x[0].shape) * x[0].dtype.itemsize, gpus)
     source = shards.as_rows("x", x, 1 if whole else gpus)
     _, rows, columns = source[0].shape
-    room = shards.workspace("room", source, (gpus, rows, columns), source[0].dtype)
+    room = shards.workspace("room", source, (gpus, rows, columns))
     if whole:
         sums = shards.as_rows("out", out)
     else:

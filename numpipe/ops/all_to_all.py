@@ -33,8 +33,7 @@ from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
 from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, sharded_op
-
-TYPES = ("float16", "bfloat16", "float32")
+from .tiled import TYPES
 
 
 @dataclass(frozen=True)

@@ -250,15 +250,15 @@ def _result(a: Any, b: Any, c: Any, bias: Any, beta: float) -> ArrayType:
 def launch_product(
     a: ArrayInfo,
     b: ArrayInfo,
-    c: ArrayInfo | None,
-    bias: ArrayInfo | None,
     out: ArrayInfo,
-    alpha: float,
-    beta: float,
-    activation: Any,
-    batch_invariant: bool,
-    config: Config | None,
     place: Place,
+    c: ArrayInfo | None = None,
+    bias: ArrayInfo | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: Any = None,
+    batch_invariant: bool = False,
+    config: Config | None = None,
 ) -> None:
     """Launch a product of operands with any layout."""
     batch, m, n, k, shape = product_sizes(a.shape, b.shape, None, None)
@@ -515,8 +515,7 @@ def _product(
         config = choose(
             *across, k, gpu, math.prod(batch), fused, aligned, batch_invariant, crosswise
         )
-    taken = {"alpha": form.alpha, "beta": form.source}
-    options = {name: value for name, value in scalars.items() if taken[name]}
+    options = {name: value for name, value in scalars.items() if name not in form.without}
     if config.turned:
         form, arrays = _transpose(form, arrays)
     kernel(config, form)(*arrays, **options, **place)

@@ -47,7 +47,15 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import OnGpus, Shards, check_matrices, gathered_rows, planes, sharded_op
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    check_matrices,
+    gathered_rows,
+    planes,
+    products,
+    sharded_op,
+)
 
 TYPES = ("float16", "bfloat16")
 PARTS = word("float32", "input")
@@ -221,7 +229,7 @@ def choose(rows: int, columns: int, gpus: int, gather: bool = False) -> Config:
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
-    (rows, _), columns = check_matrices("matmul_reduce_scatter", a.shape, b.shape)
+    rows, columns = check_matrices("matmul_reduce_scatter", a.shape, b.shape)
     if rows % gpus:
         raise SpecError(
             f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly; "
@@ -260,11 +268,6 @@ def launch(
     )
 
 
-def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
-    grads = gathered_rows(xp, mesh, grad_out)
-    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
-
-
 @sharded_op(
     operands={"a": "", "b": ""},
     results={"out": _result},
@@ -275,7 +278,7 @@ def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
         "a": lambda xp, b, grad_out, mesh: xp(
             "all_gather_matmul", grad_out, [xp.transposed(x) for x in b], mesh=mesh
         ),
-        "b": _gradient_of_b,
+        "b": lambda xp, a, grad_out, mesh: products(xp, a, gathered_rows(xp, mesh, grad_out)),
     },
     operations=lambda a, b: 2.0 * math.prod(a.shape) * b.shape[1],
 )

@@ -33,8 +33,7 @@ from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
 from .sharded_calls import OnGpus, Shards, Sizes, sharded_op
-
-TYPES = ("float16", "bfloat16", "float32")
+from .tiled import TYPES
 
 
 @dataclass(frozen=True)
@@ -169,7 +168,7 @@ def _result(x: Any, gpus: int) -> ArrayType:
 
 def _launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     source = shards.as_rows("x", x, shards.size)
-    room = shards.workspace("room", source, source[0].shape, source[0].dtype)
+    room = shards.workspace("room", source, source[0].shape)
     targets = shards.as_rows("out", out)
     shards.run(kernel(source[0].shape[2], config or Config()), source, room, targets)
 

@@ -264,8 +264,12 @@ class Shards:
         self._infos.append([allocated(info, kind.shape, self.place, kind.dtype) for info in like])
         return self._infos[-1]
 
-    def workspace(self, name: str, like: OnGpus, shape: Sequence[int], dtype: np.dtype) -> OnGpus:
-        """Return symmetric memory of the mesh, shared by the launches on this stream."""
+    def workspace(
+        self, name: str, like: OnGpus, shape: Sequence[int], dtype: np.dtype | None = None
+    ) -> OnGpus:
+        """Return symmetric memory of the mesh, by default for elements of the type of `like`,
+        shared by the launches on this stream."""
+        dtype = dtype or like[0].dtype
         if taken() is not None:
             return [imagined(shape, dtype) for _ in like]
         stream = (
@@ -289,7 +293,7 @@ class Shards:
         if self.reaches(infos):
             return infos
         self._launches.append(None)
-        room = self.workspace(name, infos, infos[0].shape, infos[0].dtype)
+        room = self.workspace(name, infos, infos[0].shape)
         for info, made in zip(infos, room, strict=True):
             move(info, made, self.place)
         return room
@@ -350,8 +354,8 @@ def planes(info: ArrayInfo, count: int) -> ArrayInfo:
     return strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
 
 
-def check_matrices(op: str, a: Ints, b: Ints) -> tuple[tuple[int, int], int]:
-    """Return ((M, K), N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
+def check_matrices(op: str, a: Ints, b: Ints) -> tuple[int, int]:
+    """Return (M, N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
     if len(a) != 2 or len(b) != 2:
         raise SpecError(
             f"{op}: 'a' and 'b' must be matrices, got {a} and {b}; fix: reshape batches to rows"
@@ -361,7 +365,7 @@ def check_matrices(op: str, a: Ints, b: Ints) -> tuple[tuple[int, int], int]:
             f"{op}: K = {a[1]} in 'a' {a}, {b[0]} in 'b' {b}"
             + "; fix: pass b.T for a b (N, K)" * (a[1] == b[1])
         )
-    return (a[0], a[1]), b[1]
+    return a[0], b[1]
 
 
 def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
@@ -370,6 +374,11 @@ def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
     rows, columns = arrays[0].shape
     found = _by_elements(xp, mesh, "all_gather", arrays)
     return [x.reshape(mesh.size * rows, columns) for x in found]
+
+
+def products(xp: Any, a: list, grads: list) -> list:
+    """Return ``a.T @ grad`` on each GPU, the gradient of the right matrix of a product."""
+    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
 
 
 def added_up(xp: Any, mesh: Any, arrays: list) -> list:
