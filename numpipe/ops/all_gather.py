@@ -19,14 +19,14 @@ from ..diagnostics.argument_checks import NONE
 from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
+from ..language.memory.copies import copy_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import COPIED, OnGpus, Shards, Sizes, sharded_op
+from .sharded_calls import COPIED, OnGpus, Shards, Sizes, divided_ctas, sharded_op, wait_for_slot
 
 
 @dataclass(frozen=True)
@@ -62,10 +62,7 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
         """Compute out[r] = x of GPU r, for x (1, words), room and out (GPUs, words). The other
         GPUs' shards arrive in `room`."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
-        cta, ctas = axis_index("cta"), axis_size("cta")
-        near = max(ctas // config.near, 1)
-        far = max(ctas - near, 1)
-        first = cta - (ctas - near)  # index among the CTAs that copy on this GPU
+        cta, far, near, first = divided_ctas(config.near)
         blocks = cdiv(x.shape[1], whole)
 
         shared = pipeline(
@@ -90,11 +87,7 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
                 copy_smem_to_gmem(
                     tile.at[ds(wg * block, block)], result.at[place, ds(start, block)]
                 )
-                if k + 1 < steps:
-                    # the previous block has been read, so its slot can be released
-                    wait_smem_to_gmem(1, wait_read_only=True)
-                else:
-                    wait_smem_to_gmem(0, wait_read_only=True)
+                wait_for_slot(k + 1 < steps)
 
         if cta < far:
             for distance in range(1, gpus):

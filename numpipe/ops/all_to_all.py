@@ -24,7 +24,7 @@ from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
+from ..language.memory.copies import copy_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
@@ -32,7 +32,7 @@ from ..language.tiles.refs import ds
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
-from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, sharded_op
+from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, divided_ctas, sharded_op, wait_for_slot
 from .tiled import TYPES
 
 
@@ -58,15 +58,9 @@ def kernel(config: Config = Config()) -> Kernel:
     def all_to_all(x, counts, received, out, done):  # type: ignore[no-untyped-def]
         """Compute out = the rows for this GPU and received[r] = how many of them GPU r had, for x
         (rows, columns), of which counts[r] rows go to GPU r."""
-        me, gpus, cta, ctas = (
-            axis_index("gpu"),
-            axis_size("gpu"),
-            axis_index("cta"),
-            axis_size("cta"),
-        )
+        me, gpus = axis_index("gpu"), axis_size("gpu")
         columns = config.row_bytes // np.dtype(x.dtype).itemsize
-        near = max(ctas // config.own, 1)  # CTAs that copy this GPU's own rows
-        far = max(ctas - near, 1)
+        cta, far, near, own = divided_ctas(config.own)
         wide = cdiv(x.shape[1], columns)
 
         def asked(r, to):  # type: ignore[no-untyped-def]
@@ -100,11 +94,7 @@ def kernel(config: Config = Config()) -> Kernel:
                     copy_smem_to_gmem(tile, out.at[ds(row, rows), ds(column, columns)])
                 else:
                     out[ds(row, rows, stop=end), ds(column, columns)] = tile[...]
-                if k + 1 < steps and row + rows <= end:
-                    # the previous block has been read, so its slot can be released
-                    wait_smem_to_gmem(1, wait_read_only=True)
-                else:
-                    wait_smem_to_gmem(0, wait_read_only=True)
+                wait_for_slot(k + 1 < steps and row + rows <= end)
 
         at = 0
         for r in range((me + 1) % gpus):
@@ -119,12 +109,12 @@ def kernel(config: Config = Config()) -> Kernel:
                 received[r] = number
             if r != me and cta < far:
                 copy(r, at, number, cta, far)
-            if r == me and cta >= ctas - near:
-                copy(r, at, number, cta - (ctas - near), near)
+            if r == me and own >= 0:
+                copy(r, at, number, own, near)
             at = at + number
         for distance in range(1, gpus):
             signal(done.at[0], (me + distance) % gpus)  # type: ignore[call-arg]
-        wait(done.at[0], (gpus - 1) * ctas)
+        wait(done.at[0], (gpus - 1) * axis_size("cta"))
 
     return all_to_all  # type: ignore[no-any-return]
 

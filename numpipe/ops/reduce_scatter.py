@@ -24,7 +24,7 @@ from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
+from ..language.memory.copies import copy_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
@@ -32,7 +32,7 @@ from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import OnGpus, Shards, Sizes, sharded_op
+from .sharded_calls import OnGpus, Shards, Sizes, divided_ctas, sharded_op, wait_for_slot
 from .tiled import TYPES
 
 
@@ -70,10 +70,7 @@ def kernel(columns: int, config: Config = Config(), everywhere: bool = False) ->
         columns) and out (rows, columns). With `everywhere`, x is (1, rows, columns), and the sum is
         that of x[0]."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
-        cta, ctas = axis_index("cta"), axis_size("cta")
-        near = max(ctas // config.near, 1)
-        far = max(ctas - near, 1)
-        adder = cta - (ctas - near)  # index among the CTAs that add
+        cta, far, near, adder = divided_ctas(config.near)
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
         # full chunks of `length` tiles, the same number for each sending CTA
@@ -117,11 +114,7 @@ def kernel(columns: int, config: Config = Config(), everywhere: bool = False) ->
                         tile.at[ds(wg * rows, rows), :],
                         there.at[me, ds((begin + k) * whole + wg * rows, rows), ds(0, columns)],
                     )
-                    if begin + k + 1 < end:
-                        # the previous tile has been read, so its slot can be released
-                        wait_smem_to_gmem(1, wait_read_only=True)
-                    else:
-                        wait_smem_to_gmem(0, wait_read_only=True)
+                    wait_for_slot(begin + k + 1 < end)
                 signal(arrived.at[me * chunks + chunk], to)
 
         if adder >= 0:

@@ -19,16 +19,19 @@ import numpy as np
 from .. import launch
 from ..arch.dimensions import Ints, Names
 from ..arch.dtypes import ELEMENTS
+from ..core.functions import function
 from ..diagnostics.argument_checks import as_tuple, require, told, whole
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
+from ..language.memory.copies import wait_smem_to_gmem
 from ..launch.array_info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.launcher import Launch
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
 from ..launch.repeats import MeshSeries, OpRepeats
 from ..launch.windows import strided
+from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType
 from .declaration import Op, P, by_name
 from .op_outputs import allocated, delivered, tell_copied
@@ -338,6 +341,26 @@ class Shards:
             for of, info in zip(like, results, strict=True)
         ]
         return found[0] if self.single else found
+
+
+@function
+def divided_ctas(share):  # type: ignore[no-untyped-def]
+    """Divide the CTAs of a kernel: one in `share` works with this GPU's own data, the others send.
+    Return this CTA's number, how many CTAs send, how many do not, and this CTA's number among
+    these, which is negative if it sends."""
+    cta, ctas = axis_index("cta"), axis_size("cta")
+    near = max(ctas // share, 1)
+    return cta, max(ctas - near, 1), near, cta - (ctas - near)
+
+
+@function
+def wait_for_slot(more):  # type: ignore[no-untyped-def]
+    """Wait until the previous block has been read, so that its slot can be released; without `more`
+    blocks, until all have been read."""
+    if more:
+        wait_smem_to_gmem(1, wait_read_only=True)
+    else:
+        wait_smem_to_gmem(0, wait_read_only=True)
 
 
 class Sizes:
