@@ -10,10 +10,10 @@ Names = tuple[str, ...]
 """names of dimensions, axes, arrays or others"""
 
 
-def power_of_two(size: int) -> int:
+def next_power_of_two(size: int) -> int:
     """Return the smallest power of two that is at least `size`, a positive number.
 
-    >>> power_of_two(5), power_of_two(8)
+    >>> next_power_of_two(5), next_power_of_two(8)
     (8, 8)
     """
     return 1 << (size - 1).bit_length()

@@ -35,7 +35,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import power_of_two
+from ..arch.dimensions import next_power_of_two
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -92,7 +92,7 @@ def cumsum_short(x, y, *, row: Static):
 def aligned_rows(columns: int, run: int) -> Kernel:
     """Return the kernel whose warps have rows in registers. A lane has `run` adjacent elements at a
     time: 16 bytes of rows that begin at multiples of 16 bytes, or 2 elements of others."""
-    lanes = min(32, power_of_two(cdiv(columns, run)))
+    lanes = min(32, next_power_of_two(cdiv(columns, run)))
     own = cdiv(columns, lanes * run) * run
     height = 128 // lanes * max(1, 16 // own)
     layout = f"rows {lanes} {run}"

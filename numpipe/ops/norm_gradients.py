@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import power_of_two, round_up
+from ..arch.dimensions import next_power_of_two, round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
@@ -312,8 +312,8 @@ def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
     >>> shares(4096, 2, 9999), shares(50257, 2, 9999), shares(13186, 2, 300)
     ((1, 2), (4, 4), (2, 4))
     """
-    ctas = power_of_two(cdiv(n * itemsize, LONGEST))
-    parts = ctas * min(WARPGROUPS, power_of_two(cdiv(n * itemsize, PART * ctas)))
+    ctas = next_power_of_two(cdiv(n * itemsize, LONGEST))
+    parts = ctas * min(WARPGROUPS, next_power_of_two(cdiv(n * itemsize, PART * ctas)))
     most = min(n // LEAST, WARPGROUPS * CLUSTER, PER * WARPGROUPS * SMS // max(count, 1))
     while parts * 2 <= most:
         parts *= 2

@@ -27,7 +27,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import power_of_two, round_up
+from ..arch.dimensions import next_power_of_two, round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..diagnostics.argument_checks import whole
@@ -182,7 +182,7 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
     if results and n <= SHORT and k <= FEW:
         topk_short(x, **results, k=k, **place)
         return None
-    kept = max(8, power_of_two(k))
+    kept = max(8, next_power_of_two(k))
     size, members, groups = round_up(n, STEP), 0, {}
     if n > MOST:
         size = max(STEP, min(MOST, 32 * kept))
