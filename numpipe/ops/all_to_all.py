@@ -32,7 +32,7 @@ from ..language.tiles.refs import ds
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
-from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, divided_ctas, sharded_op, wait_for_slot
+from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, sharded_op, wait_for_slot
 from .tiled import TYPES
 
 
@@ -58,9 +58,15 @@ def kernel(config: Config = Config()) -> Kernel:
     def all_to_all(x, counts, received, out, done):  # type: ignore[no-untyped-def]
         """Compute out = the rows for this GPU and received[r] = how many of them GPU r had, for x
         (rows, columns), of which counts[r] rows go to GPU r."""
-        me, gpus = axis_index("gpu"), axis_size("gpu")
+        me, gpus, cta, ctas = (
+            axis_index("gpu"),
+            axis_size("gpu"),
+            axis_index("cta"),
+            axis_size("cta"),
+        )
         columns = config.row_bytes // np.dtype(x.dtype).itemsize
-        cta, far, near, own = divided_ctas(config.own)
+        near = max(ctas // config.own, 1)  # CTAs that copy this GPU's own rows
+        far = max(ctas - near, 1)
         wide = cdiv(x.shape[1], columns)
 
         def asked(r, to):  # type: ignore[no-untyped-def]
@@ -109,12 +115,12 @@ def kernel(config: Config = Config()) -> Kernel:
                 received[r] = number
             if r != me and cta < far:
                 copy(r, at, number, cta, far)
-            if r == me and own >= 0:
-                copy(r, at, number, own, near)
+            if r == me and cta >= ctas - near:
+                copy(r, at, number, cta - (ctas - near), near)
             at = at + number
         for distance in range(1, gpus):
             signal(done.at[0], (me + distance) % gpus)  # type: ignore[call-arg]
-        wait(done.at[0], (gpus - 1) * axis_size("cta"))
+        wait(done.at[0], (gpus - 1) * ctas)
 
     return all_to_all  # type: ignore[no-any-return]
 
