@@ -193,7 +193,16 @@ class Shards:
     # ---- layouts
     def rows(self, name: str, infos: OnGpus) -> OnGpus:
         """Return matrices whose rows TMA can address: the arguments themselves or copies."""
-        return [self._by_rows(name, info) for info in infos]
+        found = []
+        for info in infos:
+            dense = info.strides[-1] == info.dtype.itemsize
+            reason = tma_addressable(info) if dense else "its rows are not contiguous"
+            if reason:
+                tell_copied(self.op, name, info, reason)
+                self._launches.append(None)
+                info = copied(info, self.place)
+            found.append(info)
+        return found
 
     def laid(self, name: str, infos: OnGpus) -> list[Matrix]:
         """Return matrices that TMA can address by rows or by columns: the arguments themselves or
@@ -213,30 +222,19 @@ class Shards:
                 )
         return found
 
-    def _by_rows(self, name: str, info: ArrayInfo) -> ArrayInfo:
-        dense = info.strides[-1] == info.dtype.itemsize
-        reason = tma_addressable(info) if dense else "its rows are not contiguous"
-        if not reason:
-            return info
-        tell_copied(self.op, name, info, reason)
-        self._launches.append(None)
-        return copied(info, self.place)
-
     def as_words(self, name: str, infos: OnGpus, count: int) -> OnGpus:
         """View contiguous arrays as 4-byte words in `count` rows."""
-        found = []
-        for info in infos:
-            words = self._contiguous(name, info, count) // _WORD.itemsize
-            found.append(_retyped(info, (count, words // count), _WORD))
-        return found
+        return [
+            _retyped(info, (count, self._contiguous(name, info, count) // _WORD.itemsize), _WORD)
+            for info in infos
+        ]
 
     def as_rows(self, name: str, infos: OnGpus, count: int = 0) -> OnGpus:
         """View contiguous arrays as rows of 64 elements, or of the largest divisor that their size
         shares with 64; with `count`, each of `count` parts is viewed that way."""
         found = []
         for info in infos:
-            size = info.dtype.itemsize
-            elements = self._contiguous(name, info, max(count, 1)) // size // max(count, 1)
+            elements = self._contiguous(name, info, max(count, 1)) // info.dtype.itemsize
             columns = math.gcd(elements, 64)
             found.append(
                 _retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype)
@@ -244,17 +242,17 @@ class Shards:
         return found
 
     def _contiguous(self, name: str, info: ArrayInfo, parts: int) -> int:
-        """Return the bytes of a contiguous array. Raises SpecError for other arrays, and if TMA
-        cannot copy each of `parts` parts."""
-        nbytes = math.prod(info.shape) * info.dtype.itemsize
+        """Return the bytes of each of `parts` parts of a contiguous array. Raises SpecError for
+        other arrays, and if TMA cannot copy each part."""
+        nbytes = math.prod(info.shape) * info.dtype.itemsize // parts
         if info.strides != dense_strides(info.shape, info.dtype.itemsize):
             raise SpecError(
                 f"{self.op}: '{name}' is not contiguous, shape {info.shape}, strides "
                 f"{info.strides} bytes; fix: {name} = numpipe.ops.copy({name})"
             )
-        if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
+        if nbytes % _CHUNK or info.ptr % _CHUNK:
             raise SpecError(
-                f"{self.op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must "
+                f"{self.op}: each GPU's part of '{name}' has {nbytes} bytes, and must "
                 f"begin and end at a multiple of {_CHUNK}; fix: pad it"
             )
         return nbytes
