@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.memory.copies import copy_smem_to_gmem
@@ -26,7 +24,16 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import COPIED, OnGpus, Shards, Sizes, divided_ctas, sharded_op, wait_for_slot
+from .sharded_calls import (
+    COPIED,
+    OnGpus,
+    Shards,
+    Sizes,
+    config_check,
+    divided_ctas,
+    sharded_op,
+    wait_for_slot,
+)
 
 
 @dataclass(frozen=True)
@@ -143,7 +150,7 @@ def launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     results={"out": _result},
     types=COPIED,
     launch=launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={
         "x": lambda xp, grad_out, mesh: xp(
             "reduce_scatter", [xp.contiguous(grad) for grad in grad_out], mesh=mesh

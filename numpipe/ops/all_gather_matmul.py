@@ -29,8 +29,6 @@ import numpy as np
 
 from ..arch.dimensions import round_up
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.tile_loop import tiles
@@ -49,6 +47,7 @@ from .sharded_calls import (
     Shards,
     Sizes,
     check_matrices,
+    config_check,
     gathered_rows,
     planes,
     products,
@@ -229,10 +228,10 @@ def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> N
     gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)))
     shards.run(
         kernel(config or choose(m, n, k, shards.size, turned), turned),
-        [planes(info, 1) for info in left],
+        planes(left, 1),
         [matrix.info for matrix in right],
         gathered,
-        [planes(info, shards.size) for info in out],
+        planes(out, shards.size),
     )
 
 
@@ -241,7 +240,7 @@ def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> N
     results={"out": _result},
     types=TYPES,
     launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={
         "a": lambda xp, b, grad_out, mesh: xp(
             "matmul_reduce_scatter", grad_out, [xp.transposed(x) for x in b], mesh=mesh

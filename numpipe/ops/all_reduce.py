@@ -11,12 +11,10 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..plan.specs import ArrayType
 from .all_gather import launch as launch_gather
 from .reduce_scatter import TYPES, Config, kernel
-from .sharded_calls import OnGpus, Shards, added_up, sharded_op
+from .sharded_calls import OnGpus, Shards, added_up, config_check, sharded_op
 
 LAUNCH = 6_700_000
 """bytes that a link transfers while a launch begins and ends: 18 us at 370 GB/s"""
@@ -60,7 +58,7 @@ def launch(
     results={"out": lambda x: ArrayType(tuple(x.shape), x.dtype)},
     types=TYPES,
     launch=launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={"x": lambda xp, grad_out, mesh: added_up(xp, mesh, grad_out)},
 )
 def all_reduce(

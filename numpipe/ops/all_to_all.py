@@ -19,8 +19,6 @@ import numpy as np
 
 from .. import launch
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -32,7 +30,7 @@ from ..language.tiles.refs import ds
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
-from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, sharded_op, wait_for_slot
+from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, config_check, sharded_op, wait_for_slot
 from .tiled import TYPES
 
 
@@ -195,7 +193,7 @@ class _AllToAll(ShardedOp[P]):
     results={"rows": _rows, "received": _received},
     types=TYPES,
     launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
 )
 def all_to_all(
     x: Any,

@@ -13,8 +13,6 @@ import math
 from typing import Any
 
 from ..arch.dimensions import round_up
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..plan.specs import ArrayType
 from .all_reduce import launch as launch_sum
@@ -22,7 +20,15 @@ from .matmul import launch_product
 from .matmul_reduce_scatter import PARTS, TYPES, Config, parts_type
 from .matmul_reduce_scatter import launch as launch_scattered
 from .operands import move
-from .sharded_calls import OnGpus, Shards, added_up, check_matrices, products, sharded_op
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    added_up,
+    check_matrices,
+    config_check,
+    products,
+    sharded_op,
+)
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
@@ -72,7 +78,7 @@ def _gradients(xp: Any, a: list, b: list, grad_out: list, mesh: Any) -> tuple[li
     results={"out": _result},
     types=TYPES,
     launch=_launch,
-    checks={"parts": PARTS, "config": a_kind(Config) | NONE},
+    checks={"parts": PARTS} | config_check(Config),
     gradients={"a b": _gradients},
     operations=lambda a, b: 2.0 * math.prod(a.shape) * b.shape[1],
 )

@@ -28,7 +28,6 @@ from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole, word
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -51,6 +50,7 @@ from .sharded_calls import (
     OnGpus,
     Shards,
     check_matrices,
+    config_check,
     gathered_rows,
     planes,
     products,
@@ -261,10 +261,10 @@ def launch(
     shape = shards.size, rows, round_up(n, 16 // dtype.itemsize)
     shards.run(
         kernel(config or choose(rows, n, shards.size, gather), right[0].turned, gather),
-        [planes(info, shards.size) for info in left],
+        planes(left, shards.size),
         [matrix.info for matrix in right],
         shards.workspace("parts", left, shape, dtype),
-        [planes(info, shards.size) for info in out] if gather else out,
+        planes(out, shards.size) if gather else out,
     )
 
 
@@ -273,7 +273,7 @@ def launch(
     results={"out": _result},
     types=TYPES,
     launch=launch,
-    checks={"parts": PARTS, "config": a_kind(Config) | NONE},
+    checks={"parts": PARTS} | config_check(Config),
     gradients={
         "a": lambda xp, b, grad_out, mesh: xp(
             "all_gather_matmul", grad_out, [xp.transposed(x) for x in b], mesh=mesh

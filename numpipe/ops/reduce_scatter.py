@@ -19,8 +19,6 @@ import numpy as np
 
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -32,7 +30,15 @@ from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import OnGpus, Shards, Sizes, divided_ctas, sharded_op, wait_for_slot
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    Sizes,
+    config_check,
+    divided_ctas,
+    sharded_op,
+    wait_for_slot,
+)
 from .tiled import TYPES
 
 
@@ -171,7 +177,7 @@ def _launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     results={"out": _result},
     types=TYPES,
     launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={
         "x": lambda xp, grad_out, mesh: xp(
             "all_gather", [xp.contiguous(grad) for grad in grad_out], mesh=mesh

@@ -20,7 +20,7 @@ from .. import launch
 from ..arch.dimensions import Ints, Names
 from ..arch.dtypes import ELEMENTS
 from ..core.functions import function
-from ..diagnostics.argument_checks import as_tuple, require, told, whole
+from ..diagnostics.argument_checks import NONE, Rule, a, as_tuple, require, told, whole
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
@@ -369,10 +369,18 @@ class Sizes:
         require(f"{op}: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
-def planes(info: ArrayInfo, count: int) -> ArrayInfo:
-    """Return a matrix as a batch of `count` matrices, which are consecutive rows of it."""
-    rows, (_, columns) = info.shape[0] // count, info.shape
-    return strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
+def config_check(kind: type) -> dict[str, Rule]:
+    """Return the rule of the option `config`, which is of this class or None."""
+    return {"config": a(kind) | NONE}
+
+
+def planes(infos: OnGpus, count: int) -> OnGpus:
+    """Return matrices as batches of `count` matrices, which are consecutive rows of each."""
+    rows, columns = infos[0].shape[0] // count, infos[0].shape[1]
+    return [
+        strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
+        for info in infos
+    ]
 
 
 def check_matrices(op: str, a: Ints, b: Ints) -> tuple[int, int]:
