@@ -222,14 +222,14 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
 
 def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> None:
     (m, k), n = a[0].shape, b[0].shape[1]
-    left, right = shards.rows("a", a), shards.laid("b", b)
-    turned = right[0].turned
+    left = shards.rows("a", a)
+    right, turned = shards.laid("b", b)
     # pad rows to a multiple of 16 bytes
     gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)))
     shards.run(
         kernel(config or choose(m, n, k, shards.size, turned), turned),
         planes(left, 1),
-        [matrix.info for matrix in right],
+        right,
         gathered,
         planes(out, shards.size),
     )

@@ -107,18 +107,16 @@ def _launch(
     reduction: str,
     place: Place,
 ) -> None:
-    none, shape, losses = reduction == "none", tuple(labels.shape), loss
     how = reduction == "mean", ignore_index, place
-    if not none:
-        losses = allocated(logits, shape, place, np.float32)
+    losses = loss if reduction == "none" else allocated(logits, labels.shape, place, np.float32)
     grad = None
     if dlogits and reduction == "mean":
         factor = allocated(logits, (), place, np.float32)
         launch_reduced(None, labels, factor, *how)
-        grad = broadcast(factor, shape)
+        grad = broadcast(factor, labels.shape)
     options = label_smoothing, ignore_index, debug, place
     launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
-    if not none:
+    if losses is not loss:
         launch_reduced(losses, labels, loss, *how)
 
 

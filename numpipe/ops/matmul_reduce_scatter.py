@@ -255,14 +255,15 @@ def launch(
     """Launch the kernel. With `gather`, `out` has the rows of all GPUs."""
     (m, _), n = a[0].shape, b[0].shape[1]
     rows = m // shards.size
-    left, right = shards.rows("a", a), shards.laid("b", b)
+    left = shards.rows("a", a)
+    right, turned = shards.laid("b", b)
     dtype = parts_type(parts, left[0].dtype)
     # pad rows to a multiple of 16 bytes
     shape = shards.size, rows, round_up(n, 16 // dtype.itemsize)
     shards.run(
-        kernel(config or choose(rows, n, shards.size, gather), right[0].turned, gather),
+        kernel(config or choose(rows, n, shards.size, gather), turned, gather),
         planes(left, shards.size),
-        [matrix.info for matrix in right],
+        right,
         shards.workspace("parts", left, shape, dtype),
         planes(out, shards.size) if gather else out,
     )

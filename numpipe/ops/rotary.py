@@ -209,7 +209,7 @@ def _launch(
             matrices = next(shared, 1)
             rotated_rows(n, inverse, matrices, passes)(*flat, **place)
             return
-        width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
+        width = min(256, round_up(n, 64)) if n > 32 else 32 if n > 16 else 16
         # no fewer rows than all lanes of a warpgroup have
         height = 32 if width == 16 else 16 if width <= 128 else 8
         repeats = next(k for k in (4 if width == 32 else 2, 2, 3, 5, 1) if not sizes[same] % k)

@@ -35,7 +35,7 @@ from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType
 from .declaration import Op, P, by_name
 from .op_outputs import allocated, delivered, tell_copied
-from .operands import Matrix, copied, laid, move
+from .operands import copied, laid, move
 
 COPIED = tuple(ELEMENTS)
 """element types that are copied unchanged"""
@@ -204,9 +204,9 @@ class Shards:
             found.append(info)
         return found
 
-    def laid(self, name: str, infos: OnGpus) -> list[Matrix]:
-        """Return matrices that TMA can address by rows or by columns: the arguments themselves or
-        copies.
+    def laid(self, name: str, infos: OnGpus) -> tuple[OnGpus, bool]:
+        """Return matrices that TMA can address by rows, and whether they are the transposes of the
+        arguments: views of them or copies.
 
         Raises SpecError if some GPUs have row-major and others column-major matrices.
         """
@@ -220,7 +220,7 @@ class Shards:
                     f"{infos[gpu].strides} on GPU {gpu}: all GPUs must have shards of one layout; "
                     "fix: pass copies of some of them"
                 )
-        return found
+        return [operand.info for operand in found], found[0].turned
 
     def as_words(self, name: str, infos: OnGpus, count: int) -> OnGpus:
         """View contiguous arrays as 4-byte words in `count` rows."""
