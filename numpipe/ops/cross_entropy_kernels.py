@@ -63,9 +63,13 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
     options = {"compiler_params": params} if debug else {}
 
-    held, once = smooth or "dx" not in lacking, "dx" in lacking
-
-    @rows(held=held, without=lacking, once=once, by_row=True, **options)
+    @rows(
+        held=smooth or "dx" not in lacking,
+        once="dx" in lacking,
+        by_row=True,
+        without=lacking,
+        **options,
+    )
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
         following = row.get(program_id(0) // row.cluster, labels)

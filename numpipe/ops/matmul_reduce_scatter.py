@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -225,7 +225,7 @@ def choose(rows: int, columns: int, gpus: int, gather: bool = False) -> Config:
     # the omitted widths would spill a register, in the loops over GPUs
     wide = (192, 160, 128) if gpus != 2 else (176, 160, 128) if gather else (192, 176, 160, 128)
     tn = min(wide, key=cost)
-    return replace(Config(), tn=tn, slots=5, panels=2) if tn == 128 else replace(Config(), tn=tn)
+    return Config(tn=tn, slots=5, panels=2) if tn == 128 else Config(tn=tn)
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:

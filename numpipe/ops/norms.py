@@ -46,10 +46,8 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     kind, block_of = quantized or ("int8", None)
     *_, quantized_ = quantizer(kind, block_of)
 
-    # the draw takes registers: without this, ptxas spills
-    held = 2 if drops else adds
-
-    @rows(operands=1 + adds, held=held, unit=UNITS[block_of], without=absent)
+    # the draw takes registers: with less than 2 held, ptxas spills
+    @rows(operands=1 + adds, held=2 if drops else adds, unit=UNITS[block_of], without=absent)
     def norm(
         x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,
         row: Static,
@@ -146,8 +144,7 @@ def _launch(
     results = given(MATRIX, y=y, total=total, statistics=statistics) | given(ROWS, scales=scales)
     quantized = out_scales and (out_dtype, out_scales)
     run = forward(centered, quantized, *inputs, *results, *["dropout"] * (dropout > 0))
-    scalars = {"eps": eps, **scaling(dropout, seed)}
-    launch_over_rows(run, inputs, results, place, **scalars)
+    launch_over_rows(run, inputs, results, place, eps=eps, **scaling(dropout, seed))
 
 
 @op(

@@ -92,9 +92,13 @@ def by_row(activated: Function | None, dtype: str, block: str) -> RowKernel:
     """Return the kernel over rows with a scale for each row or group: of x, or of the first result
     of ``activated(x)`` times up."""
     *_, quantized = quantizer(dtype, block)
-    operands, absent = (2, ()) if activated else (1, ("up",))
 
-    @rows(operands=operands, unit=UNITS[block], once=block != "row", without=absent)
+    @rows(
+        operands=2 if activated else 1,
+        unit=UNITS[block],
+        once=block != "row",
+        without=() if activated else ("up",),
+    )
     def quantize_row(x, up, y, scales, *, row: Static):
         for k in row.blocks(x):
             if activated is None:
@@ -157,8 +161,8 @@ def launch_quantized(
     """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
     if block == "tensor":
         launch_reduction("top", inputs["x"], None, scales, place, finish=quantizer(dtype)[0])
-        kernel, known = functools.partial(by_tensor, dtype), reshaped(scales, 1)
-        launch_over_tiles(kernel, inputs, {"y": y}, place, scales=known)
+        kernel_for = functools.partial(by_tensor, dtype)
+        launch_over_tiles(kernel_for, inputs, {"y": y}, place, scales=reshaped(scales, 1))
         return
     if y.shape[-1] <= BLOCK:
         block = "row"  # the only block of a row

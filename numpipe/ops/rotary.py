@@ -46,9 +46,12 @@ def rotated(repeats: int, height: int, width: int) -> Kernel:
         outer, repeated, down, n = x1.shape
         return (cdiv(n, width) * (repeated // repeats) * cdiv(down, height), outer)
 
-    params = CompilerParams(ctas_per_sm=4)
-
-    @numpipe_kernel(grid=grid, warp_specialized=False, static_dims=(-1,), compiler_params=params)
+    @numpipe_kernel(
+        grid=grid,
+        warp_specialized=False,
+        static_dims=(-1,),
+        compiler_params=CompilerParams(ctas_per_sm=4),
+    )
     def rotate(x1, x2, cos, sin, y1, y2):  # type: ignore[no-untyped-def]
         place, outer = program_id(0), program_id(1)
         across, down = cdiv(x1.shape[3], width), cdiv(x1.shape[2], height)
@@ -102,11 +105,13 @@ def rotated_rows(n: int, inverse: bool, matrices: int, passes: int) -> Kernel:
     def grid(x: Any, cos: Any) -> tuple[int, int]:
         return x.shape[0] // cos.shape[0] // (2 * matrices), cdiv(cos.shape[0], count)
 
-    params = CompilerParams(
-        lowering_semantics=LoweringSemantics.Lane, ctas_per_sm=6, unsafe_no_auto_barriers=True
+    @numpipe_kernel(
+        grid=grid,
+        warp_specialized=False,
+        compiler_params=CompilerParams(
+            lowering_semantics=LoweringSemantics.Lane, ctas_per_sm=6, unsafe_no_auto_barriers=True
+        ),
     )
-
-    @numpipe_kernel(grid=grid, warp_specialized=False, compiler_params=params)
     def rotate_rows(x, cos, sin, y):  # type: ignore[no-untyped-def]
         pairs, first, matrix = cos.shape[0], program_id(1) * count, program_id(0) * matrices
         rows, made, cosines, sines, landed, angles_landed = scratch(
