@@ -42,6 +42,7 @@ from ..language.tiles.tile import zeros
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
+from .matmul import TYPES
 from .sharded_calls import (
     OnGpus,
     Shards,
@@ -53,8 +54,6 @@ from .sharded_calls import (
     products,
     sharded_op,
 )
-
-TYPES = ("float16", "bfloat16")
 
 
 @dataclass(frozen=True)

@@ -13,8 +13,9 @@ from typing import Any
 
 from ..plan.specs import ArrayType
 from .all_gather import launch as launch_gather
-from .reduce_scatter import TYPES, Config, kernel
+from .reduce_scatter import Config, kernel
 from .sharded_calls import OnGpus, Shards, added_up, config_check, sharded_op
+from .tiled import TYPES
 
 LAUNCH = 6_700_000
 """bytes that a link transfers while a launch begins and ends: 18 us at 370 GB/s"""

@@ -86,8 +86,9 @@ def launch_reduced(
 
     def run(**views: Any) -> None:
         rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
-        add = reduced(*lacking(rows, "losses"))
-        add(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
+        reduced(*lacking(rows, "losses"))(
+            **rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place
+        )
 
     launch_over_rows(run, inputs, {}, place)
 
@@ -184,11 +185,17 @@ def _composed(
     debug: bool,
     reduction: str,
 ) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
     if 0 in labels.shape:
         loss = xp.cast(logits, np.float32).sum(-1)
     else:
-        loss, _ = xp(cross_entropy_rows, logits, labels, **options)
+        loss, _ = xp(
+            cross_entropy_rows,
+            logits,
+            labels,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            debug=debug,
+        )
     if reduction == "none":
         return loss
     total = loss.sum()

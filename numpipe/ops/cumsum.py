@@ -414,7 +414,7 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     results={"y": "... n"},
     types=TYPES,
     launch=_launch,
-    gradients={"x": lambda xp, grad_y: xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))},
+    gradients={"x": lambda xp, grad_y: xp.flip(xp("cumsum", xp.flip(grad_y, (-1,))), (-1,))},
     batching="leading",
 )
 def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:

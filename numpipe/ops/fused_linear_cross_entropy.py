@@ -105,8 +105,12 @@ def _launch(
         if scale:
             launch_reduced(None, labels, scale, mean, ignore_index, place)
 
-    inputs = given(MATRIX, x=x) | given(ROWS, labels=as_int32(labels))
-    launch_over_rows(run, inputs, given(MATRIX, dx=dx), place)
+    launch_over_rows(
+        run,
+        given(MATRIX, x=x) | given(ROWS, labels=as_int32(labels)),
+        given(MATRIX, dx=dx),
+        place,
+    )
 
 
 @op(

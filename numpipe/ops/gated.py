@@ -133,7 +133,9 @@ def _declared(name: str, activation: str) -> Any:
         gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any,
         place: Place,
     ) -> None:  # fmt: skip
-        inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
+        if up is None:
+            gate, up = halves(gate)
+        inputs = {"x": gate, "up": up}
         if out_scales is None:
             launch_over_tiles(functools.partial(forward, activation), inputs, {"y": y}, place)
         else:

@@ -312,7 +312,7 @@ def launch_product(
         config = choose(
             *across, k, gpu, math.prod(batch), fused, aligned, batch_invariant, crosswise
         )
-    scalars = {"alpha": float(alpha), "beta": float(beta)}
+    scalars: dict[str, Any] = {"alpha": float(alpha), "beta": float(beta)}
     options = {name: value for name, value in scalars.items() if name not in form.without}
     if config.turned:
         form, arrays = _transpose(form, arrays)
@@ -380,8 +380,10 @@ def _unfused(
             f"gradient; fix: use {', '.join(map(repr, ACTIVATIONS))}, omit activation= and apply "
             "your library's operations to the result, or call it without gradients"
         )
-    options = {"alpha": alpha, "beta": beta, "batch_invariant": batch_invariant}
-    return xp.activation(activation, xp(matmul, a, b, c, bias=bias, **options))
+    product = xp(
+        matmul, a, b, c, bias=bias, alpha=alpha, beta=beta, batch_invariant=batch_invariant
+    )
+    return xp.activation(activation, product)
 
 
 def _batched(

@@ -16,8 +16,8 @@ from ..arch.dimensions import round_up
 from ..diagnostics.errors import SpecError
 from ..plan.specs import ArrayType
 from .all_reduce import launch as launch_sum
-from .matmul import launch_product
-from .matmul_reduce_scatter import PARTS, TYPES, Config, parts_type
+from .matmul import TYPES, launch_product
+from .matmul_reduce_scatter import PARTS, Config, parts_type
 from .matmul_reduce_scatter import launch as launch_scattered
 from .operands import move
 from .sharded_calls import (

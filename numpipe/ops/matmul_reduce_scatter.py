@@ -46,6 +46,7 @@ from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
+from .matmul import TYPES
 from .sharded_calls import (
     OnGpus,
     Shards,
@@ -57,7 +58,6 @@ from .sharded_calls import (
     sharded_op,
 )
 
-TYPES = ("float16", "bfloat16")
 PARTS = word("float32", "input")
 
 

@@ -43,7 +43,7 @@ def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     launch=_launch,
     gradients={
         "a": lambda x, grad_y: grad_y[..., None] * x[..., None, :],
-        "x": lambda xp, a, grad_y: xp(matvec, xp.transposed(a), grad_y),
+        "x": lambda xp, a, grad_y: xp("matvec", xp.transposed(a), grad_y),
     },
     batching="leading",
     operations=lambda a: 2 * math.prod(a.shape),

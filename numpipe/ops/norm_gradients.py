@@ -605,5 +605,6 @@ def launch_gradient(
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    adder = of_parts(n, round_up(programs, 64), *totals)
-    launch_over_rows(adder, {"parts": (MATRIX, parts)}, totals, place)
+    launch_over_rows(
+        of_parts(n, round_up(programs, 64), *totals), given(MATRIX, parts=parts), totals, place
+    )

@@ -197,8 +197,17 @@ def _gradients(
     seed: int,
 ) -> tuple:
     summed, grad_total = (x, None) if residual is None else (total, grad_total)
-    options = {"bias": bias is not None, "dropout": dropout, "seed": seed}
-    made = xp(norm_backward, summed, grad_y, statistics, weight, grad_total, **options)
+    made = xp(
+        norm_backward,
+        summed,
+        grad_y,
+        statistics,
+        weight,
+        grad_total,
+        bias=bias is not None,
+        dropout=dropout,
+        seed=seed,
+    )
     dx, *rest = as_tuple(made)
     dresidual = rest.pop(0) if dropout > 0 else dx
     dweight = None if weight is None else rest.pop(0)
@@ -250,8 +259,9 @@ def _recorded(
     whole = residual
     if residual is None and dropout > 0:
         whole = xp.zeros_like(x)
-    options = {"centered": centered, "eps": eps, "dropout": dropout, "seed": seed}
-    y, _, *total = xp(norm_rows, x, weight, bias, whole, **options)
+    y, _, *total = xp(
+        norm_rows, x, weight, bias, whole, centered=centered, eps=eps, dropout=dropout, seed=seed
+    )
     return y if residual is None else (y, *total)
 
 

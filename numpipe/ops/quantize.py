@@ -166,8 +166,8 @@ def launch_quantized(
         return
     if y.shape[-1] <= BLOCK:
         block = "row"  # the only block of a row
-    by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
-    launch_over_rows(by_row(activated, dtype, block), given(MATRIX, **inputs), by_kind, place)
+    results = {"y": (MATRIX, y), "scales": (ROWS, scales)}
+    launch_over_rows(by_row(activated, dtype, block), given(MATRIX, **inputs), results, place)
 
 
 def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:

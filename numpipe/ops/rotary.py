@@ -218,11 +218,12 @@ def _launch(
         # no fewer rows than all lanes of a warpgroup have
         height = 32 if width == 16 else 16 if width <= 128 else 8
         repeats = next(k for k in (4 if width == 32 else 2, 2, 3, 5, 1) if not sizes[same] % k)
-        kernel = rotated(1 if changes[same] else repeats, height, width)
         # the inverse is the rotation of (x2, x1)
         step = -1 if inverse else 1
         x1, x2 = halves(x, interleaved)[::step]
-        kernel(x1, x2, cos, sin, *halves(y, interleaved)[::step], **place)
+        rotated(1 if changes[same] else repeats, height, width)(
+            x1, x2, cos, sin, *halves(y, interleaved)[::step], **place
+        )
 
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
@@ -271,7 +272,7 @@ def _over_batch(
     checks={"interleaved": a(bool), "inverse": a(bool)},
     gradients={
         "x": lambda xp, cos, sin, grad_y, interleaved, inverse: xp(
-            rotary, grad_y, cos, sin, interleaved=interleaved, inverse=not inverse
+            "rotary", grad_y, cos, sin, interleaved=interleaved, inverse=not inverse
         )
     },
     batching=_over_batch,

@@ -30,7 +30,7 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     results={"y": "... n m"},
     types=TYPES,
     launch=_launch,
-    gradients={"x": lambda xp, grad_y: xp(transpose, grad_y)},
+    gradients={"x": lambda xp, grad_y: xp("transpose", grad_y)},
     batching="leading",
 )
 def transpose(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:
