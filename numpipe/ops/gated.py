@@ -101,8 +101,12 @@ def _launch_gradient(
 ) -> None:
     if up is None:
         (gate, up), (dgate, dup) = halves(gate), halves(dgate)
-    inputs, results = {"x": gate, "up": up, "grad": grad}, {"dgate": dgate, "dup": dup}
-    launch_over_tiles(functools.partial(backward, activation), inputs, results, place)
+    launch_over_tiles(
+        functools.partial(backward, activation),
+        {"x": gate, "up": up, "grad": grad},
+        {"dgate": dgate, "dup": dup},
+        place,
+    )
 
 
 @op(
