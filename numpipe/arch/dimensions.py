@@ -10,6 +10,15 @@ Names = tuple[str, ...]
 """names of dimensions, axes, arrays or others"""
 
 
+def next_power_of_two(size: int) -> int:
+    """Return the smallest power of two that is at least `size`, a positive number.
+
+    >>> next_power_of_two(5), next_power_of_two(8)
+    (8, 8)
+    """
+    return 1 << (size - 1).bit_length()
+
+
 def round_up(size: int, unit: int) -> int:
     """Return the smallest multiple of `unit` that is at least `size`.
 

@@ -155,94 +155,79 @@ def functions(rows: Any) -> dict[str, Function]:
     def each_lane(value):
         return full((1, STEP), value, np.float32)
 
-    def lane_steps(size: int, inside: bool) -> Any:
-        """Return the functions that add a chunk of `size` columns, all `inside` the row or not, to
-        the numbers of lanes."""
-
-        @function
-        def part(tile, j, c, other):
-            """Columns c … c + STEP of a tile, with `other` outside the row."""
-            tile = tile[:, c : c + STEP]
-            return tile if inside and c >= shifts else kept(tile, ds(j.start + c, STEP), other)
-
-        @function
-        def added(tile, j, totals):
-            for c in static_range(0, size, STEP):
-                totals = totals + part(tile, j, c, 0.0)
-            return totals
-
-        @function
-        def both(tiles, j, totals):
-            (one, other), (first, second) = tiles, totals
-            return added(one, j, first), added(other, j, second)
-
-        @function
-        def higher(tile, j, tops):
-            for c in static_range(0, size, STEP):
-                tops = np.maximum(tops, part(tile, j, c, -np.inf))
-            return tops
-
-        @function
-        def higher_at(tile, j, maxima):
-            for c in static_range(0, size, STEP):
-                maxima = raised(part(tile, j, c, -np.inf), j.start + c, maxima)
-            return maxima
-
-        @function
-        def online(tile, j, numbers):
-            """Add to maxima and to sums of exp(tile - maximum)."""
-            tops, totals = numbers
-            highest = higher(tile, j, tops)
-            totals = totals * exp(tops - highest)
-            for c in static_range(0, size, STEP):
-                totals = totals + exp(part(tile, j, c, -np.inf) - highest)
-            return highest, totals
-
-        @function
-        def spread(tile, j, numbers):
-            """Add to the sums of (tile - near) and of its squares."""
-            near, totals, squares = numbers
-            for c in static_range(0, size, STEP):
-                off = part(tile, j, c, near) - near
-                totals, squares = totals + off, squares + off * off
-            return near, totals, squares
-
-        return added, both, higher, higher_at, online, spread
-
-    added, both, higher, higher_at, online, spread = lane_steps(width, True)
-    added_last, both_last, higher_last, higher_at_last, online_last, spread_last = lane_steps(
-        end, False
-    )
+    @function
+    def by_part(tile, j, inside, how, numbers):
+        """Add the parts of a chunk, of STEP columns, to the numbers of lanes, by ``add(part, start,
+        numbers)``. Unless the chunk is `inside` the row, columns outside of it are `other`."""
+        add, other = how
+        for c in static_range(0, width if inside else end, STEP):
+            part = tile[:, c : c + STEP]
+            if not inside or c < shifts:
+                part = kept(part, ds(j.start + c, STEP), other)
+            numbers = add(part, j.start + c, numbers)
+        return numbers
 
     @function
-    def fold(f, add, add_last, numbers):
+    def plus(part, start, totals):
+        return totals + part
+
+    @function
+    def higher(part, start, tops):
+        return np.maximum(tops, part)
+
+    @function
+    def spread(part, start, numbers):
+        """Add to the sums of (part - near) and of its squares."""
+        near, totals, squares = numbers
+        off = part - near
+        return near, totals + off, squares + off * off
+
+    @function
+    def both(tiles, j, inside, how, totals):
+        (one, other), (first, second) = tiles, totals
+        return by_part(one, j, inside, how, first), by_part(other, j, inside, how, second)
+
+    @function
+    def online(tile, j, inside, how, numbers):
+        """Add to maxima and to sums of exp(tile - maximum)."""
+        tops, totals = numbers
+        highest = by_part(tile, j, inside, how, tops)
+
+        def add(part, start, totals):
+            return totals + exp(part - highest)
+
+        totals = totals * exp(tops - highest)
+        return highest, by_part(tile, j, inside, (add, -np.inf), totals)
+
+    @function
+    def fold(f, add, how, numbers):
         """Add a value's chunks to the numbers of lanes."""
         for step in range(whole):
-            numbers = add(f(columns(step)), columns(step), numbers)
+            numbers = add(f(columns(step)), columns(step), True, how, numbers)
         if whole < steps:
-            numbers = add_last(f(last()), last(), numbers)
+            numbers = add(f(last()), last(), False, how, numbers)
         return numbers
 
     @function
     def sum_of(f):
-        totals = fold(f, added, added_last, each_lane(0.0))
+        totals = fold(f, by_part, (plus, 0.0), each_lane(0.0))
         return sum_of_lanes(lambda j: totals)
 
     @function
     def sums(f, g):
         zeros = each_lane(0.0), each_lane(0.0)
-        first, second = fold(lambda j: (f(j), g(j)), both, both_last, zeros)
+        first, second = fold(lambda j: (f(j), g(j)), both, (plus, 0.0), zeros)
         return sums_of_lanes(lambda j: first, lambda j: second)
 
     @function
     def largest(f, dtype="float32"):
-        tops = fold(f, higher, higher_last, full((1, STEP), -np.inf, dtype))
+        tops = fold(f, by_part, (higher, -np.inf), full((1, STEP), -np.inf, dtype))
         return largest_of_lanes(lambda j: tops, dtype)
 
     @function
     def argmax(f, dtype="float32"):
         maxima = full((1, STEP), -np.inf, dtype), full((1, STEP), 0, np.int32)
-        tops, starts = fold(f, higher_at, higher_at_last, maxima)
+        tops, starts = fold(f, by_part, (raised, -np.inf), maxima)
         return first_of(tops, starts + column(ds(0, STEP)))
 
     @function
@@ -254,7 +239,7 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def softmax(f, off=0.0):
         wide = lambda j: f(j).astype(np.float32)
-        tops, totals = fold(wide, online, online_last, (each_lane(LOWEST), each_lane(0.0)))
+        tops, totals = fold(wide, online, (higher, -np.inf), (each_lane(LOWEST), each_lane(0.0)))
         top, total = both_reduced(tops, totals, together)
 
         return lambda j: normal(exp(wide(j) - top), total), top - off + log(total)
@@ -262,14 +247,14 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def moments(f):
         # differences from a mean of some of the lane's own elements lose few digits
+        zero = each_lane(0.0)
         if whole > 0:
-            near = added(f(columns(0)), columns(0), each_lane(0.0)) * (STEP / width)
+            near = by_part(f(columns(0)), columns(0), True, (plus, 0.0), zero) * (STEP / width)
         else:
-            near = added_last(f(last()), last(), each_lane(0.0)) * (STEP / end)
-        _, totals, squares = fold(f, spread, spread_last, (near, each_lane(0.0), each_lane(0.0)))
-        counts = fold(
-            lambda j: full((1, j.size), 1.0, np.float32), added, added_last, each_lane(0.0)
-        )
+            near = by_part(f(last()), last(), False, (plus, 0.0), zero) * (STEP / end)
+        _, totals, squares = fold(f, by_part, (spread, near), (near, zero, zero))
+        ones = lambda j: full((1, j.size), 1.0, np.float32)
+        counts = fold(ones, by_part, (plus, 0.0), zero)
         inverse = 1.0 / np.maximum(counts, 1.0)
         inner = np.maximum(squares - totals * totals * inverse, 0.0)
         own = near + totals * inverse

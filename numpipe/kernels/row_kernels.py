@@ -56,7 +56,7 @@ class RowKernel:
                 f" 'row', got {', '.join(parameters)}; fix: end the parameters with *, row: "
                 "numpipe.Static"
             )
-        self.parameters = tuple(parameters)
+        self.parameters = parameters
         self.scheduled = functools.cache(self._scheduled)
 
     def _scheduled(self, row: Rows) -> Kernel:
@@ -73,8 +73,8 @@ class RowKernel:
             (array,) = arguments.values()
             return (cdiv(array.shape[0], row.height) * row.cluster,)
 
-        parameter = inspect.Parameter(self.parameters[0], inspect.Parameter.POSITIONAL_OR_KEYWORD)
-        blocks.__signature__ = inspect.Signature([parameter])  # type: ignore[attr-defined]
+        first = next(iter(self.parameters.values()))
+        blocks.__signature__ = inspect.Signature([first])  # type: ignore[attr-defined]
         options = {
             "cluster": row.cluster,
             "cluster_names": CLUSTER,
@@ -85,8 +85,9 @@ class RowKernel:
             ),
             **self.options,
         }
-        made: Kernel = kernel(function, warp_specialized=False, static_dims=(-1,), **options)
-        return made
+        return kernel(  # type: ignore[no-any-return]
+            function, warp_specialized=False, static_dims=(-1,), **options
+        )
 
     def kernel(self, *args: Any, **named: Any) -> Kernel:
         """Return the kernel that a call with these arguments, the first of which is a matrix x,

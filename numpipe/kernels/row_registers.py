@@ -183,7 +183,7 @@ def functions(rows: Any) -> dict[str, Function]:
     lanes = rows.lanes
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
-    copies, room = (2, cdiv(span, BOX) * BOX) if loops else (wgs, width)
+    copies, room = (2, round_up(span, BOX)) if loops else (wgs, width)
     boxes, ends = (span // BOX * BOX, span % BOX) if loops else (width, 0)
     ends = round_up(ends, 16 // dtype.itemsize)
     shared_functions = common(rows)
@@ -206,21 +206,16 @@ def functions(rows: Any) -> dict[str, Function]:
         return ds(start, width, most=(wgs - 1) * width, least=-shifts)
 
     @function
-    def flat_rows():
-        """Two blocks of rows, or parts of one row, of each matrix in shared memory, and the
-        barriers on which copies of them arrive."""
-        return scratch(
+    def place(which, after):
+        """Where a block of a matrix is in shared memory, and its barrier: the block that this
+        program waits for next, or with `after` 1 the other one; or this warpgroup's part."""
+        # two blocks of rows, or parts of one row, of each matrix
+        rows, landed = scratch(
             (
                 SMEM((copies * operands * room,), dtype),
                 Barrier(num_arrivals=operands * (1 + (ends > 0)), num_barriers=copies),
             )
         )
-
-    @function
-    def place(which, after):
-        """Where a block of a matrix is in shared memory, and its barrier: the block that this
-        program waits for next, or with `after` 1 the other one; or this warpgroup's part."""
-        rows, landed = flat_rows()
         if loops:
             of = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
         else:

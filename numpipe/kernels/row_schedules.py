@@ -276,7 +276,7 @@ def choose(
     direct, size = not (aligned or flat) or (once and pairs), n * operands * itemsize
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
-    plain = not (held or flat or direct) and operands == 1
+    plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
     # one CTA on each SM, so that those of the next launch have room: then it begins without a wait.
@@ -299,7 +299,7 @@ def choose(
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
-        wgs, ctas = (4, 2) if alone else (2, with_room(3, cluster * count) if short else 2)
+        wgs, ctas = (4, 2) if alone else (2, with_room(3, count) if short else 2)
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more

@@ -17,7 +17,7 @@ import threading
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ..arch.dimensions import Ints
+from ..arch.dimensions import Ints, next_power_of_two
 from ..diagnostics.errors import PipelineDeadlock, SpecError, reported
 from ..diagnostics.reports import Party, Report
 from ..plan import control_block
@@ -49,7 +49,7 @@ def block_words(semaphores: int, gpus: int, debug: bool) -> int:
     >>> block_words(100, 2, False), block_words(1000, 2, False), block_words(1000, 2, True)
     (1024, 2048, 4096)
     """
-    return max(_LEAST, 1 << (SEMAPHORES + semaphores * (1 + gpus * debug) - 1).bit_length())
+    return max(_LEAST, next_power_of_two(SEMAPHORES + semaphores * (1 + gpus * debug)))
 
 
 class Known(NamedTuple):

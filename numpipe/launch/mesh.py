@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import next_power_of_two
 from ..diagnostics.argument_checks import (
     NONE,
     a,
@@ -168,7 +169,7 @@ class Mesh:
         if size < wanted:
             if room is not None:
                 self._outgrown.append(room)
-            size = max(1 << (wanted - 1).bit_length(), 4096)
+            size = max(next_power_of_two(wanted), 4096)
             room = self.gpus.room(size)
             self._rooms[key] = size, room
         return self.gpus.window(room, dims, dtype)

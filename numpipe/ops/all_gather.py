@@ -15,19 +15,25 @@ from dataclasses import dataclass
 from typing import Any
 
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
+from ..language.memory.copies import copy_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import COPIED, Shards, Sizes, sharded_op
+from .sharded_calls import (
+    COPIED,
+    OnGpus,
+    Shards,
+    Sizes,
+    config_check,
+    divided_ctas,
+    sharded_op,
+    wait_for_slot,
+)
 
 
 @dataclass(frozen=True)
@@ -63,10 +69,7 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
         """Compute out[r] = x of GPU r, for x (1, words), room and out (GPUs, words). The other
         GPUs' shards arrive in `room`."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
-        cta, ctas = axis_index("cta"), axis_size("cta")
-        near = max(ctas // config.near, 1)
-        far = max(ctas - near, 1)
-        first = cta - (ctas - near)  # index among the CTAs that copy on this GPU
+        cta, far, near, first = divided_ctas(config.near)
         blocks = cdiv(x.shape[1], whole)
 
         shared = pipeline(
@@ -91,11 +94,7 @@ def kernel(config: Config = Config(), direct: bool = False) -> Kernel:
                 copy_smem_to_gmem(
                     tile.at[ds(wg * block, block)], result.at[place, ds(start, block)]
                 )
-                if k + 1 < steps:
-                    # the previous block has been read, so its slot can be released
-                    wait_smem_to_gmem(1, wait_read_only=True)
-                else:
-                    wait_smem_to_gmem(0, wait_read_only=True)
+                wait_for_slot(k + 1 < steps)
 
         if cta < far:
             for distance in range(1, gpus):
@@ -136,14 +135,12 @@ def _result(x: Any, gpus: int) -> ArrayType:
     return ArrayType((gpus * shape[0], *shape[1:]) if shape else (gpus,), x.dtype)
 
 
-def launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+def launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     """Launch the kernel."""
     words = shards.as_words("x", x, 1)
     targets = shards.as_words("out", out, shards.size)
     direct = shards.reaches(targets)
-    room = targets
-    if not direct:
-        room = shards.workspace("room", words, targets[0].shape, targets[0].dtype)
+    room = targets if direct else shards.workspace("room", words, targets[0].shape)
     chosen = config or (Config(near=12) if direct else Config())
     shards.run(kernel(chosen, direct), words, room, targets)
 
@@ -153,7 +150,7 @@ def launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any
     results={"out": _result},
     types=COPIED,
     launch=launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={
         "x": lambda xp, grad_out, mesh: xp(
             "reduce_scatter", [xp.contiguous(grad) for grad in grad_out], mesh=mesh

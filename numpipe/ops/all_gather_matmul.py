@@ -29,8 +29,6 @@ import numpy as np
 
 from ..arch.dimensions import round_up
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
 from ..language.grid.tile_loop import tiles
@@ -41,13 +39,21 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, Sizes, check_matrices, gathered_rows, planes, sharded_op
-
-TYPES = ("float16", "bfloat16")
+from .matmul import TYPES
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    Sizes,
+    check_matrices,
+    config_check,
+    gathered_rows,
+    planes,
+    products,
+    sharded_op,
+)
 
 
 @dataclass(frozen=True)
@@ -209,31 +215,23 @@ def choose(rows: int, columns: int, depth: int, gpus: int, turned: bool) -> Conf
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
-    (rows, _), columns = check_matrices("all_gather_matmul", a.shape, b.shape)
+    rows, columns = check_matrices("all_gather_matmul", a.shape, b.shape)
     return ArrayType((gpus * rows, columns), a.dtype)
 
 
-def _launch(
-    shards: Shards, a: list[ArrayInfo], b: list[ArrayInfo], out: list[ArrayInfo], config: Any
-) -> None:
+def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> None:
     (m, k), n = a[0].shape, b[0].shape[1]
-    left, right = shards.rows("a", a), shards.laid("b", b)
-    turned = right[0].turned
+    left = shards.rows("a", a)
+    right, turned = shards.laid("b", b)
     # pad rows to a multiple of 16 bytes
-    gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)), left[0].dtype)
+    gathered = shards.workspace("gathered", left, (shards.size, m, round_up(k, 8)))
     shards.run(
         kernel(config or choose(m, n, k, shards.size, turned), turned),
-        [planes(info, 1) for info in left],
-        [matrix.info for matrix in right],
+        planes(left, 1),
+        right,
         gathered,
-        [planes(info, shards.size) for info in out],
+        planes(out, shards.size),
     )
-
-
-def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
-    """Gather the rows again: the forward pass keeps only this GPU's own."""
-    rows = gathered_rows(xp, mesh, a)
-    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(rows, grad_out, strict=True)]
 
 
 @sharded_op(
@@ -241,12 +239,13 @@ def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     results={"out": _result},
     types=TYPES,
     launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={
         "a": lambda xp, b, grad_out, mesh: xp(
             "matmul_reduce_scatter", grad_out, [xp.transposed(x) for x in b], mesh=mesh
         ),
-        "b": _gradient_of_b,
+        # gathers the rows again: the forward pass keeps only this GPU's own
+        "b": lambda xp, a, grad_out, mesh: products(xp, gathered_rows(xp, mesh, a), grad_out),
     },
     operations=lambda a, out: 2.0 * math.prod(out.shape) * a.shape[1],
 )

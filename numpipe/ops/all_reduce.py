@@ -11,13 +11,11 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
-from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType
 from .all_gather import launch as launch_gather
-from .reduce_scatter import TYPES, Config, kernel
-from .sharded_calls import Shards, added_up, sharded_op
+from .reduce_scatter import Config, kernel
+from .sharded_calls import OnGpus, Shards, added_up, config_check, sharded_op
+from .tiled import TYPES
 
 LAUNCH = 6_700_000
 """bytes that a link transfers while a launch begins and ends: 18 us at 370 GB/s"""
@@ -37,8 +35,8 @@ def in_one_launch(nbytes: int, gpus: int) -> bool:
 
 def launch(
     shards: Shards,
-    x: list[ArrayInfo],
-    out: list[ArrayInfo],
+    x: OnGpus,
+    out: OnGpus,
     config: Config | None,
 ) -> None:
     """Launch the kernels; the sums are rounded to the type of `out`."""
@@ -46,7 +44,7 @@ def launch(
     whole = in_one_launch(math.prod(x[0].shape) * x[0].dtype.itemsize, gpus)
     source = shards.as_rows("x", x, 1 if whole else gpus)
     _, rows, columns = source[0].shape
-    room = shards.workspace("room", source, (gpus, rows, columns), source[0].dtype)
+    room = shards.workspace("room", source, (gpus, rows, columns))
     if whole:
         sums = shards.as_rows("out", out)
     else:
@@ -61,7 +59,7 @@ def launch(
     results={"out": lambda x: ArrayType(tuple(x.shape), x.dtype)},
     types=TYPES,
     launch=launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={"x": lambda xp, grad_out, mesh: added_up(xp, mesh, grad_out)},
 )
 def all_reduce(

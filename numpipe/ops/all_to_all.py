@@ -19,23 +19,19 @@ import numpy as np
 
 from .. import launch
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
+from ..language.memory.copies import copy_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, Element, persistent
 from .declaration import Operand, P
-from .sharded_calls import ShardedOp, Shards, Sizes, sharded_op
-
-TYPES = ("float16", "bfloat16", "float32")
+from .sharded_calls import OnGpus, ShardedOp, Shards, Sizes, config_check, sharded_op, wait_for_slot
+from .tiled import TYPES
 
 
 @dataclass(frozen=True)
@@ -102,11 +98,7 @@ def kernel(config: Config = Config()) -> Kernel:
                     copy_smem_to_gmem(tile, out.at[ds(row, rows), ds(column, columns)])
                 else:
                     out[ds(row, rows, stop=end), ds(column, columns)] = tile[...]
-                if k + 1 < steps and row + rows <= end:
-                    # the previous block has been read, so its slot can be released
-                    wait_smem_to_gmem(1, wait_read_only=True)
-                else:
-                    wait_smem_to_gmem(0, wait_read_only=True)
+                wait_for_slot(k + 1 < steps and row + rows <= end)
 
         at = 0
         for r in range((me + 1) % gpus):
@@ -162,11 +154,11 @@ def _received(counts: Any, gpus: int) -> ArrayType:
 
 def _launch(
     shards: Shards,
-    x: list[ArrayInfo],
-    counts: list[ArrayInfo],
-    out: list[ArrayInfo] | None,
-    rows: list[ArrayInfo] | None,
-    received: list[ArrayInfo],
+    x: OnGpus,
+    counts: OnGpus,
+    out: OnGpus | None,
+    rows: OnGpus | None,
+    received: OnGpus,
     config: Any,
 ) -> None:
     targets = out or rows
@@ -201,7 +193,7 @@ class _AllToAll(ShardedOp[P]):
     results={"rows": _rows, "received": _received},
     types=TYPES,
     launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
 )
 def all_to_all(
     x: Any,

@@ -32,7 +32,7 @@ from typing import Any
 import numpy as np
 
 from .. import launch
-from ..arch.dimensions import round_up
+from ..arch.dimensions import next_power_of_two, round_up
 from ..arch.target import SECTOR
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv, divide, divisor
@@ -487,7 +487,7 @@ def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) ->
         for number in ((info.address + part.offset) % 4, *part.strides[1:3])
     ]
     odd = any(number % fold for number in places[:3])
-    width = 1 << (min(cdiv(m + odd, fold), 32) - 1).bit_length()
+    width = next_power_of_two(min(cdiv(m + odd, fold), 32))
     columns = fold * width - odd
     wide = cdiv(m, columns)
     # 16 KB, or half of it for more blocks

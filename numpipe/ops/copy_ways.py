@@ -245,7 +245,7 @@ def _lanes(outer: list[Dim], last: Dim, size: int) -> list[Piece]:
         found.append(Piece("lanes", size, source, rows, pitch // size))
     row, inner = count - count % group, outer[-1]
     while row < count:  # the rows that fill no super-row, as many at a time as share a dimension
-        more = min(count - row, inner.size - row % inner.size)
+        more = inner.size - row % inner.size
         at, left = 0, row
         for dim in reversed(outer):
             left, index = divmod(left, dim.size)

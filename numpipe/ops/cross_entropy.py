@@ -13,7 +13,7 @@ from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
 from .copy import window
 from .copy_ways import Part
-from .cross_entropy_kernels import backward, forward, reduced
+from .cross_entropy_kernels import cross_entropy_gradient, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
@@ -86,8 +86,9 @@ def launch_reduced(
 
     def run(**views: Any) -> None:
         rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
-        add = reduced(*lacking(rows, "losses"))
-        add(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
+        reduced(*lacking(rows, "losses"))(
+            **rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place
+        )
 
     launch_over_rows(run, inputs, {}, place)
 
@@ -107,40 +108,17 @@ def _launch(
     reduction: str,
     place: Place,
 ) -> None:
-    none, shape, losses = reduction == "none", tuple(labels.shape), loss
     how = reduction == "mean", ignore_index, place
-    if not none:
-        losses = allocated(logits, shape, place, np.float32)
+    losses = loss if reduction == "none" else allocated(logits, labels.shape, place, np.float32)
     grad = None
     if dlogits and reduction == "mean":
         factor = allocated(logits, (), place, np.float32)
         launch_reduced(None, labels, factor, *how)
-        grad = broadcast(factor, shape)
+        grad = broadcast(factor, labels.shape)
     options = label_smoothing, ignore_index, debug, place
     launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
-    if not none:
+    if losses is not loss:
         launch_reduced(losses, labels, loss, *how)
-
-
-def _launch_backward(
-    logits: ArrayInfo,
-    labels: ArrayInfo,
-    lse: ArrayInfo,
-    grad_loss: ArrayInfo,
-    dlogits: ArrayInfo,
-    label_smoothing: float,
-    ignore_index: int,
-    place: Place,
-) -> None:
-    rows = given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss)
-    launch_over_rows(
-        backward(),
-        given(MATRIX, x=logits) | rows,
-        given(MATRIX, dx=dlogits),
-        place,
-        smoothing=float(label_smoothing),
-        ignored=int(ignore_index),
-    )
 
 
 LOGITS: dict[str, str | Operand] = {"logits": "... n", "labels": Operand("...", LABELS)}
@@ -151,7 +129,16 @@ OF_ROWS = Operand("...", ("float32",))
     operands={**LOGITS, "lse": OF_ROWS, "grad_loss": OF_ROWS},
     results={"dlogits": "... n"},
     types=TYPES,
-    launch=_launch_backward,
+    launch=lambda logits, labels, lse, grad_loss, dlogits, label_smoothing, ignore_index, place: (
+        launch_over_rows(
+            cross_entropy_gradient,
+            given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss),
+            given(MATRIX, dx=dlogits),
+            place,
+            smoothing=float(label_smoothing),
+            ignored=int(ignore_index),
+        )
+    ),
     batching="leading",
 )
 def cross_entropy_backward(
@@ -198,11 +185,17 @@ def _composed(
     debug: bool,
     reduction: str,
 ) -> Any:
-    options = {"label_smoothing": label_smoothing, "ignore_index": ignore_index, "debug": debug}
     if 0 in labels.shape:
         loss = xp.cast(logits, np.float32).sum(-1)
     else:
-        loss, _ = xp(cross_entropy_rows, logits, labels, **options)
+        loss, _ = xp(
+            cross_entropy_rows,
+            logits,
+            labels,
+            label_smoothing=label_smoothing,
+            ignore_index=ignore_index,
+            debug=debug,
+        )
     if reduction == "none":
         return loss
     total = loss.sum()

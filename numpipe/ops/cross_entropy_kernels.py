@@ -63,9 +63,13 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
     options = {"compiler_params": params} if debug else {}
 
-    held, once = smooth or "dx" not in lacking, "dx" in lacking
-
-    @rows(held=held, without=lacking, once=once, by_row=True, **options)
+    @rows(
+        held=smooth or "dx" not in lacking,
+        once="dx" in lacking,
+        by_row=True,
+        without=lacking,
+        **options,
+    )
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
         following = row.get(program_id(0) // row.cluster, labels)
@@ -106,29 +110,24 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     return cross_entropy_rows
 
 
-@functools.cache
-def backward() -> RowKernel:
-    """Return the kernel ``(x, labels, lse, grad, dx)`` of the gradient dx of the logits."""
+@rows(held=1, once=True, by_row=True)
+def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
+    """Compute the gradient dx of the logits."""
+    for k in row.blocks(x):
+        logits, block = row.load(k, x)
+        label, total, scale = row.get(k, labels), row.get(k, lse), row.get(k, grad)
+        counted = label != ignored
+        off, target = targets_of(smoothing, x.shape[1], scale)
 
-    @rows(held=1, once=True, by_row=True)
-    def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row: Static):
-        for k in row.blocks(x):
-            logits, block = row.load(k, x)
-            label, total, scale = row.get(k, labels), row.get(k, lse), row.get(k, grad)
-            counted = label != ignored
-            off, target = targets_of(smoothing, x.shape[1], scale)
+        def made(j):
+            p = np.exp(logits(j) - total) * scale
+            return gradient(row, j, p, label, counted, off, target, dx)
 
-            def made(j):
-                p = np.exp(logits(j) - total) * scale
-                return gradient(row, j, p, label, counted, off, target, dx)
-
-            if row.height == 1:
-                own = np.exp(column_of(x, row, k, label, counted) - total) * scale
-            row.store(block, dx, made)
-            if row.height == 1:
-                row.replace(k, dx, np.where(counted, label, -1), own - off - target)
-
-    return cross_entropy_gradient
+        if row.height == 1:
+            own = np.exp(column_of(x, row, k, label, counted) - total) * scale
+        row.store(block, dx, made)
+        if row.height == 1:
+            row.replace(k, dx, np.where(counted, label, -1), own - off - target)
 
 
 VECTOR, MOST_PARTS = 2048, 256

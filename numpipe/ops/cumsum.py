@@ -35,6 +35,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import next_power_of_two
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..kernels.decorator import kernel as numpipe_kernel
@@ -91,7 +92,7 @@ def cumsum_short(x, y, *, row: Static):
 def aligned_rows(columns: int, run: int) -> Kernel:
     """Return the kernel whose warps have rows in registers. A lane has `run` adjacent elements at a
     time: 16 bytes of rows that begin at multiples of 16 bytes, or 2 elements of others."""
-    lanes = min(32, 1 << (cdiv(columns, run) - 1).bit_length())
+    lanes = min(32, next_power_of_two(cdiv(columns, run)))
     own = cdiv(columns, lanes * run) * run
     height = 128 // lanes * max(1, 16 // own)
     layout = f"rows {lanes} {run}"
@@ -408,16 +409,12 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     with_fitting({"x": x}, {"y": y}, fits, place, functools.partial(over_rows, place=place))
 
 
-def _gradient(xp: Any, grad_y: Any) -> Any:
-    return xp.flip(xp(cumsum, xp.flip(grad_y, (-1,))), (-1,))
-
-
 @op(
     operands={"x": "... n"},
     results={"y": "... n"},
     types=TYPES,
     launch=_launch,
-    gradients={"x": _gradient},
+    gradients={"x": lambda xp, grad_y: xp.flip(xp("cumsum", xp.flip(grad_y, (-1,))), (-1,))},
     batching="leading",
 )
 def cumsum(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:

@@ -75,8 +75,7 @@ def _launch(
 
     def product(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, added: bool = False) -> None:
         """out = a @ b, or out += a @ b."""
-        added_to = out if added else None
-        launch_product(a, b, added_to, None, out, 1.0, 1.0, None, False, None, place)
+        launch_product(a, b, out, place, out if added else None)
 
     def run(x: ArrayInfo, labels: ArrayInfo, dx: ArrayInfo | None = None, **place: Any) -> None:
         rows, classes, size = x.shape[0], weight.shape[0], x.dtype.itemsize
@@ -106,8 +105,12 @@ def _launch(
         if scale:
             launch_reduced(None, labels, scale, mean, ignore_index, place)
 
-    inputs = given(MATRIX, x=x) | given(ROWS, labels=as_int32(labels))
-    launch_over_rows(run, inputs, given(MATRIX, dx=dx), place)
+    launch_over_rows(
+        run,
+        given(MATRIX, x=x) | given(ROWS, labels=as_int32(labels)),
+        given(MATRIX, dx=dx),
+        place,
+    )
 
 
 @op(

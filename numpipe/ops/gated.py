@@ -101,9 +101,12 @@ def _launch_gradient(
 ) -> None:
     if up is None:
         (gate, up), (dgate, dup) = halves(gate), halves(dgate)
-    inputs, results = {"x": gate, "up": up, "grad": grad}, {"dgate": dgate, "dup": dup}
-    of = functools.partial(backward, activation)
-    launch_over_tiles(of, inputs, results, place)
+    launch_over_tiles(
+        functools.partial(backward, activation),
+        {"x": gate, "up": up, "grad": grad},
+        {"dgate": dgate, "dup": dup},
+        place,
+    )
 
 
 @op(
@@ -134,13 +137,13 @@ def _declared(name: str, activation: str) -> Any:
         gate: Any, up: Any, y: Any, scales: Any, out_scales: Any, out_dtype: Any,
         place: Place,
     ) -> None:  # fmt: skip
-        inputs = dict(zip(("x", "up"), halves(gate) if up is None else (gate, up), strict=True))
+        if up is None:
+            gate, up = halves(gate)
+        inputs = {"x": gate, "up": up}
         if out_scales is None:
-            of = functools.partial(forward, activation)
-            launch_over_tiles(of, inputs, {"y": y}, place)
+            launch_over_tiles(functools.partial(forward, activation), inputs, {"y": y}, place)
         else:
-            how = out_dtype, out_scales, place
-            launch_quantized(UNITS[activation], inputs, y, scales, *how)
+            launch_quantized(UNITS[activation], inputs, y, scales, out_dtype, out_scales, place)
 
     def gradient(xp: Any, gate: Any, up: Any, grad_y: Any, out_scales: Any) -> Any:
         if out_scales is not None:

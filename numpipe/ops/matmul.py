@@ -21,14 +21,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from .. import launch
-from ..arch.dimensions import Dim3, Ints, Names
+from ..arch.dimensions import Ints, Names
 from ..arch.target import LINE
 from ..core.arith import cdiv
 from ..core.functions import Function, function
@@ -55,7 +55,7 @@ from .choice.ranking import choose
 from .choice.ways import Config
 from .declaration import Operand, op
 from .op_outputs import Place, allocated
-from .operands import Matrix, as_matrices, copied, laid, move, stacked
+from .operands import as_matrices, copied, laid, move, stacked
 
 NOMINAL = 512
 """number of rows for which the config of a batch-invariant product is chosen"""
@@ -250,15 +250,15 @@ def _result(a: Any, b: Any, c: Any, bias: Any, beta: float) -> ArrayType:
 def launch_product(
     a: ArrayInfo,
     b: ArrayInfo,
-    c: ArrayInfo | None,
-    bias: ArrayInfo | None,
     out: ArrayInfo,
-    alpha: float,
-    beta: float,
-    activation: Any,
-    batch_invariant: bool,
-    config: Config | None,
     place: Place,
+    c: ArrayInfo | None = None,
+    bias: ArrayInfo | None = None,
+    alpha: float = 1.0,
+    beta: float = 1.0,
+    activation: Any = None,
+    batch_invariant: bool = False,
+    config: Config | None = None,
 ) -> None:
     """Launch a product of operands with any layout."""
     batch, m, n, k, shape = product_sizes(a.shape, b.shape, None, None)
@@ -269,18 +269,56 @@ def launch_product(
         if info is not None
     ]
     left, right = as_matrices(a, (vectors[0], False)), as_matrices(b, (False, vectors[1]))
-    across = bias is not None and len(bias.shape) == 2
+    along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]
     # one matrix b for all batches: fold the batches into the rows of a
-    if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and not across:
+    if batch and math.prod(right.shape[:-2]) == 1 and left.shape[:-2] == batch and along != "m1":
         folded = [merged(info, 1) for info in (left, *results)]
         if None not in folded:
             (left, *results), batch = folded, ()  # type: ignore[assignment]
             m, right = left.shape[0], strided(right, right.shape[-2:], right.strides[-2:])
-    operands = laid("matmul", {"a": left, "b": right}, batch, place)
-    scalars = {"alpha": float(alpha), "beta": float(beta)}
+    # operands that TMA can address
+    matrices = laid("matmul", {"a": left, "b": right}, batch, place)
+    (left, a_turned), (right, b_turned) = matrices
+    views: list[Any] = [stacked(info, batch) for info in results]
+    stored, *added = views
+    size = results[0].dtype.itemsize
+    made = None
+    if stored is None or size not in stored.strides[-2:] or 0 in stored.strides:
+        # TMA cannot store this layout: go through a contiguous matrix
+        made = allocated(results[0], results[0].shape, place)
+        stored = stacked(made, batch)
+    sources = [copied(results[1], place) if info is None else info for info in added]
     activation = ACTIVATIONS.get(activation, activation)
-    how = activation, batch_invariant, config, place
-    _product(operands, results, bias, batch, (m, n, k), scalars, *how)
+    form = _form(
+        "b" * (len(left.shape) == 3) + ("km" if a_turned else "mk"),
+        "b" * (len(right.shape) == 3) + ("nk" if b_turned else "kn"),
+        alpha != 1,
+        bool(sources),
+        along,
+        activation,
+    )
+    arrays = [left, right, *sources, *([] if bias is None else [bias]), stored]
+    across = [NOMINAL if batch_invariant else m, n]
+    if stored.strides[-2] == size < stored.strides[-1]:  # store the transpose, by rows
+        form, arrays = _transpose(form, arrays)
+        across.reverse()
+    if config is None:
+        gpu = gpu_of(launch.gpu_state().device)
+        fused = form.source or along != "" or activation is not None
+        aligned = math.gcd(
+            LINE, *(stride for operand in (left, right) for stride in operand.strides[:-1])
+        )
+        crosswise = form.a.endswith("km"), form.b.endswith("kn")
+        config = choose(
+            *across, k, gpu, math.prod(batch), fused, aligned, batch_invariant, crosswise
+        )
+    scalars: dict[str, Any] = {"alpha": float(alpha), "beta": float(beta)}
+    options = {name: value for name, value in scalars.items() if name not in form.without}
+    if config.turned:
+        form, arrays = _transpose(form, arrays)
+    kernel(config, form)(*arrays, **options, **place)
+    if made is not None:
+        move(made, results[0], place)
 
 
 # ---- gradients and batches
@@ -342,8 +380,10 @@ def _unfused(
             f"gradient; fix: use {', '.join(map(repr, ACTIVATIONS))}, omit activation= and apply "
             "your library's operations to the result, or call it without gradients"
         )
-    options = {"alpha": alpha, "beta": beta, "batch_invariant": batch_invariant}
-    return xp.activation(activation, xp(matmul, a, b, c, bias=bias, **options))
+    product = xp(
+        matmul, a, b, c, bias=bias, alpha=alpha, beta=beta, batch_invariant=batch_invariant
+    )
+    return xp.activation(activation, product)
 
 
 def _batched(
@@ -464,64 +504,6 @@ def matmul(
     >>> matmul(a, b, bias=b[0], target="sim").shape
     (2, 3, 5)
     """
-
-
-def _product(
-    operands: Sequence[Matrix],
-    results: list[ArrayInfo],
-    bias: ArrayInfo | None,
-    batch: Ints,
-    sizes: Dim3,
-    scalars: dict[str, Any],
-    activation: Any,
-    batch_invariant: bool,
-    config: Config | None,
-    place: Place,
-) -> None:
-    """Compute a product of operands that TMA can address. `results` holds the array to store to
-    and, optionally, the array to add."""
-    (a, b), (m, n, k) = operands, sizes
-    views: list[Any] = [stacked(info, batch) for info in results]
-    stored, *added = views
-    size = results[0].dtype.itemsize
-    made = None
-    if stored is None or size not in stored.strides[-2:] or 0 in stored.strides:
-        # TMA cannot store this layout: go through a contiguous matrix
-        made = allocated(results[0], results[0].shape, place)
-        stored = stacked(made, batch)
-    sources = [copied(results[1], place) if info is None else info for info in added]
-    dims = ["b" * (len(info.shape) == 3) for info in (a.info, b.info)]
-    along = "" if bias is None else ("n", "m1")[len(bias.shape) - 1]
-    form = _form(
-        dims[0] + ("km" if a.turned else "mk"),
-        dims[1] + ("nk" if b.turned else "kn"),
-        scalars["alpha"] != 1,
-        bool(sources),
-        along,
-        activation,
-    )
-    arrays = [a.info, b.info, *sources, *([] if bias is None else [bias]), stored]
-    across = [NOMINAL if batch_invariant else m, n]
-    if stored.strides[-2] == size < stored.strides[-1]:  # store the transpose, by rows
-        form, arrays = _transpose(form, arrays)
-        across.reverse()
-    if config is None:
-        gpu = gpu_of(launch.gpu_state().device)
-        fused = form.source or along != "" or activation is not None
-        aligned = math.gcd(
-            LINE, *(stride for operand in (a, b) for stride in operand.info.strides[:-1])
-        )
-        crosswise = form.a.endswith("km"), form.b.endswith("kn")
-        config = choose(
-            *across, k, gpu, math.prod(batch), fused, aligned, batch_invariant, crosswise
-        )
-    taken = {"alpha": form.alpha, "beta": form.source}
-    options = {name: value for name, value in scalars.items() if taken[name]}
-    if config.turned:
-        form, arrays = _transpose(form, arrays)
-    kernel(config, form)(*arrays, **options, **place)
-    if made is not None:
-        move(made, results[0], place)
 
 
 def _transpose(form: Form, arrays: list[ArrayInfo]) -> tuple[Form, list[ArrayInfo]]:

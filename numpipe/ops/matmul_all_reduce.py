@@ -13,22 +13,26 @@ import math
 from typing import Any
 
 from ..arch.dimensions import round_up
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
-from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType
 from .all_reduce import launch as launch_sum
-from .matmul import launch_product
-from .matmul_reduce_scatter import PARTS, TYPES, Config, parts_type
+from .matmul import TYPES, launch_product
+from .matmul_reduce_scatter import PARTS, Config, parts_type
 from .matmul_reduce_scatter import launch as launch_scattered
-from .op_outputs import Place
 from .operands import move
-from .sharded_calls import Shards, added_up, check_matrices, sharded_op
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    added_up,
+    check_matrices,
+    config_check,
+    products,
+    sharded_op,
+)
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
-    (rows, _), columns = check_matrices("matmul_all_reduce", a.shape, b.shape)
+    rows, columns = check_matrices("matmul_all_reduce", a.shape, b.shape)
     if rows % gpus and rows * columns * a.dtype.itemsize % 16:
         raise SpecError(
             f"matmul_all_reduce: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly, and "
@@ -40,9 +44,9 @@ def _result(a: Any, b: Any, gpus: int) -> ArrayType:
 
 def _launch(
     shards: Shards,
-    a: list[ArrayInfo],
-    b: list[ArrayInfo],
-    out: list[ArrayInfo],
+    a: OnGpus,
+    b: OnGpus,
+    out: OnGpus,
     parts: str,
     config: Config | None,
 ) -> None:
@@ -51,25 +55,21 @@ def _launch(
     if rows % shards.size == 0 and (full or rows * columns * out[0].dtype.itemsize % 16):
         gathered = out
         if not shards.reaches(out):
-            gathered = shards.workspace("gathered", a, (rows, columns), out[0].dtype)
+            gathered = shards.workspace("gathered", a, (rows, columns))
         launch_scattered(shards, a, b, gathered, parts, config, gather=True)
         if gathered is not out:
             shards.apart(move, gathered, out)
     else:
         product = shards.workspace("product", a, (rows, columns), parts_type(parts, a[0].dtype))
-        shards.apart(_product, a, b, product)
+        shards.apart(launch_product, a, b, product)
         launch_sum(shards, product, out, None)
-
-
-def _product(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, place: Place) -> None:
-    launch_product(a, b, None, None, out, 1.0, 0.0, None, False, None, place)
 
 
 def _gradients(xp: Any, a: list, b: list, grad_out: list, mesh: Any) -> tuple[list, list]:
     grads = added_up(xp, mesh, grad_out)
     return (
         [xp("matmul", grad, xp.transposed(y)) for grad, y in zip(grads, b, strict=True)],
-        [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)],
+        products(xp, a, grads),
     )
 
 
@@ -78,7 +78,7 @@ def _gradients(xp: Any, a: list, b: list, grad_out: list, mesh: Any) -> tuple[li
     results={"out": _result},
     types=TYPES,
     launch=_launch,
-    checks={"parts": PARTS, "config": a_kind(Config) | NONE},
+    checks={"parts": PARTS} | config_check(Config),
     gradients={"a b": _gradients},
     operations=lambda a, b: 2.0 * math.prod(a.shape) * b.shape[1],
 )

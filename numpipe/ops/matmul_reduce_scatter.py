@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -28,7 +28,6 @@ from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..diagnostics.argument_checks import NONE, require, whole, word
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -43,14 +42,22 @@ from ..language.tiles.mma import wgmma
 from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, check_matrices, gathered_rows, planes, sharded_op
+from .matmul import TYPES
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    check_matrices,
+    config_check,
+    gathered_rows,
+    planes,
+    products,
+    sharded_op,
+)
 
-TYPES = ("float16", "bfloat16")
 PARTS = word("float32", "input")
 
 
@@ -218,11 +225,11 @@ def choose(rows: int, columns: int, gpus: int, gather: bool = False) -> Config:
     # the omitted widths would spill a register, in the loops over GPUs
     wide = (192, 160, 128) if gpus != 2 else (176, 160, 128) if gather else (192, 176, 160, 128)
     tn = min(wide, key=cost)
-    return replace(Config(), tn=tn, slots=5, panels=2) if tn == 128 else replace(Config(), tn=tn)
+    return Config(tn=tn, slots=5, panels=2) if tn == 128 else Config(tn=tn)
 
 
 def _result(a: Any, b: Any, gpus: int) -> ArrayType:
-    (rows, _), columns = check_matrices("matmul_reduce_scatter", a.shape, b.shape)
+    rows, columns = check_matrices("matmul_reduce_scatter", a.shape, b.shape)
     if rows % gpus:
         raise SpecError(
             f"matmul_reduce_scatter: 'a' has {rows} rows, which {gpus} GPUs cannot share evenly; "
@@ -238,9 +245,9 @@ def parts_type(parts: str, dtype: np.dtype) -> np.dtype:
 
 def launch(
     shards: Shards,
-    a: list[ArrayInfo],
-    b: list[ArrayInfo],
-    out: list[ArrayInfo],
+    a: OnGpus,
+    b: OnGpus,
+    out: OnGpus,
     parts: str,
     config: Any,
     gather: bool = False,
@@ -248,22 +255,18 @@ def launch(
     """Launch the kernel. With `gather`, `out` has the rows of all GPUs."""
     (m, _), n = a[0].shape, b[0].shape[1]
     rows = m // shards.size
-    left, right = shards.rows("a", a), shards.laid("b", b)
+    left = shards.rows("a", a)
+    right, turned = shards.laid("b", b)
     dtype = parts_type(parts, left[0].dtype)
     # pad rows to a multiple of 16 bytes
     shape = shards.size, rows, round_up(n, 16 // dtype.itemsize)
     shards.run(
-        kernel(config or choose(rows, n, shards.size, gather), right[0].turned, gather),
-        [planes(info, shards.size) for info in left],
-        [matrix.info for matrix in right],
+        kernel(config or choose(rows, n, shards.size, gather), turned, gather),
+        planes(left, shards.size),
+        right,
         shards.workspace("parts", left, shape, dtype),
-        [planes(info, shards.size) for info in out] if gather else out,
+        planes(out, shards.size) if gather else out,
     )
-
-
-def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
-    grads = gathered_rows(xp, mesh, grad_out)
-    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
 
 
 @sharded_op(
@@ -271,12 +274,12 @@ def _gradient_of_b(xp: Any, a: list, grad_out: list, mesh: Any) -> list:
     results={"out": _result},
     types=TYPES,
     launch=launch,
-    checks={"parts": PARTS, "config": a_kind(Config) | NONE},
+    checks={"parts": PARTS} | config_check(Config),
     gradients={
         "a": lambda xp, b, grad_out, mesh: xp(
             "all_gather_matmul", grad_out, [xp.transposed(x) for x in b], mesh=mesh
         ),
-        "b": _gradient_of_b,
+        "b": lambda xp, a, grad_out, mesh: products(xp, a, gathered_rows(xp, mesh, grad_out)),
     },
     operations=lambda a, b: 2.0 * math.prod(a.shape) * b.shape[1],
 )

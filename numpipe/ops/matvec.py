@@ -36,10 +36,6 @@ def _launch(a: ArrayInfo, x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     with_fitting({}, {"y": y}, dense, place, run)
 
 
-def _gradient_of_x(xp: Any, a: Any, grad_y: Any) -> Any:
-    return xp(matvec, xp.transposed(a), grad_y)
-
-
 @op(
     operands={"a": "... m k", "x": "... k"},
     results={"y": "... m"},
@@ -47,7 +43,7 @@ def _gradient_of_x(xp: Any, a: Any, grad_y: Any) -> Any:
     launch=_launch,
     gradients={
         "a": lambda x, grad_y: grad_y[..., None] * x[..., None, :],
-        "x": _gradient_of_x,
+        "x": lambda xp, a, grad_y: xp("matvec", xp.transposed(a), grad_y),
     },
     batching="leading",
     operations=lambda a: 2 * math.prod(a.shape),

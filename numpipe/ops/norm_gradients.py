@@ -15,14 +15,15 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import round_up
+from ..arch.dimensions import next_power_of_two, round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
 from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
-from ..kernels.row_schedules import PHASES
+from ..kernels.row_registers import BOX
+from ..kernels.row_schedules import CLUSTER, PHASES
 from ..language.memory.copies import async_prefetch, commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -50,11 +51,6 @@ def numbers(statistics, i):
     if statistics.shape[1] == 2:
         return inverse, statistics[i, ds(1, 1)]
     return inverse, 0.0
-
-
-@function
-def weighted(grad, weight, j):
-    return grad if weight is None else grad * weight[j].astype(np.float32)
 
 
 @function
@@ -132,7 +128,8 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                     return (value(j) - mean) * inverse
 
                 def own(j):
-                    return weighted(grads(j), weight, j)
+                    grad = grads(j)
+                    return grad if weight is None else grad * weight[j].astype(np.float32)
 
                 sums = row.sums(lambda j: own(j) * tile(j), own)
 
@@ -303,13 +300,9 @@ AHEAD = 4
 """rows whose sums warps may exchange at the same time, a power of two"""
 MARKS = 32
 """float32 elements of a slot of shared memory for the statistics of a row"""
-CLUSTER = 8
-"""most CTAs of a cluster"""
 PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
 """clusters that an H100 or H200 runs at the same time (`choice.gpu`), by their number of CTAs, for
 each CTA that an SM has room for"""
-BOX = 256
-"""columns of which one TMA copy loads a multiple"""
 
 
 def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
@@ -319,8 +312,8 @@ def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
     >>> shares(4096, 2, 9999), shares(50257, 2, 9999), shares(13186, 2, 300)
     ((1, 2), (4, 4), (2, 4))
     """
-    ctas = 1 << ((n * itemsize - 1) // LONGEST).bit_length()
-    parts = ctas * min(WARPGROUPS, 1 << ((n * itemsize - 1) // (PART * ctas)).bit_length())
+    ctas = next_power_of_two(cdiv(n * itemsize, LONGEST))
+    parts = ctas * min(WARPGROUPS, next_power_of_two(cdiv(n * itemsize, PART * ctas)))
     most = min(n // LEAST, WARPGROUPS * CLUSTER, PER * WARPGROUPS * SMS // max(count, 1))
     while parts * 2 <= most:
         parts *= 2
@@ -614,5 +607,6 @@ def launch_gradient(
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    adder = of_parts(n, round_up(programs, 64), *totals)
-    launch_over_rows(adder, {"parts": (MATRIX, parts)}, totals, place)
+    launch_over_rows(
+        of_parts(n, round_up(programs, 64), *totals), given(MATRIX, parts=parts), totals, place
+    )

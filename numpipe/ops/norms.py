@@ -46,10 +46,8 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     kind, block_of = quantized or ("int8", None)
     *_, quantized_ = quantizer(kind, block_of)
 
-    # the draw takes registers: without this, ptxas spills
-    held = 2 if drops else adds
-
-    @rows(operands=1 + adds, held=held, unit=UNITS[block_of], without=absent)
+    # the draw takes registers: with less than 2 held, ptxas spills
+    @rows(operands=1 + adds, held=2 if drops else adds, unit=UNITS[block_of], without=absent)
     def norm(
         x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,
         row: Static,
@@ -146,8 +144,7 @@ def _launch(
     results = given(MATRIX, y=y, total=total, statistics=statistics) | given(ROWS, scales=scales)
     quantized = out_scales and (out_dtype, out_scales)
     run = forward(centered, quantized, *inputs, *results, *["dropout"] * (dropout > 0))
-    scalars = {"eps": eps, **scaling(dropout, seed)}
-    launch_over_rows(run, inputs, results, place, **scalars)
+    launch_over_rows(run, inputs, results, place, eps=eps, **scaling(dropout, seed))
 
 
 @op(
@@ -200,8 +197,17 @@ def _gradients(
     seed: int,
 ) -> tuple:
     summed, grad_total = (x, None) if residual is None else (total, grad_total)
-    options = {"bias": bias is not None, "dropout": dropout, "seed": seed}
-    made = xp(norm_backward, summed, grad_y, statistics, weight, grad_total, **options)
+    made = xp(
+        norm_backward,
+        summed,
+        grad_y,
+        statistics,
+        weight,
+        grad_total,
+        bias=bias is not None,
+        dropout=dropout,
+        seed=seed,
+    )
     dx, *rest = as_tuple(made)
     dresidual = rest.pop(0) if dropout > 0 else dx
     dweight = None if weight is None else rest.pop(0)
@@ -253,8 +259,9 @@ def _recorded(
     whole = residual
     if residual is None and dropout > 0:
         whole = xp.zeros_like(x)
-    options = {"centered": centered, "eps": eps, "dropout": dropout, "seed": seed}
-    y, _, *total = xp(norm_rows, x, weight, bias, whole, **options)
+    y, _, *total = xp(
+        norm_rows, x, weight, bias, whole, centered=centered, eps=eps, dropout=dropout, seed=seed
+    )
     return y if residual is None else (y, *total)
 
 

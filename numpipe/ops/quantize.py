@@ -26,7 +26,7 @@ from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Static
 from .declaration import op
 from .op_outputs import Arrays, Place
-from .over_rows import MATRIX, ROWS, launch_over_rows
+from .over_rows import MATRIX, ROWS, given, launch_over_rows
 from .reduce_axis import launch_reduction
 from .tiled import TYPES, Tile, launch_over_tiles, reshaped
 
@@ -92,9 +92,13 @@ def by_row(activated: Function | None, dtype: str, block: str) -> RowKernel:
     """Return the kernel over rows with a scale for each row or group: of x, or of the first result
     of ``activated(x)`` times up."""
     *_, quantized = quantizer(dtype, block)
-    operands, absent = (2, ()) if activated else (1, ("up",))
 
-    @rows(operands=operands, unit=UNITS[block], once=block != "row", without=absent)
+    @rows(
+        operands=2 if activated else 1,
+        unit=UNITS[block],
+        once=block != "row",
+        without=() if activated else ("up",),
+    )
     def quantize_row(x, up, y, scales, *, row: Static):
         for k in row.blocks(x):
             if activated is None:
@@ -157,14 +161,13 @@ def launch_quantized(
     """Quantize x, or ``activated(x)[0] * up`` in blocks that are not "tensor"."""
     if block == "tensor":
         launch_reduction("top", inputs["x"], None, scales, place, finish=quantizer(dtype)[0])
-        kernel, known = functools.partial(by_tensor, dtype), reshaped(scales, 1)
-        launch_over_tiles(kernel, inputs, {"y": y}, place, scales=known)
+        kernel_for = functools.partial(by_tensor, dtype)
+        launch_over_tiles(kernel_for, inputs, {"y": y}, place, scales=reshaped(scales, 1))
         return
     if y.shape[-1] <= BLOCK:
         block = "row"  # the only block of a row
-    matrices = {name: (MATRIX, info) for name, info in inputs.items()}
-    by_kind = {"y": (MATRIX, y), "scales": (ROWS, scales)}
-    launch_over_rows(by_row(activated, dtype, block), matrices, by_kind, place)
+    results = {"y": (MATRIX, y), "scales": (ROWS, scales)}
+    launch_over_rows(by_row(activated, dtype, block), given(MATRIX, **inputs), results, place)
 
 
 def _over_batch(xp: Any, size: Any, x: Any, dtype: str, block: str) -> Any:

@@ -36,10 +36,6 @@ def _sum_gradient(xp: Any, x: Any, axis: Any, grad_y: Any) -> Any:
     return xp.broadcast_to(grad_y.reshape(_kept(x, axis)), tuple(x.shape))
 
 
-def _mean_gradient(xp: Any, x: Any, axis: Any, grad_y: Any) -> Any:
-    return _sum_gradient(xp, x, axis, grad_y / _count(x, axis))
-
-
 def _max_gradient(xp: Any, x: Any, axis: Any, y: Any, grad_y: Any) -> Any:
     kept = _kept(x, axis)
     equal = xp.cast(x == y.reshape(kept), np.float32)
@@ -132,7 +128,7 @@ mean = _reduction(
     >>> mean(np.ones((2, 3), np.float32), target="sim")
     array([1., 1.], dtype=float32)
     """,
-    _mean_gradient,
+    lambda xp, x, axis, grad_y: _sum_gradient(xp, x, axis, grad_y / _count(x, axis)),
 )
 max = _reduction(
     "max",

@@ -19,23 +19,27 @@ import numpy as np
 
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE
-from ..diagnostics.argument_checks import a as a_kind
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.memory.copies import copy_smem_to_gmem, wait_smem_to_gmem
+from ..language.memory.copies import copy_smem_to_gmem
 from ..language.memory.peer_arrays import peer
 from ..language.memory.semaphores import signal, wait
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.refs import ds
 from ..language.tiles.tile import zeros
-from ..launch.array_info import ArrayInfo
 from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType, BlockSpec, persistent
-from .sharded_calls import Shards, Sizes, sharded_op
-
-TYPES = ("float16", "bfloat16", "float32")
+from .sharded_calls import (
+    OnGpus,
+    Shards,
+    Sizes,
+    config_check,
+    divided_ctas,
+    sharded_op,
+    wait_for_slot,
+)
+from .tiled import TYPES
 
 
 @dataclass(frozen=True)
@@ -72,10 +76,7 @@ def kernel(columns: int, config: Config = Config(), everywhere: bool = False) ->
         columns) and out (rows, columns). With `everywhere`, x is (1, rows, columns), and the sum is
         that of x[0]."""
         me, gpus, wg = axis_index("gpu"), axis_size("gpu"), axis_index("wg")
-        cta, ctas = axis_index("cta"), axis_size("cta")
-        near = max(ctas // config.near, 1)
-        far = max(ctas - near, 1)
-        adder = cta - (ctas - near)  # index among the CTAs that add
+        cta, far, near, adder = divided_ctas(config.near)
         slots = config.slots * 2 // np.dtype(x.dtype).itemsize
         blocks = cdiv(out.shape[0], whole)
         # full chunks of `length` tiles, the same number for each sending CTA
@@ -119,11 +120,7 @@ def kernel(columns: int, config: Config = Config(), everywhere: bool = False) ->
                         tile.at[ds(wg * rows, rows), :],
                         there.at[me, ds((begin + k) * whole + wg * rows, rows), ds(0, columns)],
                     )
-                    if begin + k + 1 < end:
-                        # the previous tile has been read, so its slot can be released
-                        wait_smem_to_gmem(1, wait_read_only=True)
-                    else:
-                        wait_smem_to_gmem(0, wait_read_only=True)
+                    wait_for_slot(begin + k + 1 < end)
                 signal(arrived.at[me * chunks + chunk], to)
 
         if adder >= 0:
@@ -168,9 +165,9 @@ def _result(x: Any, gpus: int) -> ArrayType:
     return ArrayType((shape[0] // gpus, *shape[1:]), x.dtype)
 
 
-def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: Any) -> None:
+def _launch(shards: Shards, x: OnGpus, out: OnGpus, config: Any) -> None:
     source = shards.as_rows("x", x, shards.size)
-    room = shards.workspace("room", source, source[0].shape, source[0].dtype)
+    room = shards.workspace("room", source, source[0].shape)
     targets = shards.as_rows("out", out)
     shards.run(kernel(source[0].shape[2], config or Config()), source, room, targets)
 
@@ -180,7 +177,7 @@ def _launch(shards: Shards, x: list[ArrayInfo], out: list[ArrayInfo], config: An
     results={"out": _result},
     types=TYPES,
     launch=_launch,
-    checks={"config": a_kind(Config) | NONE},
+    checks=config_check(Config),
     gradients={
         "x": lambda xp, grad_out, mesh: xp(
             "all_gather", [xp.contiguous(grad) for grad in grad_out], mesh=mesh

@@ -46,9 +46,12 @@ def rotated(repeats: int, height: int, width: int) -> Kernel:
         outer, repeated, down, n = x1.shape
         return (cdiv(n, width) * (repeated // repeats) * cdiv(down, height), outer)
 
-    params = CompilerParams(ctas_per_sm=4)
-
-    @numpipe_kernel(grid=grid, warp_specialized=False, static_dims=(-1,), compiler_params=params)
+    @numpipe_kernel(
+        grid=grid,
+        warp_specialized=False,
+        static_dims=(-1,),
+        compiler_params=CompilerParams(ctas_per_sm=4),
+    )
     def rotate(x1, x2, cos, sin, y1, y2):  # type: ignore[no-untyped-def]
         place, outer = program_id(0), program_id(1)
         across, down = cdiv(x1.shape[3], width), cdiv(x1.shape[2], height)
@@ -102,11 +105,13 @@ def rotated_rows(n: int, inverse: bool, matrices: int, passes: int) -> Kernel:
     def grid(x: Any, cos: Any) -> tuple[int, int]:
         return x.shape[0] // cos.shape[0] // (2 * matrices), cdiv(cos.shape[0], count)
 
-    params = CompilerParams(
-        lowering_semantics=LoweringSemantics.Lane, ctas_per_sm=6, unsafe_no_auto_barriers=True
+    @numpipe_kernel(
+        grid=grid,
+        warp_specialized=False,
+        compiler_params=CompilerParams(
+            lowering_semantics=LoweringSemantics.Lane, ctas_per_sm=6, unsafe_no_auto_barriers=True
+        ),
     )
-
-    @numpipe_kernel(grid=grid, warp_specialized=False, compiler_params=params)
     def rotate_rows(x, cos, sin, y):  # type: ignore[no-untyped-def]
         pairs, first, matrix = cos.shape[0], program_id(1) * count, program_id(0) * matrices
         rows, made, cosines, sines, landed, angles_landed = scratch(
@@ -209,15 +214,16 @@ def _launch(
             matrices = next(shared, 1)
             rotated_rows(n, inverse, matrices, passes)(*flat, **place)
             return
-        width = min(256, cdiv(n, 64) * 64) if n > 32 else 32 if n > 16 else 16
+        width = min(256, round_up(n, 64)) if n > 32 else 32 if n > 16 else 16
         # no fewer rows than all lanes of a warpgroup have
         height = 32 if width == 16 else 16 if width <= 128 else 8
         repeats = next(k for k in (4 if width == 32 else 2, 2, 3, 5, 1) if not sizes[same] % k)
-        kernel = rotated(1 if changes[same] else repeats, height, width)
         # the inverse is the rotation of (x2, x1)
         step = -1 if inverse else 1
         x1, x2 = halves(x, interleaved)[::step]
-        kernel(x1, x2, cos, sin, *halves(y, interleaved)[::step], **place)
+        rotated(1 if changes[same] else repeats, height, width)(
+            x1, x2, cos, sin, *halves(y, interleaved)[::step], **place
+        )
 
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}
@@ -245,10 +251,6 @@ def _result(x: Any, cos: Any, sin: Any) -> ArrayType:
     return ArrayType(shape, x.dtype)
 
 
-def _gradient(xp: Any, cos: Any, sin: Any, grad_y: Any, interleaved: bool, inverse: bool) -> Any:
-    return xp(rotary, grad_y, cos, sin, interleaved=interleaved, inverse=not inverse)
-
-
 def _over_batch(
     xp: Any, size: Any, batched: Any, x: Any, cos: Any, sin: Any, interleaved: bool, inverse: bool
 ) -> Any:
@@ -268,7 +270,11 @@ def _over_batch(
     types=TYPES,
     launch=_launch,
     checks={"interleaved": a(bool), "inverse": a(bool)},
-    gradients={"x": _gradient},
+    gradients={
+        "x": lambda xp, cos, sin, grad_y, interleaved, inverse: xp(
+            "rotary", grad_y, cos, sin, interleaved=interleaved, inverse=not inverse
+        )
+    },
     batching=_over_batch,
 )
 def rotary(

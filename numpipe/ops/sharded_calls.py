@@ -19,24 +19,29 @@ import numpy as np
 from .. import launch
 from ..arch.dimensions import Ints, Names
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import as_tuple, require, told, whole
+from ..core.functions import function
+from ..diagnostics.argument_checks import NONE, Rule, a, as_tuple, require, told, whole
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
+from ..language.memory.copies import wait_smem_to_gmem
 from ..launch.array_info import ArrayInfo, dense_strides, tma_addressable
 from ..launch.launcher import Launch
 from ..launch.mesh import Mesh
 from ..launch.peer_access import Together
 from ..launch.repeats import MeshSeries, OpRepeats
 from ..launch.windows import strided
+from ..plan.context import axis_index, axis_size
 from ..plan.specs import ArrayType
 from .declaration import Op, P, by_name
 from .op_outputs import allocated, delivered, tell_copied
-from .operands import Matrix, copied, laid, move
+from .operands import copied, laid, move
 
 COPIED = tuple(ELEMENTS)
 """element types that are copied unchanged"""
 _WORD, _CHUNK = np.dtype(np.int32), 16
+OnGpus = list[ArrayInfo]
+"""arrays, one for each GPU of this process"""
 
 
 class ShardedOp(Op[P]):
@@ -108,7 +113,7 @@ class Shards:
         self.declared, self.op, self.mesh, self.stream = op, op.name, mesh, stream
         self.place = {"target": "sim" if mesh.gpus is None else None, "stream": stream}
         self.size = mesh.size
-        self._infos: list[list[ArrayInfo]] = []
+        self._infos: list[OnGpus] = []
         """arrays that were passed or allocated, by GPU"""
         self._made = 0
         self._launches: list[Launch | Together | None] = []
@@ -120,7 +125,7 @@ class Shards:
         that is only recorded, where one GPU stands for all."""
         return self.mesh.rank is not None or taken() is not None
 
-    def described(self, arrays: dict[str, Any]) -> dict[str, list[ArrayInfo]]:
+    def described(self, arrays: dict[str, Any]) -> dict[str, OnGpus]:
         """Describe the operands of a call by name, without optional ones that are None.
 
         Raises SpecError for an argument that is not a list of one array per GPU, for other element
@@ -140,7 +145,7 @@ class Shards:
             self._check_alike(name, several)
         return infos
 
-    def _check_alike(self, name: str, infos: list[ArrayInfo]) -> None:
+    def _check_alike(self, name: str, infos: OnGpus) -> None:
         """Keep the descriptions of an argument. Raises SpecError if they differ between GPUs."""
         for gpu, info in enumerate(infos):
             for what, mine, other in (
@@ -155,8 +160,8 @@ class Shards:
         self._infos.append(infos)
 
     def outputs(
-        self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, list[ArrayInfo]]
-    ) -> dict[str, list[ArrayInfo]]:
+        self, out: Any, wanted: dict[str, ArrayType], operands: dict[str, OnGpus]
+    ) -> dict[str, OnGpus]:
         """Describe the arrays passed as out= of an op with one result. Raises SpecError if they do
         not match it, or are not where the operands of their GPU are."""
         each = [
@@ -186,13 +191,22 @@ class Shards:
         return value  # type: ignore[no-any-return]
 
     # ---- layouts
-    def rows(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+    def rows(self, name: str, infos: OnGpus) -> OnGpus:
         """Return matrices whose rows TMA can address: the arguments themselves or copies."""
-        return [self._by_rows(name, info) for info in infos]
+        found = []
+        for info in infos:
+            dense = info.strides[-1] == info.dtype.itemsize
+            reason = tma_addressable(info) if dense else "its rows are not contiguous"
+            if reason:
+                tell_copied(self.op, name, info, reason)
+                self._launches.append(None)
+                info = copied(info, self.place)
+            found.append(info)
+        return found
 
-    def laid(self, name: str, infos: list[ArrayInfo]) -> list[Matrix]:
-        """Return matrices that TMA can address by rows or by columns: the arguments themselves or
-        copies.
+    def laid(self, name: str, infos: OnGpus) -> tuple[OnGpus, bool]:
+        """Return matrices that TMA can address by rows, and whether they are the transposes of the
+        arguments: views of them or copies.
 
         Raises SpecError if some GPUs have row-major and others column-major matrices.
         """
@@ -206,32 +220,21 @@ class Shards:
                     f"{infos[gpu].strides} on GPU {gpu}: all GPUs must have shards of one layout; "
                     "fix: pass copies of some of them"
                 )
-        return found
+        return [operand.info for operand in found], found[0].turned
 
-    def _by_rows(self, name: str, info: ArrayInfo) -> ArrayInfo:
-        dense = info.strides[-1] == info.dtype.itemsize
-        reason = tma_addressable(info) if dense else "its rows are not contiguous"
-        if not reason:
-            return info
-        tell_copied(self.op, name, info, reason)
-        self._launches.append(None)
-        return copied(info, self.place)
-
-    def as_words(self, name: str, infos: list[ArrayInfo], count: int) -> list[ArrayInfo]:
+    def as_words(self, name: str, infos: OnGpus, count: int) -> OnGpus:
         """View contiguous arrays as 4-byte words in `count` rows."""
-        found = []
-        for info in infos:
-            words = self._contiguous(name, info, count) // _WORD.itemsize
-            found.append(_retyped(info, (count, words // count), _WORD))
-        return found
+        return [
+            _retyped(info, (count, self._contiguous(name, info, count) // _WORD.itemsize), _WORD)
+            for info in infos
+        ]
 
-    def as_rows(self, name: str, infos: list[ArrayInfo], count: int = 0) -> list[ArrayInfo]:
+    def as_rows(self, name: str, infos: OnGpus, count: int = 0) -> OnGpus:
         """View contiguous arrays as rows of 64 elements, or of the largest divisor that their size
         shares with 64; with `count`, each of `count` parts is viewed that way."""
         found = []
         for info in infos:
-            size = info.dtype.itemsize
-            elements = self._contiguous(name, info, max(count, 1)) // size // max(count, 1)
+            elements = self._contiguous(name, info, max(count, 1)) // info.dtype.itemsize
             columns = math.gcd(elements, 64)
             found.append(
                 _retyped(info, (*[count] * bool(count), elements // columns, columns), info.dtype)
@@ -239,23 +242,23 @@ class Shards:
         return found
 
     def _contiguous(self, name: str, info: ArrayInfo, parts: int) -> int:
-        """Return the bytes of a contiguous array. Raises SpecError for other arrays, and if TMA
-        cannot copy each of `parts` parts."""
-        nbytes = math.prod(info.shape) * info.dtype.itemsize
+        """Return the bytes of each of `parts` parts of a contiguous array. Raises SpecError for
+        other arrays, and if TMA cannot copy each part."""
+        nbytes = math.prod(info.shape) * info.dtype.itemsize // parts
         if info.strides != dense_strides(info.shape, info.dtype.itemsize):
             raise SpecError(
                 f"{self.op}: '{name}' is not contiguous, shape {info.shape}, strides "
                 f"{info.strides} bytes; fix: {name} = numpipe.ops.copy({name})"
             )
-        if nbytes // parts % _CHUNK or info.ptr % _CHUNK:
+        if nbytes % _CHUNK or info.ptr % _CHUNK:
             raise SpecError(
-                f"{self.op}: each GPU's part of '{name}' has {nbytes // parts} bytes, and must "
+                f"{self.op}: each GPU's part of '{name}' has {nbytes} bytes, and must "
                 f"begin and end at a multiple of {_CHUNK}; fix: pad it"
             )
         return nbytes
 
     # ---- memory
-    def made(self, like: list[ArrayInfo], kind: ArrayType) -> list[ArrayInfo]:
+    def made(self, like: OnGpus, kind: ArrayType) -> OnGpus:
         """Return new arrays, allocated by the library of `like` on each GPU, as the call's next
         outputs."""
         self._made += 1
@@ -263,9 +266,11 @@ class Shards:
         return self._infos[-1]
 
     def workspace(
-        self, name: str, like: list[ArrayInfo], shape: Sequence[int], dtype: np.dtype
-    ) -> list[ArrayInfo]:
-        """Return symmetric memory of the mesh, shared by the launches on this stream."""
+        self, name: str, like: OnGpus, shape: Sequence[int], dtype: np.dtype | None = None
+    ) -> OnGpus:
+        """Return symmetric memory of the mesh, by default for elements of the type of `like`,
+        shared by the launches on this stream."""
+        dtype = dtype or like[0].dtype
         if taken() is not None:
             return [imagined(shape, dtype) for _ in like]
         stream = (
@@ -278,24 +283,24 @@ class Shards:
         room = self.mesh.workspace(f"{self.op}: {name}", tuple(shape), dtype, stream)
         return [launch.describe(part, name, self.op) for part in self.parts(name, room)]
 
-    def reaches(self, infos: list[ArrayInfo]) -> bool:
+    def reaches(self, infos: OnGpus) -> bool:
         """Return whether kernels on other GPUs can access these arrays; True for a call that is
         only recorded."""
         return taken() is not None or self.mesh.reaches(infos)
 
-    def reached(self, name: str, infos: list[ArrayInfo]) -> list[ArrayInfo]:
+    def reached(self, name: str, infos: OnGpus) -> OnGpus:
         """Return arrays that kernels on other GPUs can access: the arguments themselves, or copies
         in symmetric memory."""
         if self.reaches(infos):
             return infos
         self._launches.append(None)
-        room = self.workspace(name, infos, infos[0].shape, infos[0].dtype)
+        room = self.workspace(name, infos, infos[0].shape)
         for info, made in zip(infos, room, strict=True):
             move(info, made, self.place)
         return room
 
     # ---- the call
-    def run(self, kernel: Kernel, *arrays: list[ArrayInfo]) -> None:
+    def run(self, kernel: Kernel, *arrays: OnGpus) -> None:
         """Run a kernel on all GPUs."""
         self._launches.append(
             kernel.together(
@@ -303,7 +308,7 @@ class Shards:
             )
         )
 
-    def apart(self, function: Callable, *arrays: list[ArrayInfo]) -> None:
+    def apart(self, function: Callable, *arrays: OnGpus) -> None:
         """Call a function that launches kernels of one GPU, for each GPU, with its arrays and its
         `Place`. The call can be repeated if the function launches one kernel and allocates
         nothing."""
@@ -327,13 +332,33 @@ class Shards:
             launched = launches[0] if len(launches) == 1 else MeshSeries(launches)
             repeats.learn((self.mesh, options), arrays, outputs, infos, self._made, launched)
 
-    def delivered(self, like: list[ArrayInfo], results: list[ArrayInfo]) -> Any:
+    def delivered(self, like: OnGpus, results: OnGpus) -> Any:
         """Return the allocated arrays as the call's result, in the caller's library."""
         found = [
             delivered(of._replace(dtype=info.dtype), info, self.stream)
             for of, info in zip(like, results, strict=True)
         ]
         return found[0] if self.single else found
+
+
+@function
+def divided_ctas(share):  # type: ignore[no-untyped-def]
+    """Divide the CTAs of a kernel: one in `share` works with this GPU's own data, the others send.
+    Return this CTA's number, how many CTAs send, how many do not, and this CTA's number among
+    these, which is negative if it sends."""
+    cta, ctas = axis_index("cta"), axis_size("cta")
+    near = max(ctas // share, 1)
+    return cta, max(ctas - near, 1), near, cta - (ctas - near)
+
+
+@function
+def wait_for_slot(more):  # type: ignore[no-untyped-def]
+    """Wait until the previous block has been read, so that its slot can be released; without `more`
+    blocks, until all have been read."""
+    if more:
+        wait_smem_to_gmem(1, wait_read_only=True)
+    else:
+        wait_smem_to_gmem(0, wait_read_only=True)
 
 
 class Sizes:
@@ -344,14 +369,22 @@ class Sizes:
         require(f"{op}: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
 
 
-def planes(info: ArrayInfo, count: int) -> ArrayInfo:
-    """Return a matrix as a batch of `count` matrices, which are consecutive rows of it."""
-    rows, (_, columns) = info.shape[0] // count, info.shape
-    return strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
+def config_check(kind: type) -> dict[str, Rule]:
+    """Return the rule of the option `config`, which is of this class or None."""
+    return {"config": a(kind) | NONE}
 
 
-def check_matrices(op: str, a: Ints, b: Ints) -> tuple[tuple[int, int], int]:
-    """Return ((M, K), N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
+def planes(infos: OnGpus, count: int) -> OnGpus:
+    """Return matrices as batches of `count` matrices, which are consecutive rows of each."""
+    rows, columns = infos[0].shape[0] // count, infos[0].shape[1]
+    return [
+        strided(info, (count, rows, columns), (rows * info.strides[0], *info.strides))
+        for info in infos
+    ]
+
+
+def check_matrices(op: str, a: Ints, b: Ints) -> tuple[int, int]:
+    """Return (M, N) for shards (M, K) and (K, N). Raises SpecError for other shapes."""
     if len(a) != 2 or len(b) != 2:
         raise SpecError(
             f"{op}: 'a' and 'b' must be matrices, got {a} and {b}; fix: reshape batches to rows"
@@ -361,7 +394,7 @@ def check_matrices(op: str, a: Ints, b: Ints) -> tuple[tuple[int, int], int]:
             f"{op}: K = {a[1]} in 'a' {a}, {b[0]} in 'b' {b}"
             + "; fix: pass b.T for a b (N, K)" * (a[1] == b[1])
         )
-    return (a[0], a[1]), b[1]
+    return a[0], b[1]
 
 
 def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
@@ -370,6 +403,11 @@ def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
     rows, columns = arrays[0].shape
     found = _by_elements(xp, mesh, "all_gather", arrays)
     return [x.reshape(mesh.size * rows, columns) for x in found]
+
+
+def products(xp: Any, a: list, grads: list) -> list:
+    """Return ``a.T @ grad`` on each GPU, the gradient of the right matrix of a product."""
+    return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
 
 
 def added_up(xp: Any, mesh: Any, arrays: list) -> list:

@@ -14,11 +14,9 @@ import numpy as np
 from ..diagnostics.argument_checks import FLAG
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import fma
-from ..launch.array_info import ArrayInfo
 from ..plan.specs import Static
 from .declaration import op
-from .op_outputs import Place
-from .over_rows import MATRIX, TYPES, launch_over_rows
+from .over_rows import MATRIX, TYPES, given, launch_over_rows
 
 
 @functools.cache
@@ -57,11 +55,6 @@ def backward(log: bool) -> RowKernel:
     return softmax_rows_gradient
 
 
-def _launch_gradient(y: ArrayInfo, grad: ArrayInfo, dx: ArrayInfo, log: bool, place: Place) -> None:
-    operands, results = {"g": (MATRIX, grad), "y": (MATRIX, y)}, {"dx": (MATRIX, dx)}
-    launch_over_rows(backward(log), operands, results, place)
-
-
 def _composed(xp: Any, y: Any, grad: Any, log: bool) -> Any:
     y, wide = xp.cast(y, np.float32), xp.cast(grad, np.float32)
     if log:
@@ -75,7 +68,9 @@ def _composed(xp: Any, y: Any, grad: Any, log: bool) -> Any:
     operands={"y": "... n", "grad": "... n"},
     results={"dx": "... n"},
     types=TYPES,
-    launch=_launch_gradient,
+    launch=lambda y, grad, dx, log, place: launch_over_rows(
+        backward(log), given(MATRIX, g=grad, y=y), given(MATRIX, dx=dx), place
+    ),
     checks={"log": FLAG},
     composite=lambda: _composed,
     batching="leading",
@@ -92,16 +87,13 @@ def softmax_backward(
 
 def _declared(log: bool) -> Any:
     """Return the declaration of softmax, or of log_softmax."""
-
-    def launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
-        operands, results = {"x": (MATRIX, x)}, {"y": (MATRIX, y)}
-        launch_over_rows(forward(log), operands, results, place)
-
     return op(
         operands={"x": "... n"},
         results={"y": "... n"},
         types=TYPES,
-        launch=launch,
+        launch=lambda x, y, place: launch_over_rows(
+            forward(log), given(MATRIX, x=x), given(MATRIX, y=y), place
+        ),
         gradients={"x": lambda xp, y, grad_y: xp(softmax_backward, y, grad_y, log=log)},
         batching="leading",
     )

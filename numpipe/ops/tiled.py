@@ -157,7 +157,6 @@ def launch_over_tiles(
         else:
             views = {name: rows_of(info) for name, info in arrays.items()}
             tile = tile_for(views[next(iter(views))].shape[1], NBYTES // size)
-        kernel = kernel_for(Tile(*tile, exact=size > 2))
-        kernel(**views, **others, **place)
+        kernel_for(Tile(*tile, exact=size > 2))(**views, **others, **place)
 
     with_fitting(inputs, results, rows_of, place, run)

@@ -27,6 +27,7 @@ from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import next_power_of_two, round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..diagnostics.argument_checks import whole
@@ -48,8 +49,8 @@ from ..plan.context import program_id
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, Static
 from .declaration import op
-from .op_outputs import Place, allocated
-from .over_rows import MATRIX, TYPES, launch_over_rows
+from .op_outputs import allocated
+from .over_rows import MATRIX, TYPES, given, launch_over_rows
 from .reduce_axis import launch_reduction
 
 SHORT, FEW = 256, 32
@@ -181,8 +182,8 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
     if results and n <= SHORT and k <= FEW:
         topk_short(x, **results, k=k, **place)
         return None
-    kept = max(8, 1 << (k - 1).bit_length())
-    size, members, groups = cdiv(n, STEP) * STEP, 0, {}
+    kept = max(8, next_power_of_two(k))
+    size, members, groups = round_up(n, STEP), 0, {}
     if n > MOST:
         size = max(STEP, min(MOST, 32 * kept))
         # the number of groups is even, so that members are loaded in pairs: fewer than 2 * members
@@ -195,16 +196,10 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
         groups = {"groups": _select(tops, k, **place)}
     chosen = allocated(x, (rows, 2, k + 1), place, np.int32)
     inside = results if block_of(kept) == kept else {}
-    kernel = selector(size, kept, members, bool(results))
-    kernel(x, **groups, chosen=chosen, **inside, k=k, **place)
+    selector(size, kept, members, bool(results))(x, **groups, chosen=chosen, **inside, k=k, **place)
     if results and not inside:
         ranker(kept)(x, chosen=chosen, **results, k=k, **place)
     return chosen
-
-
-def _launch(x: ArrayInfo, values: ArrayInfo, indices: ArrayInfo, k: int, place: Place) -> None:
-    results = {"values": (MATRIX, values), "indices": (MATRIX, indices)}
-    launch_over_rows(_select, {"x": (MATRIX, x)}, results, place, k=k)
 
 
 def _values(x: Any, k: int) -> ArrayType:
@@ -221,7 +216,9 @@ def _values(x: Any, k: int) -> ArrayType:
         "indices": lambda x, k: ArrayType((*x.shape[:-1], k), np.int32),
     },
     types=TYPES,
-    launch=_launch,
+    launch=lambda x, values, indices, k, place: launch_over_rows(
+        _select, given(MATRIX, x=x), given(MATRIX, values=values, indices=indices), place, k=k
+    ),
     checks={"k": whole(1, 1024)},
     gradients={"x": lambda xp, x, indices, grad_values: xp.scattered(x, indices, grad_values)},
     batching="leading",

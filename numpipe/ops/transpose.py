@@ -26,16 +26,12 @@ def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
     copy_into(transposed(x), y, place)
 
 
-def _gradient(xp: Any, grad_y: Any) -> Any:
-    return xp(transpose, grad_y)
-
-
 @op(
     operands={"x": "... m n"},
     results={"y": "... n m"},
     types=TYPES,
     launch=_launch,
-    gradients={"x": _gradient},
+    gradients={"x": lambda xp, grad_y: xp("transpose", grad_y)},
     batching="leading",
 )
 def transpose(x: Any, *, out: Any = None, target: str | None = None, stream: Any = None) -> Any:

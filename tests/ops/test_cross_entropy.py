@@ -16,7 +16,7 @@ from numpipe.errors import SimulationError
 from numpipe.kernels import row_kernels
 from numpipe.kernels.row_kernels import choose
 from numpipe.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
-from numpipe.ops.cross_entropy_kernels import backward, forward, reduced
+from numpipe.ops.cross_entropy_kernels import cross_entropy_gradient, forward, reduced
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import in_steps
 
@@ -229,7 +229,7 @@ def test_what_does_not_fit_is_refused(given: dict[str, Any], words: str) -> None
 def test_no_schedule_of_warps_shows_a_hazard(columns: int, blocks: bool) -> None:
     x, rows = numbers(2, columns), np.ones((3, 2), np.float32)
     labels, options = np.array([1, 4], np.int32), {"smoothing": 0.1, "ignored": 1}
-    kernels = forward(("lse",), True), backward()
+    kernels = forward(("lse",), True), cross_entropy_gradient
     slots = 3, 0  # the gradient reads a row once
     make = [
         one.scheduled(in_steps(columns, held)) if blocks else one.kernel(x)
@@ -262,7 +262,7 @@ def test_the_code_has_no_spills(kind: str, columns: int) -> None:
         "both": (("lse",), {"loss": each, "grad": each, "dx": x}),
         "gradient": ((), {"lse": each, "grad": each, "dx": x}),
     }[kind]
-    kernel = (forward(lacking, False) if lacking else backward()).kernel(x)
+    kernel = (forward(lacking, False) if lacking else cross_entropy_gradient).kernel(x)
     given = {"labels": labels, **arrays, "smoothing": 0.0, "ignored": -100}
     assert kernel.inspect("gate", x, **given) == ()
     report = kernel.inspect("resources", x, **given)
