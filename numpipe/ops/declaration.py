@@ -33,7 +33,7 @@ from typing import Any, Generic, ParamSpec
 from .. import launch
 from ..arch.dtypes import ELEMENTS
 from ..core.functions import Function
-from ..diagnostics.argument_checks import Rule, require, told
+from ..diagnostics.argument_checks import Rule, as_tuple, require, told
 from ..diagnostics.errors import SpecError
 from ..kernels import run_target
 from ..kernels.arguments import MISSING
@@ -466,14 +466,16 @@ class Op(Generic[P]):
             if not operand.dims or name not in operands:
                 continue
             shape, dims = tuple(operands[name].shape), operand.dims.split()
-            leading = len(shape) - len(dims) + 1 if dims[0] == "..." else 0
-            if leading < 0 or (dims[0] != "..." and len(shape) != len(dims)):
+            parts: list[tuple] = [(size,) for size in shape]
+            if dims[0] == "...":
+                leading = max(0, len(shape) - len(dims) + 1)
+                parts[:leading] = [shape[:leading]]
+            if len(parts) != len(dims):
                 raise SpecError(
                     f"{self.name}: '{name}' must have the dimensions {operand.dims}, got shape "
                     f"{shape}"
                 )
-            parts = [shape[:leading], *((size,) for size in shape[leading:])]
-            for dim, part in zip(dims, parts if dims[0] == "..." else parts[1:], strict=True):
+            for dim, part in zip(dims, parts, strict=True):
                 known, where = sizes.setdefault(dim, (part, name))
                 if known != part:
                     raise SpecError(
@@ -487,7 +489,7 @@ class Op(Generic[P]):
         self, out: Any, wanted: Mapping[str, ArrayType], infos: Arrays
     ) -> dict[str, ArrayInfo]:
         """Describe the arrays passed as out=. Raises SpecError if they do not match the results."""
-        outs = (out,) if len(wanted) == 1 else tuple(out) if isinstance(out, (tuple, list)) else ()
+        outs = (out,) if len(wanted) == 1 else as_tuple(out)
         if len(outs) != len(wanted):
             raise SpecError(
                 f"{self.name}: out must be a tuple of {len(wanted)} arrays, {', '.join(wanted)}"
@@ -533,11 +535,9 @@ class Op(Generic[P]):
             self._run({**arrays, **values}, {"target": "sim", "stream": None})
         stored = set()
         for call in notes.calls:
-            names = call.kernel.definition.stores["all"]
-            passed = [*zip(call.kernel.parameters, call.args, strict=False), *call.named.items()]
-            outs = call.out if type(call.out) in (tuple, list) else (call.out,)
-            written = [array for name, array in passed if name in names] + list(outs)
-            stored |= {array.ptr >> 40 for array in written if isinstance(array, ArrayInfo)}
+            passed = call.kernel.described(call.args, call.named, call.out).arrays
+            written = call.kernel.definition.stores["all"]
+            stored |= {passed[name].ptr >> 40 for name in written if name in passed}
         for name in wanted:
             if math.prod(arrays[name].shape) and arrays[name].ptr >> 40 not in stored:
                 raise SpecError(
@@ -590,8 +590,8 @@ class Op(Generic[P]):
                 continue
             absent = dict.fromkeys([*self.results, *[f"grad_{name}" for name in self.results]])
             made = by_name(function, {**absent, **values, "xp": xp})
-            several = isinstance(made, tuple) or (len(names) > 1 and isinstance(made, list))
-            grads = made if several else (made,)
+            # of several GPUs, a single gradient is a list
+            grads = (made,) if len(names) == 1 and isinstance(made, list) else as_tuple(made)
             if len(grads) != len(names):
                 raise SpecError(
                     f"{self.name}: the function for the gradients of {', '.join(names)} must "
@@ -642,26 +642,23 @@ class Op(Generic[P]):
             for name, array in values.items()
             if name in self.operands and array is not None
         }
-        options = {name: values[name] for name in self.options if name in values}
-        if leading:
-            return xp(self, **arrays, **options)
+
+        def results(arrays: dict[str, Any]) -> tuple:
+            return as_tuple(by_name(self, {**values, **arrays, "xp": xp}))
+
         shared = [name for name in arrays if not self.operands[name].dims]
-        if self.batching != "merge" or shared or any(options[name] for name in self.functions):
+        if leading:
+            made = results(arrays)
+        elif self.batching != "merge" or shared or any(values[name] for name in self.functions):
             calls = [
-                by_name(
-                    self, {name: x[number] for name, x in arrays.items()} | options | {"xp": xp}
-                )
-                for number in range(size)
+                results({name: x[number] for name, x in arrays.items()}) for number in range(size)
             ]
-            if not isinstance(calls[0], tuple):
-                return xp.stack(calls)
-            return tuple(map(xp.stack, zip(*calls, strict=True)))
-        count = next(iter(arrays.values())).shape[1]
-        merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
-        made = xp(self, **merged, **options)
-        several = made if isinstance(made, tuple) else (made,)
-        split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
-        return split if isinstance(made, tuple) else split[0]
+            made = tuple(map(xp.stack, zip(*calls, strict=True)))
+        else:
+            count = next(iter(arrays.values())).shape[1]
+            merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
+            made = tuple(each.reshape(size, count, *each.shape[1:]) for each in results(merged))
+        return made if len(made) > 1 else made[0]
 
     def documentation(self, about: str) -> str:
         """Return the op's docstring in a framework: its own first paragraph, then `about` and the
