@@ -329,7 +329,7 @@ class Op(Generic[P]):
             if done:
                 return out
         values = self.checked(options)
-        infos = self.described(dict(zip(self.operands, arrays, strict=True)))
+        infos = self.described(self.given(arrays))
         wanted = self.result_types(infos, values)
         first = next(iter(infos.values()))
         self.check_place(infos, wanted, target)
@@ -363,7 +363,7 @@ class Op(Generic[P]):
         arrays, options, *place = self.arguments(*args, **named)
         # the argument before the stream is a target or a mesh
         values = self.checked(options) | {"gpus": getattr(place[-2], "size", 1)}
-        infos = self.described(dict(zip(self.operands, arrays, strict=True)))
+        infos = self.described(self.given(arrays))
         wanted = self.result_types(infos, values)
         every: dict[str, Any] = {**infos, **wanted}
         nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in every.values())
@@ -377,17 +377,20 @@ class Op(Generic[P]):
         require(self.name, values, **self.checks)
         return values
 
-    def described(self, arrays: Mapping[str, Any]) -> Arrays:
-        """Describe the operands, without optional ones that are None.
+    def given(self, arrays: Iterable) -> dict[str, Any]:
+        """Return operands by name, without optional ones that are None."""
+        return {
+            name: array
+            for name, array in zip(self.operands, arrays, strict=True)
+            if array is not None or name not in self.optional
+        }
+
+    def described(self, given: Mapping[str, Any]) -> Arrays:
+        """Describe the operands that are `given`.
 
         Raises SpecError for an argument that is not an array, for other element types, if types or
         devices differ, and for tensors that require a gradient.
         """
-        given = {
-            name: array
-            for name, array in arrays.items()
-            if array is not None or name not in self.optional
-        }
         infos = {name: launch.describe(array, name, self.name) for name, array in given.items()}
         self.check_types(infos)
         other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""

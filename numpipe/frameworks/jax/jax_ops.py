@@ -45,8 +45,7 @@ def front(op: Op) -> Callable:
                 )
         given = {
             name: array if isinstance(array, _Swapped) else jnp.asarray(array)
-            for name, array in zip(op.operands, arrays, strict=True)
-            if array is not None or name not in op.optional
+            for name, array in op.given(arrays).items()
         }
         for name in op.underived.intersection(given):
             given[name] = _underived(f"{op.name}: '{name}'", given[name])
@@ -239,8 +238,7 @@ def _mapped(form: _Form) -> Callable[..., tuple]:
         flags = dict.fromkeys(op.operands, False) | dict(zip(form.names, batched, strict=True))
         window = _Swapped if callable(op.batching) else _swap
         values = form.values(form.seen(arrays, window))
-        made = op.batched(_Arrays(form.target), size, values, flags)
-        made = as_tuple(made)
+        made = as_tuple(op.batched(_Arrays(form.target), size, values, flags))
         return made, (True,) * len(made)
 
     bound.__name__ = op.name

@@ -253,9 +253,7 @@ class TorchOp:
     def _check(self, arrays: Sequence, *out: Any) -> dict[str, Any]:
         """Return the given tensors by name. Raises SpecError for other arguments, and for tensors
         (including `out`) on several devices."""
-        named = zip(self.declared.operands, arrays, strict=True)
-        optional = self.declared.optional
-        given = {name: x for name, x in named if x is not None or name not in optional}
+        given = self.declared.given(arrays)
         check_tensors(self.name, **given, **dict(zip(["out"], out, strict=False)))
         return given
 
