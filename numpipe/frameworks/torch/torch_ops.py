@@ -158,14 +158,12 @@ class TorchOp:
         kinds |= {"mesh": "str"} if declared.sharded else {}
         texts = []
         for each, kind in (kinds | self._kinds).items():
-            parameter = declared.signature.parameters.get(each)
-            default = None if parameter is None else parameter.default
-            spelled = f'"{default}"' if isinstance(default, str) else default
+            default = getattr(declared.signature.parameters.get(each), "default", None)
+            spelled = repr(default) if isinstance(default, str) else default
             required = out or default is inspect.Parameter.empty
             texts.append(f"{kind} {each}" if required else f"{kind} {each}={spelled}")
         results = [] if out else [of_array] * len(declared.results)
-        returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
-        return f"{name}({', '.join([*texts, *out])}) -> {returned}"
+        return f"{name}({', '.join([*texts, *out])}) -> ({', '.join(results)})"
 
     # ---- the function that users call
     def _front(self) -> Callable:
@@ -186,7 +184,7 @@ class TorchOp:
                     if arrays[0].is_meta:
                         return self._present(made)
                     raise
-            outs = [] if out is None else [out] if isinstance(out, torch.Tensor) else [*out]
+            outs = [] if out is None else [*as_tuple(out)]
             self._check(arrays, *outs[:1])
             if outs:
                 self._out(*arrays, *self._of_schema(options), outs)
@@ -242,10 +240,8 @@ class TorchOp:
         """Return the results, without the empty tensors that stand for absent ones."""
         if len(self.declared.results) == 1:
             return made
-        always = [isinstance(dims, str) for dims in self.declared.results.values()]
-        found = [
-            each for each, there in zip(made, always, strict=True) if there or each.shape != (0,)
-        ]
+        pairs = zip(made, self.declared.results.values(), strict=True)
+        found = [each for each, dims in pairs if isinstance(dims, str) or each.shape != (0,)]
         found = found or [made[0]]  # of no rows
         return found[0] if len(found) == 1 else tuple(found)
 
