@@ -30,6 +30,7 @@ import numpy as np
 from ..core.arith import cdiv
 from ..core.functions import Function, function, generated
 from ..core.static_range import static_range
+from ..diagnostics.argument_checks import as_tuple
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -198,7 +199,7 @@ def reads(of: Function, name: str) -> bool:
     code = of.function.__code__
     own = code.co_varnames[LEAD["mask"].index(name)]
     return any(
-        own in (found.argval if isinstance(found.argval, tuple) else (found.argval,))
+        own in as_tuple(found.argval)
         for found in dis.get_instructions(code)
         if "LOAD" in found.opname
     )

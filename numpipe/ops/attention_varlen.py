@@ -141,17 +141,18 @@ def _batches(arrays: Arrays) -> Arrays:
 def _tiles(
     rows: int,
     of_keys: bool,
-    q: tuple[ArrayInfo, int],
-    k: tuple[ArrayInfo, int],
+    arrays: Arrays,
     causal: bool,
     diagonal: int,
     align: str,
     debug: bool,
     place: Place,
 ) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the list of tiles of queries or keys, and their number. `q` and `k` are the starts of
-    sequences and the positions of the arrays."""
-    (starts, total), (starts_k, total_k) = (k, q) if of_keys else (q, k)
+    """Return the list of tiles of queries or keys, and their number."""
+    (starts, total), (starts_k, total_k) = (
+        (arrays[f"cu_seqlens_{side}"], arrays[side].shape[0])
+        for side in ("kq" if of_keys else "qk")
+    )
     most = total // rows + starts.shape[0] - 1
     shapes = (most, 7), (most, 6), (1,)
     found, table, count = (allocated(starts, each, place, np.int32) for each in shapes)
@@ -167,7 +168,6 @@ def _launch(
     q: ArrayInfo,
     k: ArrayInfo,
     cu_seqlens_q: ArrayInfo,
-    cu_seqlens_k: ArrayInfo,
     causal: bool,
     diagonal: int,
     align: str,
@@ -177,13 +177,12 @@ def _launch(
     debug: bool,
     place: Place,
 ) -> None:
-    (total_q, heads, depth), total_k = q.shape, k.shape[0]
+    total, heads, depth = q.shape
     form, _ = Form.of(depth, causal, "bshd", arrays["lse"] is not None, ranges=True)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
-    sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
+    sizes = cdiv(total, sequences), cdiv(k.shape[0], sequences), heads * sequences
     config = fitting(form, exact, batch_invariant, *sizes)
-    sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
-    tiles = _tiles(config.rows, False, *sides, causal, diagonal, align, debug, place)
+    tiles = _tiles(config.rows, False, arrays, causal, diagonal, align, debug, place)
     launch_kernel(config, form, _batches(arrays), tiles, scale, 0, place)
 
 
@@ -208,9 +207,6 @@ OPERANDS: dict[str, str | Operand] = {
 def _launch_backward(
     arrays: Arrays,
     q: ArrayInfo,
-    k: ArrayInfo,
-    cu_seqlens_q: ArrayInfo,
-    cu_seqlens_k: ArrayInfo,
     causal: bool,
     diagonal: int,
     align: str,
@@ -219,8 +215,7 @@ def _launch_backward(
     place: Place,
 ) -> None:
     form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
-    sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
-    how = *sides, causal, diagonal, align, debug, place
+    how = arrays, causal, diagonal, align, debug, place
     of_k, of_q = _tiles(keys_of(form), True, *how), _tiles(BLOCK, False, *how)
     launch_gradients(_batches(arrays), form, 0, scale, False, place, of_k, of_q)
 

@@ -589,7 +589,7 @@ class Op(Generic[P]):
         """
         found: dict[str, Any] = {}
         for names, function in self.gradients.items():
-            if not any(name in wanted for name in names):
+            if set(names).isdisjoint(wanted):
                 continue
             absent = dict.fromkeys([*self.results, *[f"grad_{name}" for name in self.results]])
             made = by_name(function, {**absent, **values, "xp": xp})

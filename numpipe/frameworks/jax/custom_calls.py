@@ -149,13 +149,12 @@ def custom_call(
 
     `key` identifies the function: calls with equal keys and types share a target.
     """
-    ins = tuple(array_type(array) for array in arrays)
+    ins = tuple(map(array_type, arrays))
     with _lock:
         whole = key, ins, tuple(outs), default_gpu()
-        target = _targets.get(whole)
-        if target is None:
-            target = _targets[whole] = Target(what, run, ins, tuple(outs))
-    return target(*arrays)
+        if whole not in _targets:
+            _targets[whole] = Target(what, run, ins, tuple(outs))
+    return _targets[whole](*arrays)
 
 
 def array_type(array: Any) -> ArrayType:

@@ -23,7 +23,6 @@ An exception in a handler is passed to XLA as an error with its text, which JAX 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from collections.abc import Callable
@@ -212,9 +211,7 @@ def _failed(api: int, error: BaseException) -> int | None:
         else INTERNAL
     )
     kind = type(error)
-    text = str(error)
-    with contextlib.suppress(Exception):
-        text = f"{kind.__module__}.{kind.__qualname__}: {text}"
+    text = f"{kind.__module__}.{kind.__qualname__}: {error}"
     message = text.replace("\0", " ").encode(errors="replace")
     arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message, code)
     return _function(api, "error_create")(ctypes.addressof(arguments))

@@ -36,7 +36,8 @@ def front(op: Op) -> Callable:
     @brief
     def call(*args: Any, **named: Any) -> Any:
         arrays, options, _, target, _ = arguments(*args, **named)
-        for name, value in zip(op.options, options, strict=True):
+        values = Statics(zip(op.options, options, strict=True))
+        for name, value in values:
             if isinstance(value, jax.core.Tracer):
                 raise SpecError(
                     f"numpipe.jax: {op.name}: '{name}' is traced, but a launch needs its value "
@@ -50,7 +51,6 @@ def front(op: Op) -> Callable:
         for name in op.underived.intersection(given):
             given[name] = _underived(f"{op.name}: '{name}'", given[name])
         swapped = tuple(isinstance(array, _Swapped) for array in given.values())
-        values = Statics(zip(op.options, options, strict=True))
         form = _Form(op, values, target, tuple(given), swapped)
         form.results(given.values())
         made = _differentiable(form)(*[getattr(array, "inner", array) for array in given.values()])

@@ -119,7 +119,7 @@ def torch_type(dtype: Any) -> torch.dtype:
 def check_tensors(of: str, **tensors: Any) -> None:
     """Raise SpecError for arguments that are not tensors, are sparse, or are on several devices.
     `of` is the op, for the message."""
-    first = ""
+    first = next(iter(tensors))
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise SpecError(
@@ -129,7 +129,6 @@ def check_tensors(of: str, **tensors: Any) -> None:
             )
         if tensor.layout != torch.strided:
             raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); fix: {name}.to_dense()")
-        first = first or name
         if tensor.device != tensors[first].device:
             raise SpecError(
                 f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; "
