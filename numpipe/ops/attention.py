@@ -422,9 +422,7 @@ def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
 
 
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
-    if not return_lse:
-        return None
-    return Form(0, False, layout, True).results(q)[1]
+    return Form(0, False, layout, True).results(q)[1] if return_lse else None
 
 
 def _launch(
@@ -837,7 +835,7 @@ def scaled_dot_product_attention(
             "one shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     heads, shared = query.shape[-3], key.shape[-3]
-    if query.ndim > 3 and heads != shared and not enable_gqa:
+    if heads != shared and not enable_gqa:
         raise SpecError(
             f"{name}: query has {heads} heads, key {shared}; fix: pass "
             "enable_gqa=True if each key head serves several query heads"

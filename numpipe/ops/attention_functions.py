@@ -274,10 +274,10 @@ def check_function(name: str, given: tuple | None) -> None:
     arrays that follow it in a tuple."""
     if given is None:
         return
-    of, count = given[0], len(given) - 1
+    of, *arrays = given
     takes = tuple(inspect.signature(of.function).parameters)
-    if len(takes) != len(LEAD[name]) + count:
-        values = [*LEAD[name], *(f"array {i}" for i in range(count))]
+    values = [*LEAD[name], *(f"array {i}" for i in range(len(arrays)))]
+    if len(takes) != len(values):
         raise SpecError(
             f"{name} {of.__name__}({', '.join(takes)}) is called with "
             f"({', '.join(values)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "
