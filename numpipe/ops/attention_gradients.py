@@ -352,6 +352,15 @@ def step_of(cta, blocks, i):
     return block, block < cta.whole, cta.number
 
 
+def divides(form: Form, ordered: bool) -> bool:
+    """Return whether the blocks of a tile may be divided among several CTAs.
+
+    They cannot if only the GPU knows their number (ranges and masks), or if `of_keys_wide` would
+    not have enough registers.
+    """
+    return not (form.ranges or form.mask or (form.depth > 128 and (ordered or form.functions)))
+
+
 def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
     """Return (whole, divided, parts): how many tiles of keys have one CTA each, and how many, the
     last ones, are divided among `parts` CTAs, each of which has some of the blocks of queries. If
@@ -359,15 +368,8 @@ def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
     shared = k.shape[form.heads]
     tiles = cdiv(k.shape[form.positions], keys_of(form)) * shared * k.shape[0]
     at_once = DEFAULT.sms // (1 if form.depth <= 128 else 2)
-    if (
-        # only the GPU knows the number of blocks
-        form.ranges
-        or form.mask
-        # `of_keys_wide` would not have enough registers
-        or (form.depth > 128 and (ordered or form.functions))
-        # many waves gain nothing under load, where power limits (measured on an H200)
-        or tiles > 4 * at_once
-    ):
+    # with many waves, dividing gains nothing under load, where power limits (measured on an H200)
+    if not divides(form, ordered) or tiles > 4 * at_once:
         return tiles, 0, 1
     # with a causal mask, the last tiles are the shortest: divide all, or none
     divided = tiles if form.causal else tiles % at_once
