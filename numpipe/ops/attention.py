@@ -138,15 +138,16 @@ def kernel(config: Config, form: Form) -> Kernel:
             # the first query, the first key, the number of keys, and how many the first query sees
             if form.ranges:
                 row, first_key, keys, seen = table[n, 0], table[n, 2], table[n, 3], table[n, 4]
-                end_row = table[n, 1]
+                own = ds(row + wg * 64, 64, stop=table[n, 1])
             else:
-                i, end_row = height - 1 - n if form.causal else n, None  # the longest tiles first
+                i = height - 1 - n if form.causal else n  # the longest tiles first
                 if blocks is not None:
                     bm, hm = b % blocks.shape[0], h % blocks.shape[1]
-                    i, end_row = blocks[bm, hm, n, blocks.shape[3] - 1], q.shape[form.positions]
+                    i = blocks[bm, hm, n, blocks.shape[3] - 1]
                 row, first_key = i * config.rows, 0
-                seen = row + diagonal + 1
-            own = ds(row + wg * 64, 64, stop=end_row)
+                own, seen = ds(row + wg * 64, 64), row + diagonal + 1
+                if blocks is not None:
+                    own = ds(row + wg * 64, 64, stop=q.shape[form.positions])
             if blocks is not None:
                 parts, wholes = blocks[bm, hm, i, 0], blocks[bm, hm, i, 1]
                 steps = parts + wholes
