@@ -507,10 +507,9 @@ class Op(Generic[P]):
                     f"{info.dtype.name} {info.shape}"
                 )
             self._check_recorded(label, array)
+            launch.check_writable(info, label, self.name)
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
-        for label, info in zip(labels, found.values(), strict=True):
-            launch.check_writable(info, label, self.name)
         launch.check_elements(list(found.values()), labels, len(found), self.name)
         return found
 

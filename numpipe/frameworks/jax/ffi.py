@@ -41,7 +41,6 @@ METADATA = 1
 """type of the extension that asks for metadata"""
 INVALID_ARGUMENT, FAILED_PRECONDITION, INTERNAL = 3, 9, 13
 """XLA error codes"""
-_WORD = ctypes.sizeof(c_void_p)
 
 
 def _sized(*fields: tuple[str, Any]) -> list[tuple[str, Any]]:
