@@ -764,6 +764,11 @@ def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-d
     return visible[query, key] != 0
 
 
+def _by_heads(x: Any) -> Any:
+    """Return a tensor of four dimensions: all batches are one, and without heads there is one."""
+    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+
+
 def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
     """Return the `score` or `mask` option for a mask of PyTorch. Heads that share a mask share its
     list of blocks, and so do batches."""
@@ -776,7 +781,7 @@ def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
             f"to {shape}; fix: give it the shape (…, heads, queries, keys), or 1 where it is the "
             "same for all"
         ) from error
-    x = x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+    x = _by_heads(x)
     if adds:
         return {"score": (added, x)}
     if x.stride(1):
@@ -841,7 +846,7 @@ def scaled_dot_product_attention(
             f"{name}: query has {heads} heads, key {shared}; fix: pass "
             "enable_gqa=True if each key head serves several query heads"
         )
-    q, k, v = (x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4) for x in (query, key, value))
+    q, k, v = map(_by_heads, (query, key, value))
     given = {} if attn_mask is None else _functions_of(attn_mask, query, key)
     if dropout_p:
         import torch
