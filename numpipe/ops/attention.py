@@ -423,19 +423,11 @@ def check_invariant(op: str, exact: bool, batch_invariant: bool) -> None:
 
 
 def _sums(q: Any, layout: str, return_lse: bool) -> ArrayType | None:
-    if not return_lse:
-        return None
-    return Form(0, False, layout, True).results(q)[1]
+    return Form(0, False, layout, True).results(q)[1] if return_lse else None
 
 
 def _launch(
-    q: ArrayInfo,
-    k: ArrayInfo,
-    v: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo | None,
-    blocks: ArrayInfo | None,
-    seed: ArrayInfo | None,
+    arrays: Arrays,
     score: tuple | None,
     mask: tuple | None,
     causal: bool,
@@ -449,15 +441,16 @@ def _launch(
     place: Place,
 ) -> None:
     """Launch attention for operands with any layout."""
-    form, arrays = Form.of(
+    q, k, blocks = (arrays[name] for name in ("q", "k", "blocks"))
+    form, of_functions = Form.of(
         q.shape[3],
         causal,
         layout,
-        lse is not None,
+        arrays["lse"] is not None,
         score=score,
         mask=mask,
         dropout=dropout,
-        seed=seed,
+        seed=arrays["seed"],
     )
     if config is None or batch_invariant:
         heads = q.shape[0] * q.shape[form.heads]
@@ -469,25 +462,25 @@ def _launch(
             "out"
         )
     sizes = config.rows, config.keys
-    lists = [blocks] if blocks else visible_blocks(q, k, form, arrays, *sizes, place)
-    launch_kernel(config, form, q, k, v, [*lists, *arrays], o, lse, scale, diagonal, place)
+    lists = [blocks] if blocks else visible_blocks(q, k, form, of_functions, *sizes, place)
+    launch_kernel(config, form, arrays, [*lists, *of_functions], scale, diagonal, place)
 
 
 def launch_kernel(
     config: Config,
     form: Form,
-    q: ArrayInfo,
-    k: ArrayInfo,
-    v: ArrayInfo,
+    arrays: Arrays,
     more: Sequence[ArrayInfo],
-    o: ArrayInfo,
-    lse: ArrayInfo | None,
     scale: float | None,
     diagonal: int,
     place: Place,
 ) -> None:
     """Launch the kernel of a config and a form; `more` are the arrays between v and o."""
-    q, k, v = loaded({"q": q, **_shared_heads(k, v, form)}, place)
+    q, k, v, o, lse = (arrays[name] for name in ("q", "k", "v", "o", "lse"))
+    if k.strides[form.heads] == v.strides[form.heads] == 0:  # all heads are views of the same one
+        shape = [1 if axis == form.heads else size for axis, size in enumerate(k.shape)]
+        k, v = (strided(info, shape, info.strides) for info in (k, v))
+    q, k, v = loaded({"q": q, "k": k, "v": v}, place)
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
     of_head = 4 * k.shape[form.positions] * depth
@@ -518,14 +511,6 @@ def fitting(
     device = launch.gpu_state().device
     sms = device.sm_count if device else DEFAULT.sms
     return choose(form.depth, form.causal, exact, queries, keys, heads, sms, not form.ranges)
-
-
-def _shared_heads(k: ArrayInfo, v: ArrayInfo, form: Form) -> dict[str, ArrayInfo]:
-    """Return keys and values, with a single head if all their heads are views of the same one."""
-    if all(info.strides[form.heads] == 0 and info.shape[form.heads] > 1 for info in (k, v)):
-        shape = [1 if axis == form.heads else size for axis, size in enumerate(k.shape)]
-        k, v = (strided(info, shape, info.strides) for info in (k, v))
-    return {"k": k, "v": v}
 
 
 CHECKS = {
@@ -779,6 +764,11 @@ def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-d
     return visible[query, key] != 0
 
 
+def _by_heads(x: Any) -> Any:
+    """Return a tensor of four dimensions: all batches are one, and without heads there is one."""
+    return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+
+
 def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
     """Return the `score` or `mask` option for a mask of PyTorch. Heads that share a mask share its
     list of blocks, and so do batches."""
@@ -791,7 +781,7 @@ def _functions_of(attn_mask: Any, query: Any, key: Any) -> dict[str, Any]:
             f"to {shape}; fix: give it the shape (…, heads, queries, keys), or 1 where it is the "
             "same for all"
         ) from error
-    x = x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
+    x = _by_heads(x)
     if adds:
         return {"score": (added, x)}
     if x.stride(1):
@@ -851,12 +841,12 @@ def scaled_dot_product_attention(
             "one shape; fix: expand(), transpose() or pad the arrays before the call"
         )
     heads, shared = query.shape[-3], key.shape[-3]
-    if query.ndim > 3 and heads != shared and not enable_gqa:
+    if heads != shared and not enable_gqa:
         raise SpecError(
             f"{name}: query has {heads} heads, key {shared}; fix: pass "
             "enable_gqa=True if each key head serves several query heads"
         )
-    q, k, v = (x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4) for x in (query, key, value))
+    q, k, v = map(_by_heads, (query, key, value))
     given = {} if attn_mask is None else _functions_of(attn_mask, query, key)
     if dropout_p:
         import torch

@@ -30,6 +30,7 @@ import numpy as np
 from ..core.arith import cdiv
 from ..core.functions import Function, function, generated
 from ..core.static_range import static_range
+from ..diagnostics.argument_checks import as_tuple
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -198,7 +199,7 @@ def reads(of: Function, name: str) -> bool:
     code = of.function.__code__
     own = code.co_varnames[LEAD["mask"].index(name)]
     return any(
-        own in (found.argval if isinstance(found.argval, tuple) else (found.argval,))
+        own in as_tuple(found.argval)
         for found in dis.get_instructions(code)
         if "LOAD" in found.opname
     )
@@ -273,10 +274,10 @@ def check_function(name: str, given: tuple | None) -> None:
     arrays that follow it in a tuple."""
     if given is None:
         return
-    of, count = given[0], len(given) - 1
+    of, *arrays = given
     takes = tuple(inspect.signature(of.function).parameters)
-    if len(takes) != len(LEAD[name]) + count:
-        values = [*LEAD[name], *(f"array {i}" for i in range(count))]
+    values = [*LEAD[name], *(f"array {i}" for i in range(len(arrays)))]
+    if len(takes) != len(values):
         raise SpecError(
             f"{name} {of.__name__}({', '.join(takes)}) is called with "
             f"({', '.join(values)}); fix: pass {name}=({of.__name__}, *arrays) with one array for "

@@ -202,21 +202,20 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
     mask_of = form.mask and caller("mask", form.mask, form.arrays[1])
 
     @function
-    def keeps(seeds, cta, h, heads, query, own):
+    def keeps(seeds, cta, h, q, query, own):
         row, column = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
-        return kept(seeds, form.dropped, cta.b * heads + h, row, column)
+        return kept(seeds, form.dropped, cta.b * q.shape[form.heads] + h, row, column)
 
     @function
-    def weights(s, stats, cta, h, query, own, masked, sizes, arrays):
-        queries, keys, heads, scale = sizes
+    def weights(s, stats, cta, h, query, own, masked, q, k, scale, arrays):
         score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
         factor, slope = scale * math.log2(math.e), 1.0
         if form.functions:
-            row, column = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
-            i, j = row, column
+            i, j = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
         if form.functions and masked:
-            i, j = np.minimum(row, queries - 1), np.minimum(column, keys - 1)
-        if of is not None and slope_of is not None:
+            queries, keys = q.shape[form.positions], k.shape[form.positions]
+            i, j = np.minimum(i, queries - 1), np.minimum(j, keys - 1)
+        if of is not None:
             s, factor = s * scale, math.log2(math.e)
             # 16 bits: half of the registers until dP is known
             slope = slope_of(s, cta.b, h, i, j, score_0, score_1, score_2).astype(np.float16)
@@ -233,7 +232,7 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
                 s = np.where((key < left)[:, None], s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
-            p = np.where(keeps(seeds, cta, h, heads, query, own), p, -p)
+            p = np.where(keeps(seeds, cta, h, q, query, own), p, -p)
         return p, slope
 
     @function
@@ -340,22 +339,17 @@ def line_of(cta, stats, h, row, depth):
     return (head * stats.shape[2] + cta.place + row) * (depth // 32)
 
 
-@functools.cache
-def steps(form: Form) -> Function:
-    """Return the kernel function of (block of queries, whether some keys are hidden, number of CTAs
-    that add to dQ of the block before) for step i of a CTA."""
-
-    @function
-    def step(cta, blocks, i):
-        block = cta.entry + i * cta.direction
-        if blocks is not None:
-            b, h = cta.b % blocks.shape[0], cta.hk % blocks.shape[1]
-            entry = blocks[b, h, cta.number, 2 + block]
-            block = entry >> 1 & 0x7FFF
-            return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
-        return block, block < cta.whole, cta.number
-
-    return step
+@function
+def step_of(cta, blocks, i):
+    """Return (block of queries, whether some keys are hidden, number of CTAs that add to dQ of the
+    block before) for step i of a CTA."""
+    block = cta.entry + i * cta.direction
+    if blocks is not None:
+        b, h = cta.b % blocks.shape[0], cta.hk % blocks.shape[1]
+        entry = blocks[b, h, cta.number, 2 + block]
+        block = entry >> 1 & 0x7FFF
+        return block, (entry & 1) > 0 or block < cta.whole, entry >> 16
+    return block, block < cta.whole, cta.number
 
 
 def divides(form: Form, ordered: bool) -> bool:
@@ -464,7 +458,6 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
     (weights, slopes, _), work_of, store = scores(form), work(form, ordered, divided), stored(form)
-    step_of = steps(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
     @numpipe_kernel(num_compute_wgs=wgs, **options_of(form, ordered, divided))
@@ -558,7 +551,9 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                     block * n,
                     wg * 64,
                     masked or (form.functions and block * n + n > queries),
-                    (queries, k.shape[form.positions], q.shape[form.heads], scale),
+                    q,
+                    k,
+                    scale,
                     (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                 )
                 schedule_fence(after=p)
@@ -626,7 +621,6 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
     """
     depth, place, half = form.depth, form.place, form.depth // 2
     (weigh, _, keeps), work_of, store = scores(form), work(form, ordered, divided), stored(form)
-    step_of = steps(form)
     side = Element(STEP)
     block = form.block(side)
     block_of_half = (*block[:3], half)
@@ -760,7 +754,9 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                         step * STEP,
                         rank * STEP,
                         masked or (form.functions and step * STEP + STEP > queries),
-                        (queries, k.shape[form.positions], q.shape[form.heads], scale),
+                        q,
+                        k,
+                        scale,
                         (score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds),
                     )
                     barrier_arrive(stats_free)
@@ -779,14 +775,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                     barrier_wait(weighed)
                     if form.dropout:
                         x = np.where(
-                            keeps(
-                                seeds,
-                                cta,
-                                cta.head + h,
-                                q.shape[form.heads],
-                                step * STEP,
-                                rank * STEP,
-                            ),
+                            keeps(seeds, cta, cta.head + h, q, step * STEP, rank * STEP),
                             x * form.share,
                             0.0,
                         )

@@ -130,26 +130,29 @@ def _result(
     return ArrayType(q.shape, q.dtype)
 
 
-def _batch(info: Any) -> Any:
-    """Return an array as the only element of a batch."""
-    first = info.shape[0] * info.strides[0]
-    return strided(info, (1, *info.shape), (first, *info.strides))
+def _batches(arrays: Arrays) -> Arrays:
+    """Return each array as the only element of a batch."""
+    return {
+        name: x and strided(x, (1, *x.shape), (x.shape[0] * x.strides[0], *x.strides))
+        for name, x in arrays.items()
+    }
 
 
 def _tiles(
     rows: int,
     of_keys: bool,
-    q: tuple[ArrayInfo, int],
-    k: tuple[ArrayInfo, int],
+    arrays: Arrays,
     causal: bool,
     diagonal: int,
     align: str,
     debug: bool,
     place: Place,
 ) -> tuple[ArrayInfo, ArrayInfo]:
-    """Return the list of tiles of queries or keys, and their number. `q` and `k` are the starts of
-    sequences and the positions of the arrays."""
-    (starts, total), (starts_k, total_k) = (k, q) if of_keys else (q, k)
+    """Return the list of tiles of queries or keys, and their number."""
+    (starts, total), (starts_k, total_k) = (
+        (arrays[f"cu_seqlens_{side}"], arrays[side].shape[0])
+        for side in ("kq" if of_keys else "qk")
+    )
     most = total // rows + starts.shape[0] - 1
     shapes = (most, 7), (most, 6), (1,)
     found, table, count = (allocated(starts, each, place, np.int32) for each in shapes)
@@ -161,13 +164,10 @@ def _tiles(
 
 
 def _launch(
+    arrays: Arrays,
     q: ArrayInfo,
     k: ArrayInfo,
-    v: ArrayInfo,
     cu_seqlens_q: ArrayInfo,
-    cu_seqlens_k: ArrayInfo,
-    o: ArrayInfo,
-    lse: ArrayInfo | None,
     causal: bool,
     diagonal: int,
     align: str,
@@ -177,15 +177,13 @@ def _launch(
     debug: bool,
     place: Place,
 ) -> None:
-    (total_q, heads, depth), total_k = q.shape, k.shape[0]
-    form, _ = Form.of(depth, causal, "bshd", lse is not None, ranges=True)
+    total, heads, depth = q.shape
+    form, _ = Form.of(depth, causal, "bshd", arrays["lse"] is not None, ranges=True)
     sequences = max(1, cu_seqlens_q.shape[0] - 1)
-    sizes = cdiv(total_q, sequences), cdiv(total_k, sequences), heads * sequences
+    sizes = cdiv(total, sequences), cdiv(k.shape[0], sequences), heads * sequences
     config = fitting(form, exact, batch_invariant, *sizes)
-    sides = (cu_seqlens_q, total_q), (cu_seqlens_k, total_k)
-    tiles = _tiles(config.rows, False, *sides, causal, diagonal, align, debug, place)
-    q, k, v, o = map(_batch, (q, k, v, o))
-    launch_kernel(config, form, q, k, v, tiles, o, lse and _batch(lse), scale, 0, place)
+    tiles = _tiles(config.rows, False, arrays, causal, diagonal, align, debug, place)
+    launch_kernel(config, form, _batches(arrays), tiles, scale, 0, place)
 
 
 OPTIONS = {
@@ -209,9 +207,6 @@ OPERANDS: dict[str, str | Operand] = {
 def _launch_backward(
     arrays: Arrays,
     q: ArrayInfo,
-    k: ArrayInfo,
-    cu_seqlens_q: ArrayInfo,
-    cu_seqlens_k: ArrayInfo,
     causal: bool,
     diagonal: int,
     align: str,
@@ -220,11 +215,9 @@ def _launch_backward(
     place: Place,
 ) -> None:
     form, _ = Form.of(q.shape[2], causal, "bshd", depths=DEPTHS, ranges=True)
-    sides = (cu_seqlens_q, q.shape[0]), (cu_seqlens_k, k.shape[0])
-    how = *sides, causal, diagonal, align, debug, place
+    how = arrays, causal, diagonal, align, debug, place
     of_k, of_q = _tiles(keys_of(form), True, *how), _tiles(BLOCK, False, *how)
-    arrays = {name: info and _batch(info) for name, info in arrays.items()}
-    launch_gradients(arrays, form, 0, scale, False, place, of_k, of_q)
+    launch_gradients(_batches(arrays), form, 0, scale, False, place, of_k, of_q)
 
 
 def _sums(q: Any, return_lse: bool) -> ArrayType | None:

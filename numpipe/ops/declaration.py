@@ -33,7 +33,7 @@ from typing import Any, Generic, ParamSpec
 from .. import launch
 from ..arch.dtypes import ELEMENTS
 from ..core.functions import Function
-from ..diagnostics.argument_checks import Rule, require, told
+from ..diagnostics.argument_checks import Rule, as_tuple, require, told
 from ..diagnostics.errors import SpecError
 from ..kernels import run_target
 from ..kernels.arguments import MISSING
@@ -329,7 +329,7 @@ class Op(Generic[P]):
             if done:
                 return out
         values = self.checked(options)
-        infos = self.described(dict(zip(self.operands, arrays, strict=True)))
+        infos = self.described(self.given(arrays))
         wanted = self.result_types(infos, values)
         first = next(iter(infos.values()))
         self.check_place(infos, wanted, target)
@@ -363,7 +363,7 @@ class Op(Generic[P]):
         arrays, options, *place = self.arguments(*args, **named)
         # the argument before the stream is a target or a mesh
         values = self.checked(options) | {"gpus": getattr(place[-2], "size", 1)}
-        infos = self.described(dict(zip(self.operands, arrays, strict=True)))
+        infos = self.described(self.given(arrays))
         wanted = self.result_types(infos, values)
         every: dict[str, Any] = {**infos, **wanted}
         nbytes = sum(math.prod(each.shape) * each.dtype.itemsize for each in every.values())
@@ -377,17 +377,20 @@ class Op(Generic[P]):
         require(self.name, values, **self.checks)
         return values
 
-    def described(self, arrays: Mapping[str, Any]) -> Arrays:
-        """Describe the operands, without optional ones that are None.
+    def given(self, arrays: Iterable) -> dict[str, Any]:
+        """Return operands by name, without optional ones that are None."""
+        return {
+            name: array
+            for name, array in zip(self.operands, arrays, strict=True)
+            if array is not None or name not in self.optional
+        }
+
+    def described(self, given: Mapping[str, Any]) -> Arrays:
+        """Describe the operands that are `given`.
 
         Raises SpecError for an argument that is not an array, for other element types, if types or
         devices differ, and for tensors that require a gradient.
         """
-        given = {
-            name: array
-            for name, array in arrays.items()
-            if array is not None or name not in self.optional
-        }
         infos = {name: launch.describe(array, name, self.name) for name, array in given.items()}
         self.check_types(infos)
         other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""
@@ -466,14 +469,16 @@ class Op(Generic[P]):
             if not operand.dims or name not in operands:
                 continue
             shape, dims = tuple(operands[name].shape), operand.dims.split()
-            leading = len(shape) - len(dims) + 1 if dims[0] == "..." else 0
-            if leading < 0 or (dims[0] != "..." and len(shape) != len(dims)):
+            parts: list[tuple] = [(size,) for size in shape]
+            if dims[0] == "...":
+                leading = max(0, len(shape) - len(dims) + 1)
+                parts[:leading] = [shape[:leading]]
+            if len(parts) != len(dims):
                 raise SpecError(
                     f"{self.name}: '{name}' must have the dimensions {operand.dims}, got shape "
                     f"{shape}"
                 )
-            parts = [shape[:leading], *((size,) for size in shape[leading:])]
-            for dim, part in zip(dims, parts if dims[0] == "..." else parts[1:], strict=True):
+            for dim, part in zip(dims, parts, strict=True):
                 known, where = sizes.setdefault(dim, (part, name))
                 if known != part:
                     raise SpecError(
@@ -487,7 +492,7 @@ class Op(Generic[P]):
         self, out: Any, wanted: Mapping[str, ArrayType], infos: Arrays
     ) -> dict[str, ArrayInfo]:
         """Describe the arrays passed as out=. Raises SpecError if they do not match the results."""
-        outs = (out,) if len(wanted) == 1 else tuple(out) if isinstance(out, (tuple, list)) else ()
+        outs = (out,) if len(wanted) == 1 else as_tuple(out)
         if len(outs) != len(wanted):
             raise SpecError(
                 f"{self.name}: out must be a tuple of {len(wanted)} arrays, {', '.join(wanted)}"
@@ -502,10 +507,9 @@ class Op(Generic[P]):
                     f"{info.dtype.name} {info.shape}"
                 )
             self._check_recorded(label, array)
+            launch.check_writable(info, label, self.name)
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
-        for label, info in zip(labels, found.values(), strict=True):
-            launch.check_writable(info, label, self.name)
         launch.check_overlap(list(found.values()), labels, len(found), self.name)
         return found
 
@@ -533,11 +537,9 @@ class Op(Generic[P]):
             self._run({**arrays, **values}, {"target": "sim", "stream": None})
         stored = set()
         for call in notes.calls:
-            names = call.kernel.definition.stores["all"]
-            passed = [*zip(call.kernel.parameters, call.args, strict=False), *call.named.items()]
-            outs = call.out if type(call.out) in (tuple, list) else (call.out,)
-            written = [array for name, array in passed if name in names] + list(outs)
-            stored |= {array.ptr >> 40 for array in written if isinstance(array, ArrayInfo)}
+            passed = call.kernel.described(call.args, call.named, call.out).arrays
+            written = call.kernel.definition.stores["all"]
+            stored |= {passed[name].ptr >> 40 for name in written if name in passed}
         for name in wanted:
             if math.prod(arrays[name].shape) and arrays[name].ptr >> 40 not in stored:
                 raise SpecError(
@@ -586,12 +588,12 @@ class Op(Generic[P]):
         """
         found: dict[str, Any] = {}
         for names, function in self.gradients.items():
-            if not any(name in wanted for name in names):
+            if set(names).isdisjoint(wanted):
                 continue
             absent = dict.fromkeys([*self.results, *[f"grad_{name}" for name in self.results]])
             made = by_name(function, {**absent, **values, "xp": xp})
-            several = isinstance(made, tuple) or (len(names) > 1 and isinstance(made, list))
-            grads = made if several else (made,)
+            # of several GPUs, a single gradient is a list
+            grads = (made,) if len(names) == 1 and isinstance(made, list) else as_tuple(made)
             if len(grads) != len(names):
                 raise SpecError(
                     f"{self.name}: the function for the gradients of {', '.join(names)} must "
@@ -642,26 +644,23 @@ class Op(Generic[P]):
             for name, array in values.items()
             if name in self.operands and array is not None
         }
-        options = {name: values[name] for name in self.options if name in values}
-        if leading:
-            return xp(self, **arrays, **options)
+
+        def results(arrays: dict[str, Any]) -> tuple:
+            return as_tuple(by_name(self, {**values, **arrays, "xp": xp}))
+
         shared = [name for name in arrays if not self.operands[name].dims]
-        if self.batching != "merge" or shared or any(options[name] for name in self.functions):
+        if leading:
+            made = results(arrays)
+        elif self.batching != "merge" or shared or any(values[name] for name in self.functions):
             calls = [
-                by_name(
-                    self, {name: x[number] for name, x in arrays.items()} | options | {"xp": xp}
-                )
-                for number in range(size)
+                results({name: x[number] for name, x in arrays.items()}) for number in range(size)
             ]
-            if not isinstance(calls[0], tuple):
-                return xp.stack(calls)
-            return tuple(map(xp.stack, zip(*calls, strict=True)))
-        count = next(iter(arrays.values())).shape[1]
-        merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
-        made = xp(self, **merged, **options)
-        several = made if isinstance(made, tuple) else (made,)
-        split = tuple(each.reshape(size, count, *each.shape[1:]) for each in several)
-        return split if isinstance(made, tuple) else split[0]
+            made = tuple(map(xp.stack, zip(*calls, strict=True)))
+        else:
+            count = next(iter(arrays.values())).shape[1]
+            merged = {name: x.reshape(size * count, *x.shape[2:]) for name, x in arrays.items()}
+            made = tuple(each.reshape(size, count, *each.shape[1:]) for each in results(merged))
+        return made if len(made) > 1 else made[0]
 
     def documentation(self, about: str) -> str:
         """Return the op's docstring in a framework: its own first paragraph, then `about` and the

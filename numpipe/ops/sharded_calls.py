@@ -71,7 +71,7 @@ class ShardedOp(Op[P]):
         del found
         values = self.checked(options)
         shards = Shards(self, mesh, stream)
-        infos = shards.described(dict(zip(self.operands, arrays, strict=True)))
+        infos = shards.described(self.given(arrays))
         on_first = {name: each[0] for name, each in infos.items()}
         wanted = self.result_types(on_first, values | {"gpus": shards.size})
         like = next(iter(infos.values()))
@@ -125,19 +125,15 @@ class Shards:
         that is only recorded, where one GPU stands for all."""
         return self.mesh.rank is not None or taken() is not None
 
-    def described(self, arrays: dict[str, Any]) -> dict[str, OnGpus]:
-        """Describe the operands of a call by name, without optional ones that are None.
+    def described(self, given: dict[str, Any]) -> dict[str, OnGpus]:
+        """Describe the operands that are `given`.
 
         Raises SpecError for an argument that is not a list of one array per GPU, for other element
         types, and if shapes or types differ between GPUs.
         """
-        given = {
-            name: self.parts(name, value)
-            for name, value in arrays.items()
-            if value is not None or name not in self.declared.optional
-        }
+        listed = {name: self.parts(name, value) for name, value in given.items()}
         each = [
-            self.declared.described({name: parts[gpu] for name, parts in given.items()})
+            self.declared.described({name: parts[gpu] for name, parts in listed.items()})
             for gpu in range(1 if self.single else self.size)
         ]
         infos = {name: [of_gpu[name] for of_gpu in each] for name in given}

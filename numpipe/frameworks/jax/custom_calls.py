@@ -19,9 +19,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
-import ctypes
 import itertools
-import math
 import threading
 import time
 from collections.abc import Callable, Hashable, Sequence
@@ -37,6 +35,7 @@ from ...diagnostics.errors import SpecError
 from ...launch import driver
 from ...launch.array_info import dense_strides
 from ...launch.table import Table
+from ...launch.windows import memory
 from ...plan.specs import ArrayType
 from .ffi import Handler
 
@@ -74,7 +73,9 @@ class Target:
         self.name = f"numpipe.{what}.{next(_numbers)}"
         self._run, self._ins, self._outs = run, ins, outs
         self._described = [
-            (t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype) for t in (*ins, *outs)
+            (t.shape, dense_strides(t.shape, t.dtype.itemsize), t.dtype, writable)
+            for types, writable in ((ins, False), (outs, True))
+            for t in types
         ]
         self._known = Table()
         """(stream, addresses) -> the launches recorded for them"""
@@ -119,11 +120,9 @@ class Target:
     def _launch(self, stream: int, pointers: Any, ordinal: int) -> None:
         owner, count = Memory(stream), len(self._ins)
         infos = [
-            launch.ArrayInfo(
-                "cuda", pointer, shape, strides, dtype, ordinal, number >= count, owner
-            )
-            for number, (pointer, (shape, strides, dtype)) in enumerate(
-                zip(pointers, self._described, strict=False)
+            launch.ArrayInfo("cuda", pointer, shape, strides, dtype, ordinal, writable, owner)
+            for pointer, (shape, strides, dtype, writable) in zip(
+                pointers, self._described, strict=False
             )
         ]
         self._run(infos[:count], infos[count:], stream=stream)
@@ -134,8 +133,6 @@ class Target:
             _view(pointer, *what) for pointer, what in zip(pointers, self._described, strict=False)
         ]
         ins, outs = arrays[: len(self._ins)], arrays[len(self._ins) :]
-        for array in ins:
-            array.flags.writeable = False
         _running.add(threading.get_ident())
         try:
             with _lock:
@@ -152,13 +149,12 @@ def custom_call(
 
     `key` identifies the function: calls with equal keys and types share a target.
     """
-    ins = tuple(array_type(array) for array in arrays)
+    ins = tuple(map(array_type, arrays))
     with _lock:
         whole = key, ins, tuple(outs), default_gpu()
-        target = _targets.get(whole)
-        if target is None:
-            target = _targets[whole] = Target(what, run, ins, tuple(outs))
-    return target(*arrays)
+        if whole not in _targets:
+            _targets[whole] = Target(what, run, ins, tuple(outs))
+    return _targets[whole](*arrays)
 
 
 def array_type(array: Any) -> ArrayType:
@@ -188,13 +184,10 @@ def _ordinal(pointers: Sequence[int]) -> int:
     return cuda.pointer_device(next(filter(None, pointers), 0)) if cuda.count > 1 else 0
 
 
-def _view(pointer: int, shape: Ints, strides: Ints, dtype: np.dtype) -> Any:
+def _view(pointer: int, shape: Ints, strides: Ints, dtype: np.dtype, writable: bool) -> np.ndarray:
     """Return the buffer at a host address as an array."""
-    nbytes = math.prod(shape) * dtype.itemsize
-    if not nbytes:
-        return np.empty(shape, dtype)
-    memory: Any = (ctypes.c_char * nbytes).from_address(pointer)
-    return np.frombuffer(memory, np.uint8).view(dtype).reshape(shape)
+    kind = np.dtype(f"V{dtype.itemsize}")  # NumPy's interface has no types such as bfloat16
+    return memory(pointer, shape, strides, kind, writable, None).view(dtype)
 
 
 @atexit.register

@@ -23,7 +23,6 @@ An exception in a handler is passed to XLA as an error with its text, which JAX 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import functools
 from collections.abc import Callable
@@ -42,7 +41,6 @@ METADATA = 1
 """type of the extension that asks for metadata"""
 INVALID_ARGUMENT, FAILED_PRECONDITION, INTERNAL = 3, 9, 13
 """XLA error codes"""
-_WORD = ctypes.sizeof(c_void_p)
 
 
 def _sized(*fields: tuple[str, Any]) -> list[tuple[str, Any]]:
@@ -212,9 +210,7 @@ def _failed(api: int, error: BaseException) -> int | None:
         else INTERNAL
     )
     kind = type(error)
-    text = str(error)
-    with contextlib.suppress(Exception):
-        text = f"{kind.__module__}.{kind.__qualname__}: {text}"
+    text = f"{kind.__module__}.{kind.__qualname__}: {error}"
     message = text.replace("\0", " ").encode(errors="replace")
     arguments = _ErrorArguments(ctypes.sizeof(_ErrorArguments), None, message, code)
     return _function(api, "error_create")(ctypes.addressof(arguments))

@@ -36,7 +36,8 @@ def front(op: Op) -> Callable:
     @brief
     def call(*args: Any, **named: Any) -> Any:
         arrays, options, _, target, _ = arguments(*args, **named)
-        for name, value in zip(op.options, options, strict=True):
+        values = Statics(zip(op.options, options, strict=True))
+        for name, value in values:
             if isinstance(value, jax.core.Tracer):
                 raise SpecError(
                     f"numpipe.jax: {op.name}: '{name}' is traced, but a launch needs its value "
@@ -45,13 +46,11 @@ def front(op: Op) -> Callable:
                 )
         given = {
             name: array if isinstance(array, _Swapped) else jnp.asarray(array)
-            for name, array in zip(op.operands, arrays, strict=True)
-            if array is not None or name not in op.optional
+            for name, array in op.given(arrays).items()
         }
         for name in op.underived.intersection(given):
             given[name] = _underived(f"{op.name}: '{name}'", given[name])
         swapped = tuple(isinstance(array, _Swapped) for array in given.values())
-        values = Statics(zip(op.options, options, strict=True))
         form = _Form(op, values, target, tuple(given), swapped)
         form.results(given.values())
         made = _differentiable(form)(*[getattr(array, "inner", array) for array in given.values()])
@@ -189,8 +188,7 @@ def _differentiable(form: _Form) -> Callable[..., tuple]:
                 values = form.values(form.seen(arrays, _swap))
                 return as_tuple(by_name(replacement, {**values, "xp": xp}))
 
-            made, pull = jax.vjp(composed, *arrays)
-            return made, (pull, None, None)
+            return jax.vjp(composed, *arrays)
         if not op.gradients:
             raise SpecError(
                 f"numpipe.jax.{op.name}: jax.grad of it: the op has no derivative; fix: define one "
@@ -201,32 +199,22 @@ def _differentiable(form: _Form) -> Callable[..., tuple]:
         seen = form.seen(arrays, _swap)
         values = form.values(seen) | dict(zip(op.results, made, strict=False))
         kept = {name: values[name] for name in op.saved if values.get(name) is not None}
-        return made, (None, kept, _Likes(tuple(map(array_type, seen))))
+        types = dict(zip(form.names, map(array_type, seen), strict=True))
 
-    def backward(residuals: Any, grads: Any) -> tuple:
-        pull, kept, likes = residuals
-        if pull is not None:
-            return pull(grads)  # type: ignore[no-any-return]
-        values = form.values([None] * len(form.names)) | kept
-        values |= {f"grad_{name}": x for name, x in zip(op.results, grads, strict=False)}
-        types = dict(zip(form.names, likes.types, strict=True))
-        found = op.gradients_of(xp, values, form.names, types)
-        return tuple(form.seen([found.get(name) for name in form.names], _swap))
+        def pull(kept: dict[str, Any], grads: Any) -> tuple:
+            values = form.values([None] * len(form.names)) | kept
+            values |= {f"grad_{name}": x for name, x in zip(op.results, grads, strict=False)}
+            found = op.gradients_of(xp, values, form.names, types)
+            return tuple(form.seen([found.get(name) for name in form.names], _swap))
 
-    computed.defvjp(forward, backward)
+        return made, jax.tree_util.Partial(pull, kept)
+
+    computed.defvjp(forward, lambda pull, grads: pull(grads))
     return computed  # type: ignore[no-any-return]
 
 
 def _swap(x: Any) -> Any:
     return x.swapaxes(-1, -2)
-
-
-@jax.tree_util.register_static
-@dataclass(frozen=True)
-class _Likes:
-    """Shapes and types of operands, which their derivatives share."""
-
-    types: tuple[ArrayType, ...]
 
 
 # ---- the call
@@ -250,8 +238,7 @@ def _mapped(form: _Form) -> Callable[..., tuple]:
         flags = dict.fromkeys(op.operands, False) | dict(zip(form.names, batched, strict=True))
         window = _Swapped if callable(op.batching) else _swap
         values = form.values(form.seen(arrays, window))
-        made = op.batched(_Arrays(form.target), size, values, flags)
-        made = as_tuple(made)
+        made = as_tuple(op.batched(_Arrays(form.target), size, values, flags))
         return made, (True,) * len(made)
 
     bound.__name__ = op.name

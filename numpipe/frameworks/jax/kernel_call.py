@@ -80,8 +80,7 @@ def call(
         )
     methods = word("sequential", "expand_dims", "broadcast_all")
     require("numpipe.jax.call", locals(), vmap_method=NONE | methods)
-    several = as_tuple(out_type)
-    types = None if out_type is None else tuple(map(array_type, several))
+    types = None if out_type is None else tuple(map(array_type, as_tuple(out_type)))
 
     @brief
     def function(*args: Any, **named: Any) -> Any:

@@ -25,26 +25,36 @@ AUTOCAST = {"cuda": "AutocastCUDA", "cpu": "AutocastCPU"}
 """dispatch keys of autocast by device type"""
 
 
-def define(library: torch.library.Library, schema: str, run: Callable, fake: Callable) -> Op:
-    """Define an op in a library by its schema, and return it as found in ``torch.ops``."""
+def define(
+    library: torch.library.Library,
+    schema: str,
+    run: Callable,
+    fake: Callable,
+    recorded: Callable,
+    over_batch: Callable,
+) -> Op:
+    """Define an op in a library by its schema, and return it as found in ``torch.ops``.
+
+    `recorded` is for calls that need gradients; other calls proceed below autograd. `over_batch` is
+    the rule for vmap.
+    """
     name = schema.partition("(")[0]
+    full = f"{library.ns}::{name}"
     library.define(schema, tags=(torch.Tag.pt2_compliant_tag,))
     for key in ("CPU", "CUDA"):
         library.impl(name, run, key)
-    torch.library.register_fake(f"{library.ns}::{name}", fake, lib=library)
-    return getattr(getattr(torch.ops, library.ns), name).default
-
-
-def under_autograd(library: torch.library.Library, op: Op, run: Callable) -> None:
-    """Register `run` for calls that need gradients; other calls proceed below autograd."""
+    torch.library.register_fake(full, fake, lib=library)
+    torch.library.register_vmap(full, over_batch, lib=library)
+    op = getattr(getattr(torch.ops, library.ns), name).default
 
     def choose(keys: Any, *args: Any, **named: Any) -> Any:
         if differentiated(*args):
-            return run(*args, **named)
+            return recorded(*args, **named)
         with torch._C._AutoDispatchBelowAutograd():
             return op.redispatch(keys & torch._C._after_autograd_keyset, *args, **named)
 
-    library.impl(op._opname, choose, "Autograd", with_keyset=True)
+    library.impl(name, choose, "Autograd", with_keyset=True)
+    return op
 
 
 def differentiated(*args: Any) -> bool:
@@ -109,7 +119,7 @@ def torch_type(dtype: Any) -> torch.dtype:
 def check_tensors(of: str, **tensors: Any) -> None:
     """Raise SpecError for arguments that are not tensors, are sparse, or are on several devices.
     `of` is the op, for the message."""
-    first = ""
+    first = next(iter(tensors))
     for name, tensor in tensors.items():
         if not isinstance(tensor, torch.Tensor):
             raise SpecError(
@@ -119,7 +129,6 @@ def check_tensors(of: str, **tensors: Any) -> None:
             )
         if tensor.layout != torch.strided:
             raise SpecError(f"{of}: '{name}' is sparse ({tensor.layout}); fix: {name}.to_dense()")
-        first = first or name
         if tensor.device != tensors[first].device:
             raise SpecError(
                 f"{of}: '{first}' is on {tensors[first].device}, '{name}' on {tensor.device}; "

@@ -25,6 +25,7 @@ from torch.nn import functional
 
 from ... import ops
 from ...core.functions import Function
+from ...diagnostics.argument_checks import as_tuple
 from ...diagnostics.errors import SpecError
 from ...launch.mesh import mesh_of
 from ...ops.declaration import Op, by_name
@@ -38,7 +39,6 @@ from .dispatch import (
     torch_type,
     transformed,
     under_autocast,
-    under_autograd,
 )
 
 NAMESPACE = "numpipe_kernels"
@@ -141,18 +141,15 @@ class TorchOp:
         self.front = self._front()
         namespace, _, name = full.partition("::")
         self.library = library = torch.library.Library(namespace, "FRAGMENT")
-        self.op = define(library, self._schema(name), self._run, self._fake)
         recorded = self._refuse if declared.mutates else self._under_autograd
-        under_autograd(library, self.op, recorded)
-        torch.library.register_vmap(full, self._over_batch, lib=library)
+        schema = self._schema(name)
+        self.op = define(library, schema, self._run, self._fake, recorded, self._over_batch)
         if declared.types and all(dtype.itemsize == 2 for dtype in declared.types):
             wide = [bool(operand.types) for operand in declared.operands.values()]
             under_autocast(library, self.op, wide)
         if "out" in parameters:
-            schema = self._schema(f"{name}_out", "Tensor(a!)[] out")
-            self._out = define(library, schema, self._run_out, lambda *args: None)
-            under_autograd(library, self._out, self._refuse)
-            torch.library.register_vmap(f"{full}_out", self._refuse, lib=library)
+            schema, refuse = self._schema(f"{name}_out", "Tensor(a!)[] out"), self._refuse
+            self._out = define(library, schema, self._run_out, lambda *args: None, refuse, refuse)
 
     def _schema(self, name: str, *out: str) -> str:
         """Return the schema of the op, or of its `out` variant, which has no defaults."""
@@ -163,14 +160,12 @@ class TorchOp:
         kinds |= {"mesh": "str"} if declared.sharded else {}
         texts = []
         for each, kind in (kinds | self._kinds).items():
-            parameter = declared.signature.parameters.get(each)
-            default = None if parameter is None else parameter.default
-            spelled = f'"{default}"' if isinstance(default, str) else default
+            default = getattr(declared.signature.parameters.get(each), "default", None)
+            spelled = repr(default) if isinstance(default, str) else default
             required = out or default is inspect.Parameter.empty
             texts.append(f"{kind} {each}" if required else f"{kind} {each}={spelled}")
         results = [] if out else [of_array] * len(declared.results)
-        returned = results[0] if len(results) == 1 else f"({', '.join(results)})"
-        return f"{name}({', '.join([*texts, *out])}) -> {returned}"
+        return f"{name}({', '.join([*texts, *out])}) -> ({', '.join(results)})"
 
     # ---- the function that users call
     def _front(self) -> Callable:
@@ -191,7 +186,7 @@ class TorchOp:
                     if arrays[0].is_meta:
                         return self._present(made)
                     raise
-            outs = [] if out is None else [out] if isinstance(out, torch.Tensor) else [*out]
+            outs = [] if out is None else [*as_tuple(out)]
             self._check(arrays, *outs[:1])
             if outs:
                 self._out(*arrays, *self._of_schema(options), outs)
@@ -239,7 +234,7 @@ class TorchOp:
     # ---- results that options omit: the dispatcher's op returns empty tensors in their place
     def _whole(self, made: Any, like: Any) -> Any:
         """Return one result for each declared one, with empty tensors for the omitted ones."""
-        several = made if isinstance(made, tuple) else (made,)
+        several = as_tuple(made)
         lacking = len(self.declared.results) - len(several)
         return (
             (*several, *(like.new_empty(ABSENT) for _ in range(lacking))) if lacking > 0 else made
@@ -256,9 +251,7 @@ class TorchOp:
     def _check(self, arrays: Sequence, *out: Any) -> dict[str, Any]:
         """Return the given tensors by name. Raises SpecError for other arguments, and for tensors
         (including `out`) on several devices."""
-        named = zip(self.declared.operands, arrays, strict=True)
-        optional = self.declared.optional
-        given = {name: x for name, x in named if x is not None or name not in optional}
+        given = self.declared.given(arrays)
         check_tensors(self.name, **given, **dict(zip(["out"], out, strict=False)))
         return given
 
@@ -466,7 +459,7 @@ class _Transformed(torch.autograd.Function):  # type: ignore[misc]
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple, output: Any) -> None:
         ctx.call, *tensors = inputs
-        results = output if isinstance(output, tuple) else (output,)
+        results = as_tuple(output)
         saved = ctx.call.op.saved
         gpus = (len(tensors) + len(results)) // len(saved)
         if gpus > 1:
