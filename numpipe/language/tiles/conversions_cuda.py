@@ -17,7 +17,7 @@ from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
-from .layouts import ACCUMULATOR, BLOCK, panel_width, places, run_offset
+from .layouts import ACCUMULATOR, BLOCK, panel_width, run_offset
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_tiles_cuda import converge, read_registers
 from .store_ring import panel_layout
@@ -30,7 +30,7 @@ from .tile_cuda import (
     registers,
     undefined,
 )
-from .words_cuda import load_words, store_words
+from .words_cuda import load_words, store_words, words_of
 
 
 @cuda_meaning(source.layout_cast)
@@ -94,7 +94,7 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         barrier(builder)
         address = anywhere.addresses(builder, panel, base, result, none, origin)
         for number in loaded[origin]:
-            (found[number],) = anywhere.words_of(
+            (found[number],) = words_of(
                 builder, anywhere.load_bytes(builder, address(number), size)
             )
     return from_words(builder, result, found)
@@ -113,7 +113,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
     lane has of a coalesced tile."""
     width, vector = panel_width(tile.form), tile.form.name.vector
     thread = Value(builder, builder.lane_index())
-    where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
+    where, each = tile.form.places, vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):
         r, c = where[first]
         if (r or 0) // BLOCK * BLOCK == row and (c or 0) == column:

@@ -27,7 +27,7 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     def __init__(self, form: Form) -> None:
         self.form = form
-        self.elements = len(places(form.shape, form.layout))
+        self.elements = len(form.places)
         self.registers = self.elements // packing(form.dtype).per_register
         super().__init__(
             name=f"tile({form.shape}, "
@@ -272,16 +272,9 @@ def _bitcast(tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
     result = TileType(source.bitcast_form(have, dtype))
     builder, args = yield result
-    if have.machine == result.machine:
-        return args[0]
-    return assembled(
-        builder,
-        result,
-        [
-            builder.bitcast(part, result.machine.element)
-            for part in registers(builder, have, args[0])
-        ],
-    )
+    parts = registers(builder, have, args[0])
+    kind = result.machine.element
+    return assembled(builder, result, [builder.bitcast(part, kind) for part in parts])
 
 
 def cast_to_store(tile: Any, dtype: np.dtype) -> tuple[Any, Callable[[Any, Any], Any]]:
