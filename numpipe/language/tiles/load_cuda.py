@@ -12,9 +12,7 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from ...arch.dtypes import BFLOAT16, FLOAT32, INT32
+from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, INT64
 from ...core import numba as nb
 from ...core.arith_cuda import type_of
 from ...core.inert import NoValue
@@ -33,13 +31,8 @@ from .refs_cuda import GmemType, SmemType
 from .scattered_shared_cuda import load as load_anywhere
 from .shared_tiles import layout_of_rows
 from .shared_tiles_cuda import converge
-from .tile_cuda import TileType, assembled, from_words, in_pairs, undefined
+from .tile_cuda import TileType, assembled, from_runs, from_words, in_pairs, undefined
 from .words_cuda import words_of
-
-
-def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
-    """Return a 32-bit word as a register of a tile of this type."""
-    return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
 
 
 def _packed(builder: Any, tile: TileType, two: Sequence) -> list:
@@ -138,10 +131,8 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
         for first in sorted(range(0, len(where), run), key=lambda first: pairs and splits(first)):
             if pairs and not splits(first):
                 at, inside = by_row(first, True) if rowwise else address(first)
-                found[first] = [
-                    _bits(builder, block.dtype, word)
-                    for word in words_of(builder, block.load(at, inside, run))
-                ]
+                words = words_of(builder, block.load(at, inside, run))
+                found[first] = from_runs(builder, tile, words, run)
                 continue
             found[first] = [
                 register
@@ -199,11 +190,8 @@ def _load(ref: Any, index: Any) -> Any:
         bits = block.load(block.base, block.inside)  # the same element in all lanes
     if block.dtype == BFLOAT16:
         return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), 16), nb.f32)
-    return (
-        builder.bitcast(bits, nb.i64)
-        if block.dtype.itemsize == 8
-        else _bits(builder, block.dtype, bits)
-    )
+    kind = {FLOAT32: nb.f32, INT64: nb.i64}.get(block.dtype)
+    return builder.bitcast(bits, kind) if kind else bits
 
 
 def _own_element(block: Block) -> Any:

@@ -17,7 +17,7 @@ from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
 from .elementwise_cuda import each_way, inside_of
 from .layout_names import EITHER
-from .tile_cuda import TileType, from_words, part_of_either, to_words
+from .tile_cuda import TileType, from_runs, from_words, part_of_either, to_words
 from .words_cuda import store_words, type_of_bytes, words_of
 
 Start = tuple[Any, Any]
@@ -122,9 +122,7 @@ def load(
             for number in range(0, tile.elements, run)
             for part in words_of(builder, load_at(builder, address(number), run * dtype.itemsize))
         ]
-        if dtype.itemsize == 1 and run > 2:  # a word is two registers of two elements each
-            return [half for word in found for half in (word, builder.lshr(word, 16))]
-        return found if dtype.itemsize < 4 else from_words(builder, tile, found)
+        return from_runs(builder, tile, found, run)
     words = []
     if pairs and dtype.itemsize == 4 and tile.form.name.lanes:
         late = builder.icmp_unsigned("!=", builder.and_(builder.thread_index(), 16), 0)

@@ -267,6 +267,15 @@ def from_words(builder: Any, tile: TileType, words: list) -> list:
     return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]
 
 
+def from_runs(builder: Any, tile: TileType, words: list, run: int) -> list:
+    """Return registers from words that hold runs of adjacent elements, each loaded at once."""
+    if tile.dtype.itemsize == 4:
+        return from_words(builder, tile, words)
+    if tile.dtype.itemsize == 1 and run > 2:  # a word is two registers of two elements each
+        return [half for word in words for half in (word, builder.lshr(word, 16))]
+    return words
+
+
 @cuda_meaning(source.bitcast)
 def _bitcast(tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
