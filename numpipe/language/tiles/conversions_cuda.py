@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
@@ -133,9 +132,7 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
             for i, word in enumerate(
                 load_words(builder, nb.i32, "b32", builder.add(base, offset), words)
             ):
-                found[first + i] = (
-                    builder.bitcast(word, nb.f32) if result.dtype == FLOAT32 else word
-                )
+                found[first + i] = builder.bitcast(word, result.machine.element)
         converge(builder)
     return found
 
@@ -146,10 +143,7 @@ def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) 
     found: list = [None] * result.registers
     for row, column, columns in _panels(have):
         for first, words, offset in _runs(builder, have, row, column):
-            run = [
-                builder.bitcast(word, nb.i32) if word.type == nb.f32 else word
-                for word in parts[first : first + words]
-            ]
+            run = [builder.bitcast(word, nb.i32) for word in parts[first : first + words]]
             store_words(builder, "b32", builder.add(base, offset), run)
         converge(builder)
         layout = panel_layout(columns, have.dtype.itemsize)

@@ -133,7 +133,7 @@ def plan(np_: ContextFacts, operation: str, tile: Any, axis: Any, keepdims: Any)
         if operation in DIVIDED and form.dtype in INTEGERS
         else form.dtype
     )
-    if whole:
+    if along is None or whole:
         shape = (1,) * (
             len(form.shape) if keepdims else len(form.shape) - 1 if axis is not None else 0
         )

@@ -22,7 +22,7 @@ from .layout_names import COLUMN, EITHER, ROW, ROWS
 from .layouts import ACCUMULATOR, before
 from .refs import whole_slices
 from .refs_cuda import GmemType, LimitedType
-from .scatter import all_of_tile, stored_form
+from .scatter import all_of_tile, scattered, stored_form
 from .scattered_shared_cuda import owner
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
@@ -47,7 +47,7 @@ def writing(
     it. `parts`: the parts of the index,
     one of which may be a vector.
     """
-    scatters = source.scattered(parts) is not None
+    scatters = scattered(parts) is not None
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
     ring = (
         not scatters

@@ -130,10 +130,8 @@ def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -
 def words(builder: Any, tile: TileType, value: Any) -> list:
     """Return the registers for stores to shared memory: a pair of smaller elements as an integer;
     32-bit elements, including integers, as float32."""
-    whole = tile.dtype in INTEGERS and tile.dtype.itemsize == 4
-    return [
-        builder.bitcast(part, nb.f32) if whole else part for part in registers(builder, tile, value)
-    ]
+    parts = registers(builder, tile, value)
+    return [builder.bitcast(part, nb.f32) for part in parts] if tile.dtype.itemsize == 4 else parts
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence) -> Any:
@@ -218,19 +216,14 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     """Return a tile converted to another type."""
     if result == have:
         return value
-    kind = result.dtype
-    whole = packing(have.dtype).wide.kind != "f"
-    if whole and kind in INTEGERS:  # integers keep their low bits
-        if have.dtype in INTEGERS and have.dtype.itemsize == kind.itemsize:
-            return value
-        return assembled(
-            builder,
-            result,
-            narrowed(builder, kind, wide(builder, have.dtype, registers(builder, have, value))),
-        )
+    kind, whole = result.dtype, packing(have.dtype).wide.kind != "f"
+    if {have.dtype, kind} <= set(INTEGERS) and have.dtype.itemsize == kind.itemsize:
+        return value
     found = (wide if kind in INTEGERS else floats)(
         builder, have.dtype, registers(builder, have, value)
     )
+    if whole and kind in INTEGERS:  # integers keep their low bits
+        return assembled(builder, result, narrowed(builder, kind, found))
     if kind in INTEGERS:
         text = f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;"
         found = [builder.pure_asm(nb.i32, [x], text) for x in found]
@@ -264,7 +257,7 @@ def from_words(builder: Any, tile: TileType, words: list) -> list:
         ]
     if tile.dtype == BOOL:
         return [builder.icmp_unsigned("!=", word, 0) for word in words]
-    return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]
+    return [builder.bitcast(word, tile.machine.element) for word in words]
 
 
 def from_runs(builder: Any, tile: TileType, words: list, run: int) -> list:
