@@ -16,6 +16,7 @@ from .layouts import Form, before, farthest, needed, sources
 from .refs import All, Index, method_of, unlimited, whole_slices
 from .refs_cuda import AtType, DsType, GmemType, LimitedType, with_at
 from .tile_cuda import TileType, registers
+from .words_cuda import type_of_bytes
 
 
 class ViewType(nb.FieldsType, source.GmemView):
@@ -45,12 +46,13 @@ class Block:
         value: Any,
         start: Sequence,
         axes: Ints,
-        indices: Sequence[tuple[int, TileType, Any]] = (),
         stops: Sequence = (),
         parts: Sequence = (),
+        tile: Any = None,
     ) -> None:
-        """`indices`: see the attribute. `stops`: where the block ends before the array, by
-        dimension. `parts`: the types of the index, if known."""
+        """`stops`: where the block ends before the array, by dimension. `parts`: the types of the
+        index, if known. `tile`: the form of the tile that is moved, if a part may be a vector of
+        indices."""
         self.builder, self.dtype = builder, ref.arg.dtype
         array = builder.fields(ref, value)
         shape, strides = (builder.unpack_tuple(of) for of in (array.shape, array.strides))
@@ -78,8 +80,13 @@ class Block:
             [of[axis] for axis in axes] for of in (start, shape, strides)
         )
         inner = ref.arg.ndim - 1 if ref.arg.order == "row" else 0
-        self.indices = indices
-        """(dimension, type of the vector, value) for each vector of indices of a gather"""
+        self.indices: list[tuple[int, TileType, Any]] = []
+        """(dimension, type of the vector, value) for each vector of indices of a gather or a
+        scatter"""
+        for number, axis in enumerate(axes if parts else ()):
+            if isinstance(vector := parts[axis], TileType):
+                want = TileType(source.index_form(tile, number, vector.form))
+                self.indices.append((number, want, builder.cast(start[axis], vector, want)))
         self.room = 0
         """how many columns the array has from the last column on at which the block may start; 0 if
         that is not known at compile time"""
@@ -175,18 +182,9 @@ class Block:
         """Load one element, or `count` adjacent ones. Outside the array, load the array's first
         element and return 0."""
         builder, nbytes = self.builder, count * self.dtype.itemsize
-        words = nbytes // 4
-        machine: Any = (
-            nb.ir.IntType(8 * nbytes)
-            if not words
-            else nb.i32
-            if words == 1
-            else nb.ir.VectorType(nb.i32, words)
-        )
-        pointer = builder.inttoptr(address, nb.global_pointer(machine))
-        found = builder.load(pointer, align=self.dtype.itemsize * count)
-        zero = nb.ir.Constant(machine, [0] * words if words > 1 else 0)
-        return builder.select(inside, found, zero)
+        machine = type_of_bytes(nbytes)
+        found = builder.load(builder.inttoptr(address, nb.global_pointer(machine)), align=nbytes)
+        return builder.select(inside, found, nb.ir.Constant(machine, None))
 
 
 def indices_of(builder: Any, tile: Form, axis: int, vector: TileType, value: Any) -> list:

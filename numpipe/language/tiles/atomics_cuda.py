@@ -35,19 +35,16 @@ def _atomic(name: str, dst: Any, tile: Any) -> Any:
     source.check_atomic(name, dst, tile)
     reduction = name.removeprefix("atomic_")
     dtype = dst.dtype
-    kind, register = (
-        ("noftz." + {"float16": "f16", "bfloat16": "bf16"}[dtype.name], "h")
+    kind = (
+        "noftz." + {"float16": "f16", "bfloat16": "bf16"}[dtype.name]
         if dtype in HALVES
-        else ("f32", "f")
+        else "f32"
         if dtype == FLOAT32
-        else (
-            f"{'u' if dtype.kind == 'u' else 's'}32"
-            if reduction in ("add", "min", "max")
-            else "b32",
-            "r",
-        )
+        else f"{'u' if dtype.kind == 'u' else 's'}32"
+        if reduction in ("add", "min", "max")
+        else "b32"
     )
-    statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;", register
+    statement = f"red.relaxed.gpu.global.{reduction}.{kind} [$0], $1;"
     block = dst.axes and writing(dst.ref, tile, dst.axes, reduction, statement)
     builder, args = yield
     view = builder.fields(dst, args[0])
@@ -58,7 +55,7 @@ def _atomic(name: str, dst: Any, tile: Any) -> Any:
     if block:
         block(builder, view.ref, start, args[1])
     else:
-        write_element(builder, dst.ref, view.ref, start, args[1], tile, statement[0])
+        write_element(builder, dst.ref, view.ref, start, args[1], tile, statement)
 
 
 for _name, _operation in source.ATOMICS.items():

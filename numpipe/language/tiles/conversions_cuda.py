@@ -8,7 +8,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
-from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
@@ -17,7 +16,7 @@ from ...plan.context_cuda import ContextType
 from ...plan.layout import Layout, swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
-from .layouts import ACCUMULATOR, BLOCK, panel_width, places, run_offset
+from .layouts import ACCUMULATOR, BLOCK, panel_width, run_offset
 from .reduce_cuda import EXCHANGE, barrier
 from .shared_tiles_cuda import converge, read_registers
 from .store_ring import panel_layout
@@ -30,7 +29,7 @@ from .tile_cuda import (
     registers,
     undefined,
 )
-from .words_cuda import load_words, store_words
+from .words_cuda import load_words, store_words, words_of
 
 
 @cuda_meaning(source.layout_cast)
@@ -94,7 +93,7 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         barrier(builder)
         address = anywhere.addresses(builder, panel, base, result, none, origin)
         for number in loaded[origin]:
-            (found[number],) = anywhere.words_of(
+            (found[number],) = words_of(
                 builder, anywhere.load_bytes(builder, address(number), size)
             )
     return from_words(builder, result, found)
@@ -113,7 +112,7 @@ def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple
     lane has of a coalesced tile."""
     width, vector = panel_width(tile.form), tile.form.name.vector
     thread = Value(builder, builder.lane_index())
-    where, each = places(tile.shape, tile.layout), vector * tile.dtype.itemsize // 4
+    where, each = tile.form.places, vector * tile.dtype.itemsize // 4
     for first in range(0, len(where), vector):
         r, c = where[first]
         if (r or 0) // BLOCK * BLOCK == row and (c or 0) == column:
@@ -133,9 +132,7 @@ def _to_coalesced(builder: Any, have: TileType, value: Any, result: TileType) ->
             for i, word in enumerate(
                 load_words(builder, nb.i32, "b32", builder.add(base, offset), words)
             ):
-                found[first + i] = (
-                    builder.bitcast(word, nb.f32) if result.dtype == FLOAT32 else word
-                )
+                found[first + i] = builder.bitcast(word, result.machine.element)
         converge(builder)
     return found
 
@@ -146,10 +143,7 @@ def _from_coalesced(builder: Any, have: TileType, value: Any, result: TileType) 
     found: list = [None] * result.registers
     for row, column, columns in _panels(have):
         for first, words, offset in _runs(builder, have, row, column):
-            run = [
-                builder.bitcast(word, nb.i32) if word.type == nb.f32 else word
-                for word in parts[first : first + words]
-            ]
+            run = [builder.bitcast(word, nb.i32) for word in parts[first : first + words]]
             store_words(builder, "b32", builder.add(base, offset), run)
         converge(builder)
         layout = panel_layout(columns, have.dtype.itemsize)

@@ -89,6 +89,17 @@ def _inert(operands: Sequence) -> bool:
     return any(isinstance(part, NoValue) or getattr(part, "inert", False) for part in operands)
 
 
+def _one_type(what: str, which: str, forms: Sequence[Form]) -> np.dtype:
+    """Return the type of all these tiles. Raises SpecError if they have several."""
+    types = list(dict.fromkeys(form.dtype for form in forms))
+    if len(types) > 1:
+        raise SpecError(
+            f"{what} of tiles of {' and '.join(map(str, types))}: {which} must have one type; "
+            "fix: convert one of them, such as x.astype(np.float32)"
+        )
+    return types[0]
+
+
 def _check_numbers(symbol: str, operands: Sequence[Operand], dtype: np.dtype) -> None:
     """Raise SpecError for a number that cannot be converted to the tiles' type."""
     for number in operands:
@@ -213,8 +224,7 @@ class Operator:
         if not forms or any(part is None for part in operands):
             return None
         shape, layout = combined(symbol, forms)
-        types = list(dict.fromkeys(form.dtype for form in forms))
-        for dtype in types:
+        for dtype in (form.dtype for form in forms):
             if packing(dtype).computed not in tuple(takes):
                 kinds = [
                     name
@@ -226,15 +236,9 @@ class Operator:
                     f"{'a mask' if dtype == BOOL else dtype}"
                     + ("; fix: use .astype(np.float32) first" if "f" in takes else "")
                 )
-        if len(types) > 1:
-            raise SpecError(
-                f"'{symbol}' of tiles of {' and '.join(map(str, types))}: operands must have one "
-                "type; fix: convert one of them, such as x.astype(np.float32)"
-            )
-        _check_numbers(symbol, operands, types[0])
-        return Plan(
-            types[0], Form(shape, BOOL if self.compares else types[0], layout), _inert(values)
-        )
+        of = _one_type(f"'{symbol}'", "operands", forms)
+        _check_numbers(symbol, operands, of)
+        return Plan(of, Form(shape, BOOL if self.compares else of, layout), _inert(values))
 
 
 UNARY: dict[str, Operator] = {  # keyed by names in `operator`
@@ -334,26 +338,24 @@ def plan_where(values: Sequence, literals: int = 0) -> Plan | None:
             "np.where(mask, x, y) takes a mask, such as x < y, and two tiles or numbers, got "
             f"({', '.join(map(called, values))})"
         )
-    types = list(dict.fromkeys(form.dtype for form in forms))
-    if len(types) > 1:
+    of = (
+        _one_type("np.where", "x and y", forms)
+        if forms
+        else arith.common(*(part for part in operands if part is not NoValue))
+    )
+    if forms and not packing(of).computed:
         raise SpecError(
-            f"np.where of tiles of {' and '.join(map(str, types))}: x and y must have one type; "
-            "fix: convert one of them, such as x.astype(np.float32)"
-        )
-    if types and not packing(types[0]).computed:
-        raise SpecError(
-            f"np.where of {types[0]} tiles, which can only be converted, loaded and stored; fix: "
+            f"np.where of {of} tiles, which can only be converted, loaded and stored; fix: "
             "select before astype"
         )
-    of = types[0] if types else arith.common(*(part for part in operands if part is not NoValue))
     if not tiles:
         return Plan(of, Form((), of))
-    if not types and of not in (FLOAT32, INT32, BOOL):
+    if not forms and of not in (FLOAT32, INT32, BOOL):
         raise SpecError(
             f"np.where selects between tiles, or numbers of float32, int32 or bool, got {of} "
             "numbers"
         )
-    if types:
+    if forms:
         _check_numbers("np.where", operands, of)
     shape, layout = combined("np.where", tiles)
     return Plan(of, Form(shape, of, layout), _inert(values))

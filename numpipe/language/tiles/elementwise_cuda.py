@@ -23,7 +23,7 @@ from ...core.numba import BOOLEAN, F32
 from ...core.op import cuda_meaning
 from . import elementwise as source
 from .layout_names import EITHER
-from .layouts import Form, laid, places, sources, ways
+from .layouts import Form, laid, sources, ways
 from .tile import TileLike
 from .tile_cuda import (
     TileType,
@@ -77,7 +77,7 @@ def elements(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list:
         number = value if plan.computed == BOOL else number_in(builder, value, ty, plan.computed)
         if plan.computed in INTEGERS and plan.computed.itemsize == 1:
             number = (builder.zext if plan.computed.kind == "u" else builder.sext)(number, nb.i32)
-        return [number] * len(places(form.shape, form.layout))
+        return [number] * len(form.places)
     have = registers(builder, ty, value)
     if ty.dtype in INTEGERS:
         have = wide(builder, ty.dtype, have)
@@ -95,7 +95,7 @@ def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list:
         else:  # bfloat16: through float32, as in ml_dtypes
             number = number_in(builder, value, ty, FLOAT32)
             twice = packed(builder, plan.computed, number, number)
-        return [twice] * (len(places(form.shape, form.layout)) // 2)
+        return [twice] * (len(form.places) // 2)
     have = registers(builder, ty, value)
     from_ = sources(form.shape, form.layout, ty.shape, ty.layout)
     return [_joined(builder, have, *two) for two in in_pairs(from_)]

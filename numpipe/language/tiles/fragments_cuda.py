@@ -47,8 +47,13 @@ class _Loads:
             return words
         # for A: rows g and g + 8 alternate
         groups = [
-            load_words(self.builder, nb.f64, "f64", self._at(row + down, column), 2)
-            + load_words(self.builder, nb.f64, "f64", self._at(row + down, column + 2), 2)
+            [
+                word
+                for right in (0, 2)
+                for word in load_words(
+                    self.builder, nb.f64, "f64", self._at(row + down, column + right), 2
+                )
+            ]
             for down in range(0, rows, GROUP)
         ]
         return [word for words in zip(*groups, strict=True) for word in words]

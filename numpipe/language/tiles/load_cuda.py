@@ -12,16 +12,13 @@ import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
-
-from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, packing
+from ...arch.dtypes import BFLOAT16, FLOAT32, INT32, INT64
 from ...core import numba as nb
 from ...core.arith_cuda import type_of
 from ...core.inert import NoValue
 from ...core.inert_cuda import InertType
 from ...core.op import cuda_meaning
 from . import load as source
-from .array_views import index_form
 from .array_views_cuda import Block, indices_of, stops
 from .elementwise import Plan
 from .elementwise_cuda import each_way, elements, place_of
@@ -34,32 +31,13 @@ from .refs_cuda import GmemType, SmemType
 from .scattered_shared_cuda import load as load_anywhere
 from .shared_tiles import layout_of_rows
 from .shared_tiles_cuda import converge
-from .tile_cuda import TileType, assembled, in_pairs, undefined
+from .tile_cuda import TileType, assembled, from_runs, from_words, in_pairs, undefined
+from .words_cuda import words_of
 
 
-def _bits(builder: Any, dtype: np.dtype, word: Any) -> Any:
-    """Return a 32-bit word as a register of a tile of this type."""
-    return builder.bitcast(word, nb.f32) if dtype == FLOAT32 else word
-
-
-def _run(block: Block, address: Any, inside: Any, count: int) -> list:
-    """Load `count` adjacent elements at once, as registers."""
-    found, words = block.load(address, inside, count), count * block.dtype.itemsize // 4
-    if not words:
-        return [block.builder.zext(found, nb.i32)]
-    parts = (
-        [found] if words == 1 else [block.builder.extract_element(found, i) for i in range(words)]
-    )
-    return [_bits(block.builder, block.dtype, part) for part in parts]
-
-
-def _packed(block: Block, two: list) -> list:
+def _packed(builder: Any, tile: TileType, two: Sequence) -> list:
     """Return the registers of two elements that were loaded separately."""
-    builder = block.builder
-    if packing(block.dtype).per_register == 2:
-        low, high = (builder.zext(bits, nb.i32) for bits in two)
-        return [builder.or_(low, builder.shl(high, 8 * block.dtype.itemsize))]
-    return [_bits(builder, block.dtype, word) for word in two]
+    return from_words(builder, tile, [word for each in two for word in words_of(builder, each)])
 
 
 def _loaded(builder: Any, block: Block, tile: TileType) -> Any:
@@ -77,7 +55,8 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
     column is even and the array has all columns, else by elements. A tile that is `whole` is inside
     the array, and starts at an even column if pairs may be loaded at once."""
     first_form = forms[0]
-    row, column = place_of(builder, TileType(first_form))
+    tile = TileType(first_form)
+    row, column = place_of(builder, tile)
     flat, run = len(first_form.shape) == 1, first_form.name.vector or first_form.name.run
     width, lanes = first_form.shape[-1], first_form.name.lanes
     where = [place for form in forms for place in form.places]
@@ -138,6 +117,7 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
         return builder.select(here, at, block.base), builder.and_(inside, here)
 
     rowwise = bool(lanes) and not gathered and where[0][1] is not None
+    one: Any = by_row if rowwise else address
 
     def splits(first: int) -> bool:
         right = where[first][1]
@@ -150,21 +130,15 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
         # before the branch, and the other loads would wait for them
         for first in sorted(range(0, len(where), run), key=lambda first: pairs and splits(first)):
             if pairs and not splits(first):
-                found[first] = _run(
-                    block,
-                    *(by_row(first, True) if rowwise else address(first)),
-                    run,
-                )
+                at, inside = by_row(first, True) if rowwise else address(first)
+                words = words_of(builder, block.load(at, inside, run))
+                found[first] = from_runs(builder, tile, words, run)
                 continue
             found[first] = [
                 register
                 for pair in range(first, first + run, 2)
                 for register in _packed(
-                    block,
-                    [
-                        block.load(*(by_row if rowwise else address)(element))
-                        for element in (pair, pair + 1)
-                    ],
+                    builder, tile, [block.load(*one(element)) for element in (pair, pair + 1)]
                 )
             ]
         return [register for first in sorted(found) for register in found[first]]
@@ -207,23 +181,7 @@ def _load(ref: Any, index: Any) -> Any:
     if memory:
         return nb.nothing if tile is None else undefined(tile)
     start = settled(builder, ref, args[0], index, args[1])
-    indices = []
-    for number, axis in enumerate(axes):
-        if isinstance(vector := parts[axis], TileType):
-            assert form is not None
-            want = TileType(index_form(form, number, vector.form))
-            moved = builder.cast(start[axis], vector, want)
-            indices.append((number, want, moved))
-    block = Block(
-        builder,
-        ref,
-        args[0],
-        start,
-        axes,
-        indices,
-        stops(builder, index, args[1]),
-        parts,
-    )
+    block = Block(builder, ref, args[0], start, axes, stops(builder, index, args[1]), parts, form)
     if tile is not None:
         return _loaded(builder, block, tile)
     if ref.by_lane and block.dtype.itemsize in (2, 4):
@@ -232,11 +190,8 @@ def _load(ref: Any, index: Any) -> Any:
         bits = block.load(block.base, block.inside)  # the same element in all lanes
     if block.dtype == BFLOAT16:
         return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), 16), nb.f32)
-    return (
-        builder.bitcast(bits, nb.i64)
-        if block.dtype.itemsize == 8
-        else _bits(builder, block.dtype, bits)
-    )
+    kind = {FLOAT32: nb.f32, INT64: nb.i64}.get(block.dtype)
+    return builder.bitcast(bits, kind) if kind else bits
 
 
 def _own_element(block: Block) -> Any:
@@ -274,7 +229,7 @@ def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: For
             inside = builder.and_(inside, here)
             at = block.moved(at, builder.select(here, n, 0), stride)
         found.append(block.load(at, inside))
-    packs = [part for pair in in_pairs(found) for part in _packed(block, [*pair])]
+    packs = [part for pair in in_pairs(found) for part in _packed(builder, tile, pair)]
     return assembled(builder, tile, packs)
 
 

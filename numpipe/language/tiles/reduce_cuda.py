@@ -24,7 +24,7 @@ from .elementwise_cuda import BY_PAIRS, inside_of, place_of, two_at_once
 from .exchange import ROOM
 from .fence_order_cuda import own_barrier
 from .layout_names import COLUMN
-from .layouts import GROUP, places
+from .layouts import GROUP
 from .mathematics_cuda import differing, extreme
 from .tile_cuda import TileType, assembled, floats, in_pairs, narrowed, packed, registers, undefined
 from .words_cuda import load_words, store_words
@@ -300,7 +300,7 @@ def _along(
         return [own([i]) for i in range(tile.elements)]
     distances, where = record.distances(int(rows)), tile.form.places
     parts = []
-    for row, column in places(result.shape, result.layout):
+    for row, column in result.form.places:
         line = [i for i, at in enumerate(where) if (at[0] == row if rows else at[1] == column)]
         parts.append(_butterflies(builder, combine, own(line), distances, redux))
     if rows or record.warps == 1:

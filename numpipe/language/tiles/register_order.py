@@ -25,10 +25,10 @@ from typing import Any
 import numpy as np
 
 from ...arch.dimensions import Ints
-from ...arch.register_layouts import LANES
 from ...core.op import called, constant, op
 from ...diagnostics.errors import SpecError
 from .layouts import ACCUMULATOR, BLOCK, Form, coalesced_form, fits
+from .scattered_shared import lane_elements
 from .tile import Tile, form_of
 
 __all__ = ["from_register_order", "to_register_order"]
@@ -78,23 +78,13 @@ def from_form(tile: Any, shape: Any) -> Form:
     return found
 
 
-def elements(form: Form) -> np.ndarray:
-    """Return the row and the column of each register of each lane, (2, lanes, registers)."""
-    first = form.record.own(np.arange(LANES))
-    return np.array(
-        [
-            np.add.outer(np.zeros(LANES, int) if own is None else own, [n or 0 for n in distances])
-            for own, distances in zip(first, zip(*form.places, strict=True), strict=True)
-        ]
-    )
-
-
 def renamed(tile: Tile, form: Form) -> Tile:
     """Return a tile of another form whose lanes have the same registers. Registers that only one of
     the tiles has are left out."""
     if tile.inert:
         return Tile(None, form)
-    value, have, made = np.empty(form.shape, form.dtype), elements(tile.form), elements(form)
+    value = np.empty(form.shape, form.dtype)
+    have, made = (np.array(lane_elements(each)) for each in (tile.form, form))
     count = min(have.shape[2], made.shape[2])
     both = np.concatenate((have[..., :count], made[..., :count]))
     sizes = np.reshape((*tile.shape, *form.shape), (4, 1, 1))

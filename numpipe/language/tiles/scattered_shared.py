@@ -43,7 +43,7 @@ def held(form: Form) -> tuple[_Numbers, _Numbers]:
 @functools.lru_cache(maxsize=256)
 def _by_warp(form: Form) -> list[_Numbers]:
     """Return the elements that each warp has, as numbers in row-major order."""
-    rows, columns = _every(form)
+    rows, columns = lane_elements(form)
     inside = (rows < _rows(form)) & (columns < form.shape[-1])
     numbers = np.where(inside, rows * form.shape[-1] + columns, -1)
     return [np.unique(warp[warp >= 0]) for warp in numbers.reshape(4, -1)]
@@ -53,7 +53,7 @@ def _rows(form: Form) -> int:
     return form.shape[0] if len(form.shape) == 2 else 1
 
 
-def _every(form: Form) -> tuple[_Numbers, _Numbers]:
+def lane_elements(form: Form) -> tuple[_Numbers, _Numbers]:
     """Return (rows, columns) of the elements of each lane, also of those outside the tile."""
     form = form.settled()
     of = form.record
@@ -91,7 +91,7 @@ def lane_addresses(
     found, lines = [], (_rows(form) - 1, form.shape[-1] - 1)
     rows, columns = (
         np.minimum(every, last).T[:: 1 + pairs]
-        for every, last in zip(_every(form), lines, strict=True)
+        for every, last in zip(lane_elements(form), lines, strict=True)
     )
     for row, column in zip(rows, columns, strict=True):
         lanes = swizzled(address + layout.offset(row + start[0], column + start[1]), layout.width)

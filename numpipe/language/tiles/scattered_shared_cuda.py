@@ -17,9 +17,8 @@ from ...core.formula_cuda import Value
 from ...plan.layout import Layout, swizzled
 from .elementwise_cuda import each_way, inside_of
 from .layout_names import EITHER
-from .layouts import places
-from .tile_cuda import TileType, from_words, part_of_either, to_words
-from .words_cuda import store_words
+from .tile_cuda import TileType, from_runs, from_words, part_of_either, to_words
+from .words_cuda import store_words, type_of_bytes, words_of
 
 Start = tuple[Any, Any]
 """The row and column at which a part of a tile starts, int32."""
@@ -43,7 +42,7 @@ def addresses(
     """
     row, column = tile.form.record.own(Value(builder, builder.lane_index()))
     first, known, zero = [Value(builder, at) for at in start], {}, Value(builder, nb.const(0))
-    where = places(tile.shape, tile.layout)
+    where = tile.form.places
     own: Any = [
         zero if part is None else at for part, at in zip(where[0], (row, column), strict=True)
     ]
@@ -77,7 +76,7 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
     """Return the elements of a lane that lie in each panel of 64 x 64 elements of a tile, keyed by
     the panel's first row and column."""
     found: dict[tuple[int, int], list[int]] = {}
-    for number, (down, right) in enumerate(places(tile.shape, tile.layout)):
+    for number, (down, right) in enumerate(tile.form.places):
         found.setdefault(((down or 0) // 64 * 64, (right or 0) // 64 * 64), []).append(number)
     return found
 
@@ -85,10 +84,8 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
 def load_bytes(builder: Any, address: Any, nbytes: int) -> Any:
     """Load a number of bytes from the CTA's own shared memory as an integer; more than 4 bytes as
     32-bit integers."""
-    machine: Any = (
-        nb.ir.VectorType(nb.i32, nbytes // 4) if nbytes > 4 else nb.ir.IntType(8 * nbytes)
-    )
-    return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
+    pointer = builder.inttoptr(address, nb.ir.PointerType(type_of_bytes(nbytes), 3))
+    return builder.load(pointer, align=nbytes)
 
 
 def load(
@@ -125,9 +122,7 @@ def load(
             for number in range(0, tile.elements, run)
             for part in words_of(builder, load_at(builder, address(number), run * dtype.itemsize))
         ]
-        if dtype.itemsize == 1 and run > 2:  # a word is two registers of two elements each
-            return [half for word in found for half in (word, builder.lshr(word, 16))]
-        return found if dtype.itemsize < 4 else from_words(builder, tile, found)
+        return from_runs(builder, tile, found, run)
     words = []
     if pairs and dtype.itemsize == 4 and tile.form.name.lanes:
         late = builder.icmp_unsigned("!=", builder.and_(builder.thread_index(), 16), 0)
@@ -143,13 +138,6 @@ def load(
     for number in range(tile.elements):
         words += words_of(builder, load_at(builder, address(number), dtype.itemsize))
     return from_words(builder, tile, words)
-
-
-def words_of(builder: Any, found: Any) -> list:
-    """Return what was loaded as 32-bit integers."""
-    if isinstance(found.type, nb.ir.VectorType):
-        return [builder.extract_element(found, i) for i in range(found.type.count)]
-    return [found if found.type == nb.i32 else builder.zext(found, nb.i32)]
 
 
 def owner(builder: Any, layout: RegisterLayout) -> Any:

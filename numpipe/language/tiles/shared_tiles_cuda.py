@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dtypes import INTEGERS
+from ...arch.dtypes import FLOAT32
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...diagnostics.errors import SpecError
@@ -67,11 +67,8 @@ def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) 
             if layout.itemsize == 2
             else load_words(builder, machine, kind, at, access.count)
         )
-    whole = dtype in INTEGERS and dtype.itemsize == 4
-    return [
-        builder.bitcast(part, nb.i32) if whole else part
-        for part in in_place(builder, layout, found)
-    ]
+    kind = nb.f32 if dtype == FLOAT32 else nb.i32
+    return [builder.bitcast(part, kind) for part in in_place(builder, layout, found)]
 
 
 def addresses(

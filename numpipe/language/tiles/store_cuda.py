@@ -13,17 +13,16 @@ from ...core import numba as nb
 from ...core.numba import I32
 from ...plan.plans import ArrayArg
 from . import store as source
-from .array_views import index_form
 from .array_views_cuda import Block, indices_of, starts, stops
 from .elements_cuda import write_element
 from .elementwise_cuda import inside_of, place_of
 from .indices import plain
 from .indices_cuda import settled
 from .layout_names import COLUMN, EITHER, ROW, ROWS
-from .layouts import ACCUMULATOR, before, places
+from .layouts import ACCUMULATOR, before
 from .refs import whole_slices
 from .refs_cuda import GmemType, LimitedType
-from .scatter import all_of_tile, stored_form
+from .scatter import all_of_tile, scattered, stored_form
 from .scattered_shared_cuda import owner
 from .store_ring import batches, put
 from .store_ring_cuda import BatchType
@@ -32,32 +31,26 @@ from .store_rows_cuda import store_rows
 from .tile_cuda import TileType, cast_to_store, in_pairs, registers
 from .words_cuda import store_words
 
-Statement = tuple[str, str]
-"""(PTX of an address $0 and a value $1, constraint of the value)"""
-
 
 def writing(
     ref: GmemType,
     tile: TileType,
     axes: Ints,
     reduction: str = "",
-    statement: Statement | None = None,
+    statement: str = "",
     parts: Sequence = (),
 ) -> Callable[..., None]:
     """Return ``emit(context, builder, array, start, tile)``, the code for `store.write_out`:
     `start` has a value for each dimension.
 
-    `statement`: what a lane does with an element; None stores it. `parts`: the parts of the index,
+    `statement`: PTX of an address $0 and a value $1, what a lane does with an element; "" stores
+    it. `parts`: the parts of the index,
     one of which may be a vector.
     """
-    vectors = [
-        (number, parts[axis], axis)
-        for number, axis in enumerate(axes)
-        if parts and isinstance(parts[axis], TileType)
-    ]
+    scatters = scattered(parts) is not None
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]
     ring = (
-        not vectors
+        not scatters
         and (ref.stores_alone or not limited)
         and (ref.role.computes or ref.takes_over)
         and source.through_tma(ref.arg, axes, tile.form)
@@ -67,17 +60,14 @@ def writing(
     for batch in stored:
         nb.returns(put, (ref, batch, place))
     panel = (
-        not vectors
+        not scatters
         and not reduction
         and ref.role.computes
         and through_panel(ref.arg, axes, tile.form)
         and ref.unit.plan_row_stores()
     )
     bits = 8 * tile.dtype.itemsize
-    how = statement or {
-        64: ("st.global.f64 [$0], $1;", "d"),
-        32: ("st.global.f32 [$0], $1;", "f"),
-    }.get(bits, (f"st.global.b{bits} [$0], $1;", "h"))
+    how = statement or f"st.global.{'f' if bits >= 32 else 'b'}{bits} [$0], $1;"
 
     def emit(
         builder: Any,
@@ -96,11 +86,7 @@ def writing(
             return []
 
         def by_lanes() -> list:
-            indices = []
-            for number, vector, axis in vectors:
-                want = TileType(index_form(tile.form, number, vector.form))
-                indices.append((number, want, builder.cast(start[axis], vector, want)))
-            block = Block(builder, ref, array, start, axes, indices, last, parts)
+            block = Block(builder, ref, array, start, axes, last, parts, tile.form)
             if panel:
                 store_rows(builder, tile, value, block, int(ref.arg.order == "row"))
             else:
@@ -160,14 +146,12 @@ class _Lanes:
     """A store in which each lane writes its own elements. Bounds checks are unsigned, so a negative
     index is outside."""
 
-    def __init__(
-        self, builder: Any, tile: TileType, value: Any, to: Block, statement: Statement
-    ) -> None:
+    def __init__(self, builder: Any, tile: TileType, value: Any, to: Block, statement: str) -> None:
         self.builder = builder
         self.tile = tile
         self.value = value
         self.to = to
-        self.statement = statement
+        self.statement, self.stores = statement, statement.startswith("st.")
         self.run = tile.form.name.vector or tile.form.name.run
         self.indices = {
             axis: indices_of(builder, tile.form, axis, *vector)
@@ -183,8 +167,8 @@ class _Lanes:
         side_by_side &= array.tma or bool(array.adjacent and by_row)
         side_by_side &= not self.to.indices and self.tile.shape[-1] % 2 == 0
         # red.global has vectors of float32 for `add`
-        side_by_side &= self.statement[0].startswith("st.") or (
-            bool(self.tile.form.name.vector) and "add.f32" in self.statement[0]
+        side_by_side &= self.stores or (
+            bool(self.tile.form.name.vector) and "add.f32" in self.statement
         )
         if self.tile.form.name.vector or self.tile.form.name.word == ROWS:
             self._runs(side_by_side)
@@ -196,7 +180,8 @@ class _Lanes:
             self.builder.join()
 
     def _element(self, number: int) -> Any:
-        """Return an element of a lane, in the register class that the statement takes."""
+        """Return an element of a lane, in the register class that the statement takes: 32 bits are
+        stored as float32."""
         builder, dtype = self.builder, self.tile.dtype
         if packing(dtype).per_register == 2:
             pair = builder.extract_value(self.value, number // 2)
@@ -204,15 +189,11 @@ class _Lanes:
                 builder.lshr(pair, 8 * dtype.itemsize) if number % 2 else pair, nb.i16
             )
         word = builder.extract_value(self.value, number)
-        return (
-            builder.bitcast(word, nb.f32)
-            if word.type != nb.f32 and self.statement[1] == "f"
-            else word
-        )
+        return builder.bitcast(word, nb.f32) if word.type == nb.i32 and self.stores else word
 
     def _write(self, address: Any, word: Any, chosen: Any) -> None:
         """Emit the statement for one element; lanes for which `chosen` is false skip it."""
-        self.builder.emit_where(chosen, self.statement[0], address, word)
+        self.builder.emit_where(chosen, self.statement, address, word)
 
     def _run(self, first: int, count: int, address: Any, chosen: Any) -> None:
         """Store `count` adjacent elements of a lane from element `first` on, with as few
@@ -229,7 +210,7 @@ class _Lanes:
             words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
         words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
         predicate = None if chosen is None else builder.zext(chosen, nb.i32)
-        statement, _, own = self.statement[0].split()[0].rpartition(".")
+        statement, _, own = self.statement.split()[0].rpartition(".")
         kind = kind if statement == "st.global" else own
         for n in range(0, len(words), 4):
             at = builder.add(address, 4 * n)
@@ -261,11 +242,8 @@ class _Lanes:
                     )
                     with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
                         word = self._element(number)
-                        builder.emit_asm(
-                            nb.void,
-                            [to.moved(line, c, strides[1]), word],
-                            self.statement[0],
-                        )
+                        address = to.moved(line, c, strides[1])
+                        builder.emit_asm(nb.void, [address, word], self.statement)
 
     def _line(self, at_once: bool) -> None:
         """Store a vector, or a tile of one row or column, from one of the lanes that hold each
@@ -333,7 +311,7 @@ class _Lanes:
         (row, column), vector = place_of(builder, tile), self.run
         chosen = owner(builder, tile.form.record)
         mine = to.inside if chosen is None else builder.and_(to.inside, chosen)
-        where = places(tile.shape, tile.layout)
+        where = tile.form.places
         masks, lanes = inside_of(builder, tile.form), tile.form.name.lanes
 
         def place(number: int, stride: Any) -> tuple[Any, list]:
@@ -370,7 +348,7 @@ class _Lanes:
                 self._run(first, vector, at, here)
 
         def by_rows() -> None:
-            if self.statement[0].startswith("st."):
+            if self.stores:
                 runs()
                 return
             # ptxas branches around each reduction that has a predicate

@@ -41,7 +41,7 @@ from ...core.op import formula, helper, op
 from ...intrinsics import cp_async_bulk, fence, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
 from ...plan.budget import PANEL_BYTES
-from ...plan.context import Context, only_if, own_part
+from ...plan.context import Context, only_if
 from ...plan.copy_plans import CopyPlan, cut
 from ...plan.layout import Layout
 from ...plan.plans import COUNTERS, RingPlan
@@ -112,9 +112,10 @@ def panels_of(shape: Ints, itemsize: int, inner: int = 1) -> list[tuple[int, int
     return [(row, *part) for row in range(0, rows, BLOCK) for part in across]
 
 
-def staging(ref: GmemRef) -> int:
+@formula
+def staging(ref: GmemRef) -> Any:
     """Return the address of this warpgroup's staging panels."""
-    return own_part(ref.unit, ref.unit.staging)
+    return ref.np.part_of(ref.unit.staging)
 
 
 @helper
@@ -124,31 +125,25 @@ def await_staging(ref):  # type: ignore[no-untyped-def]
 
 
 @op
-def write_panels(ref: GmemRef, batch: Batch) -> None:
-    """Write the batch's registers to swizzled staging panels (stmatrix for 16-bit types)."""
-    write_to(batch, staging(ref))
-
-
-def write_to(batch: Batch, address: int) -> None:
+def write_panels(batch: Batch, address: Any) -> None:
+    """Write the batch's registers to swizzled panels at this address (stmatrix for 16-bit
+    types)."""
     for number, (row, column, width) in enumerate(batch.panels):
         panel = batch.tile.value[row : row + BLOCK, column : column + width]
         write(
             panel_layout(width, panel.dtype.itemsize, batch.inner),
-            address + number * PANEL_BYTES,
+            int(address) + number * PANEL_BYTES,
             panel,
             "staging panel",
         )
 
 
 @op
-def copy_out(ref: GmemRef, batch: Batch, start: tuple) -> None:
-    """Issue the TMA stores or reductions of a batch as one bulk group."""
-    copy_from(ref, batch, start, staging(ref))
-
-
-def copy_from(ref: GmemRef, batch: Batch, start: tuple, address: int) -> None:
+def copy_out(ref: GmemRef, batch: Batch, start: tuple, address: Any) -> None:
+    """Issue the TMA stores or reductions of a batch, whose panels are at this address, as one bulk
+    group."""
     for plan in plans_of(ref, len(start), batch):
-        Copy(plan, ref, start, address).store()
+        Copy(plan, ref, start, int(address)).store()
     cp_async_bulk.commit_group()
 
 
@@ -188,11 +183,11 @@ def put_alone(ref, batch, start):  # type: ignore[no-untyped-def]
     one_lane(await_staging, ref)
     # wait until the previous contents of the panels have been read
     meet()
-    write_panels(ref, batch)
+    write_panels(batch, staging(ref))
     # executed by every writing lane, before the barrier: TMA reads through the async proxy
     fence.proxy_async()
     meet()
-    one_lane(copy_out, ref, batch, start)
+    one_lane(copy_out, ref, batch, start, staging(ref))
     mark_store(ref, "store end")
 
 
@@ -262,18 +257,6 @@ def declare_barriers(np_: Context, ring: str | RingPlan, owner: int) -> None:
 
 
 @op
-def write_slot(ref: GmemRef, batch: Batch, slot: Any) -> None:
-    """Call `write_panels` for the slot at this address."""
-    write_to(batch, int(slot))
-
-
-@op
-def copy_slot(ref: GmemRef, batch: Batch, start: tuple, slot: Any) -> None:
-    """Call `copy_out` for the slot at this address."""
-    copy_from(ref, batch, start, int(slot))
-
-
-@op
 def show() -> None:
     """Make this warp's writes visible to TMA, and to the lane that arrives for the warp."""
     current().fence_proxy_async()
@@ -287,7 +270,7 @@ def hand_over(ref, batch):  # type: ignore[no-untyped-def]
     mark_store(ref, "store begin")
     # wait until the slot's previous contents have been read
     mbarrier.wait(free(ref, number), phase_of(ref, number) - 1, number)
-    write_slot(ref, batch, slot_of(ref, number))
+    write_panels(batch, slot_of(ref, number))
     show()
     each_warp(mbarrier.arrive, filled(ref, number))
     mark_store(ref, "store end")
@@ -301,7 +284,7 @@ def take_over(ref, batch, start):  # type: ignore[no-untyped-def]
     number = next_batch(ref)
     mbarrier.wait(filled(ref, number), phase_of(ref, number), number)
     mark_store(ref, "store begin")
-    copy_slot(ref, batch, start, slot_of(ref, number))
+    copy_out(ref, batch, start, slot_of(ref, number))
     cp_async_bulk.wait_group_read(0)
     mark_store(ref, "store end")
     mbarrier.arrive_count(free(ref, number), ARRIVALS_A_WARPGROUP)

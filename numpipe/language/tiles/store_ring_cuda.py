@@ -11,7 +11,6 @@ from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import barrier, cp_async_bulk, fence
 from ...plan.budget import PANEL_BYTES
-from ...plan.context_cuda import own_part
 from . import store_ring as source
 from .layouts import BLOCK
 from .refs_cuda import GmemType
@@ -59,19 +58,11 @@ def write_panel(
 
 
 @cuda_meaning(source.write_panels)
-def _write_panels(ref: Any, batch: Any) -> Any:
-    builder, args = yield
+def _write_panels(batch: Any, address: Any) -> Any:
+    builder, args = yield nb.types.void(batch, I32)
     for number, (row, column, width) in enumerate(batch.panels):
-        address = own_part(builder, ref.unit, ref.unit.staging, number * PANEL_BYTES)
-        write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
-
-
-@cuda_meaning(source.write_slot)
-def _write_slot(ref: Any, batch: Any, slot: Any) -> Any:
-    builder, args = yield nb.types.void(ref, batch, I32)
-    for number, (row, column, width) in enumerate(batch.panels):
-        address = builder.add(args[2], number * PANEL_BYTES)
-        write_panel(builder, batch.tile, args[1], row, column, width, address, batch.inner)
+        place = builder.add(args[1], number * PANEL_BYTES)
+        write_panel(builder, batch.tile, args[0], row, column, width, place, batch.inner)
 
 
 @cuda_meaning(source.show)
@@ -85,32 +76,15 @@ cuda_meaning(source.declare)(nb.no_code)
 
 
 @cuda_meaning(source.copy_out)
-def _copy_out(ref: GmemType, batch: Any, start: Any) -> Any:
-    yield from _copy(ref, batch, start, ())
-
-
-@cuda_meaning(source.copy_slot)
-def _copy_slot(ref: GmemType, batch: Any, start: Any, slot: Any) -> Any:
-    yield from _copy(ref, batch, start, (I32,))
-
-
-def _copy(ref: GmemType, batch: Any, start: Any, slot: tuple) -> Any:
+def _copy_out(ref: GmemType, batch: Any, start: Any, address: Any) -> Any:
     plans = source.plans_of(ref, len(start), batch)
     for plan in plans:
         ref.unit.map_slot(plan.request)
     place = nb.types.UniTuple(I32, len(start))
-    builder, args = yield nb.types.void(ref, batch, place, *slot)
-    table = builder.fields(ref, args[0]).table
-    address = args[3] if slot else own_part(builder, ref.unit, ref.unit.staging)
+    builder, args = yield nb.types.void(ref, batch, place, I32)
+    table, first = builder.fields(ref, args[0]).table, builder.unpack_tuple(args[2])
     for plan in plans:
-        Copy(
-            builder,
-            ref.unit,
-            plan,
-            table,
-            builder.unpack_tuple(args[2]),
-            address,
-        ).store()
+        Copy(builder, ref.unit, plan, table, first, args[3]).store()
     builder.issue(cp_async_bulk.commit_group)
 
 

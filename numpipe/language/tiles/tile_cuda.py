@@ -27,7 +27,7 @@ class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
 
     def __init__(self, form: Form) -> None:
         self.form = form
-        self.elements = len(places(form.shape, form.layout))
+        self.elements = len(form.places)
         self.registers = self.elements // packing(form.dtype).per_register
         super().__init__(
             name=f"tile({form.shape}, "
@@ -130,10 +130,8 @@ def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -
 def words(builder: Any, tile: TileType, value: Any) -> list:
     """Return the registers for stores to shared memory: a pair of smaller elements as an integer;
     32-bit elements, including integers, as float32."""
-    whole = tile.dtype in INTEGERS and tile.dtype.itemsize == 4
-    return [
-        builder.bitcast(part, nb.f32) if whole else part for part in registers(builder, tile, value)
-    ]
+    parts = registers(builder, tile, value)
+    return [builder.bitcast(part, nb.f32) for part in parts] if tile.dtype.itemsize == 4 else parts
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence) -> Any:
@@ -218,19 +216,14 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     """Return a tile converted to another type."""
     if result == have:
         return value
-    kind = result.dtype
-    whole = packing(have.dtype).wide.kind != "f"
-    if whole and kind in INTEGERS:  # integers keep their low bits
-        if have.dtype in INTEGERS and have.dtype.itemsize == kind.itemsize:
-            return value
-        return assembled(
-            builder,
-            result,
-            narrowed(builder, kind, wide(builder, have.dtype, registers(builder, have, value))),
-        )
+    kind, whole = result.dtype, packing(have.dtype).wide.kind != "f"
+    if {have.dtype, kind} <= set(INTEGERS) and have.dtype.itemsize == kind.itemsize:
+        return value
     found = (wide if kind in INTEGERS else floats)(
         builder, have.dtype, registers(builder, have, value)
     )
+    if whole and kind in INTEGERS:  # integers keep their low bits
+        return assembled(builder, result, narrowed(builder, kind, found))
     if kind in INTEGERS:
         text = f"cvt.rzi.{'u' if kind == UINT32 else 's'}32.f32 $0, $1;"
         found = [builder.pure_asm(nb.i32, [x], text) for x in found]
@@ -264,7 +257,16 @@ def from_words(builder: Any, tile: TileType, words: list) -> list:
         ]
     if tile.dtype == BOOL:
         return [builder.icmp_unsigned("!=", word, 0) for word in words]
-    return [builder.bitcast(word, nb.f32) if tile.dtype == FLOAT32 else word for word in words]
+    return [builder.bitcast(word, tile.machine.element) for word in words]
+
+
+def from_runs(builder: Any, tile: TileType, words: list, run: int) -> list:
+    """Return registers from words that hold runs of adjacent elements, each loaded at once."""
+    if tile.dtype.itemsize == 4:
+        return from_words(builder, tile, words)
+    if tile.dtype.itemsize == 1 and run > 2:  # a word is two registers of two elements each
+        return [half for word in words for half in (word, builder.lshr(word, 16))]
+    return words
 
 
 @cuda_meaning(source.bitcast)
@@ -272,16 +274,9 @@ def _bitcast(tile: Any, dtype: Any) -> Any:
     have = tile.settled("bitcast") if isinstance(tile, TileLike) else tile
     result = TileType(source.bitcast_form(have, dtype))
     builder, args = yield result
-    if have.machine == result.machine:
-        return args[0]
-    return assembled(
-        builder,
-        result,
-        [
-            builder.bitcast(part, result.machine.element)
-            for part in registers(builder, have, args[0])
-        ],
-    )
+    parts = registers(builder, have, args[0])
+    kind = result.machine.element
+    return assembled(builder, result, [builder.bitcast(part, kind) for part in parts])
 
 
 def cast_to_store(tile: Any, dtype: np.dtype) -> tuple[Any, Callable[[Any, Any], Any]]:

@@ -11,7 +11,6 @@ from ...core import numba as nb
 from ...core.op import cuda_meaning
 from . import top_k as source
 from .elementwise_cuda import inside_of, place_of
-from .layouts import places
 from .tile_cuda import TileType, assembled, floats, narrowed, registers, undefined
 
 LEAST, LAST = -0x80000000, 0x7FFFFFFF
@@ -35,7 +34,7 @@ def _top_k(np_: Any, tile: Any, k: Any) -> Any:
     of = dict(zip(tile.form.places, every, strict=True))
     # a lane's first column
     own = place_of(builder, tile)[1]
-    where = places(values.shape, values.layout)
+    where = values.form.places
     rows = list(dict.fromkeys(row for row, _ in where))
 
     # round, then for each row the rank and the column found last, then the results: ranks, and

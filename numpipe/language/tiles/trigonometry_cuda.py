@@ -74,19 +74,12 @@ def reduced(builder: Any, x: Any) -> tuple[Any, Any]:
     large = builder.icmp_unsigned(">", magnitude, int(np.float32(LARGE).view(np.int32)))
     large = builder.and_(large, builder.icmp_unsigned("<", magnitude, 0x7F800000))
     quarter = builder.bitcast(shifted, nb.i32)
-    before = builder.block
-    with builder.if_then(large):
-        far, far_quarter = _far(builder, bits)
-        behind = builder.block
-    r, q = builder.phi(nb.f32), builder.phi(nb.i32)
-    for phi, values in ((r, (near, far)), (q, (quarter, far_quarter))):
-        for value, block in zip(values, (before, behind), strict=True):
-            phi.add_incoming(value, block)
+    r, q = builder.one_of(large, lambda: _far(builder, bits), lambda: [near, quarter])
     return r, q
 
 
-def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
-    """Return (r, q) of a finite number with magnitude at least 2^16, given its bits."""
+def _far(builder: Any, bits: Any) -> list:
+    """Return [r, q] of a finite number with magnitude at least 2^16, given its bits."""
 
     def wide(value: Any) -> Any:
         return builder.zext(value, nb.i64)
@@ -123,10 +116,10 @@ def _far(builder: Any, bits: Any) -> tuple[Any, Any]:
         nb.f32,
     )
     q = builder.trunc(builder.lshr(quarter, 62), nb.i32)
-    return (
+    return [
         builder.select(negative, builder.fsub(-0.0, r), r),
         builder.select(negative, builder.sub(0, q), q),
-    )
+    ]
 
 
 def _word(number: int) -> int:

@@ -1,4 +1,4 @@
-"""Words of shared memory on the GPU: the instructions that move them."""
+"""Words of memory on the GPU: the instructions that move them, and their types."""
 
 from __future__ import annotations
 
@@ -17,6 +17,19 @@ def vector_of(count: int, first: int) -> tuple[str, str]:
     """
     names = ", ".join(f"${first + i}" for i in range(count))
     return (f".v{count}", f"{{{names}}}") if count > 1 else ("", names)
+
+
+def type_of_bytes(nbytes: int) -> Any:
+    """Return the LLVM type of bytes that one instruction loads: an integer, or of more than 4 bytes
+    32-bit integers."""
+    return nb.ir.VectorType(nb.i32, nbytes // 4) if nbytes > 4 else nb.ir.IntType(8 * nbytes)
+
+
+def words_of(builder: Any, found: Any) -> list:
+    """Return what was loaded as 32-bit integers."""
+    if isinstance(found.type, nb.ir.VectorType):
+        return [builder.extract_element(found, i) for i in range(found.type.count)]
+    return [found if found.type == nb.i32 else builder.zext(found, nb.i32)]
 
 
 def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list:

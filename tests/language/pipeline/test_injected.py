@@ -410,7 +410,7 @@ BUGS = {
     ),
     "one staging panel for all warpgroups": Bug(
         where=store_ring.staging,
-        old="own_part(ref.unit, ref.unit.staging)",
+        old="ref.np.part_of(ref.unit.staging)",
         new="ref.unit.staging.base",
         error=PipelineRace,
         message=r"write \(staging panel\) writes .* while (TMA store \(c\)|write)",
@@ -424,7 +424,7 @@ BUGS = {
         r"read=True\)",
     ),
     "no commit": Bug(
-        store_ring.copy_from,
+        store_ring.copy_out,
         "cp_async_bulk.commit_group()",
         "pass",
         PipelineRace,

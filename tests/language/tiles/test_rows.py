@@ -236,6 +236,18 @@ def test_a_pair_that_the_array_has_half_of_is_stored_by_elements() -> None:
     assert (ptx.count("st.global.v2"), ptx.count("st.global.f32")) == (2, 4)
 
 
+def test_a_run_of_bytes_is_loaded_at_once_and_fills_registers_of_two_elements() -> None:
+    @numpipe.kernel(warp_specialized=False)
+    def copied(x, y):
+        i, j = ds(0, 8), ds(0, 512)
+        y[i, j] = numpipe.load_tile(x.at[i, j], "runs")
+
+    ptx = copied.inspect("ptx", *[numpipe.ArrayType((8, 512), np.int8)] * 2)
+    # two runs of a lane, of a block inside the array and of one at its edge
+    assert (ptx.count("ld.global.v4"), ptx.count("st.global.v4")) == (4, 2)
+    assert len(re.findall(r"shr\.u32 \s*%r\d+, %r\d+, 16;", ptx)) == 16
+
+
 @pytest.mark.parametrize("dims", [(0, -1), 1, {"x": (2,)}, {"x": 2}])
 def test_constant_sizes_are_counted_from_the_last_dimension(dims: Any) -> None:
     with pytest.raises(SpecError, match=r"static_dims must be negative ints, .* fix: static_dims="):
