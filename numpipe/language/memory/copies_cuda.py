@@ -9,7 +9,7 @@ from ...core.lanes import one_lane
 from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import constant, cuda_meaning
 from ...diagnostics.argument_checks import FLAG, whole
-from ...intrinsics import cp_async_bulk
+from ...intrinsics import cp_async_bulk, fence
 from ...plan.cluster_ranks import Sharing
 from ...plan.context_cuda import by_compute
 from ...plan.copy_plans import CopyPlan
@@ -153,7 +153,7 @@ def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
 @by_compute(source.commit_smem)
 def _commit_smem(np_: Any, meet: Any) -> Any:
     together = constant("commit_smem", "meet", meet, FLAG)
-    yield (source.fence_and_meet if together else source.fence_alone), ()
+    yield (source.fence_and_meet if together else fence.proxy_async), ()
     return ()
 
 

@@ -27,11 +27,6 @@ class PrefetchedType(source.TableFacts, nb.FieldsType):
     ref: GmemType
     landed: BarriersType
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.role = self.landed.context.role
-        self.specialized = self.ref.unit.warp_specialized
-
 
 nb.struct_model(
     PrefetchedType,
@@ -104,7 +99,7 @@ def _element(table: Any, index: Any) -> Any:
         return None
     arg, ref = table.ref.arg, table.ref
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
-    lacks = inert is not None and not table.role.computes
+    lacks = inert is not None and not table.landed.np.computes
     unknown = without_value(arg, whole_slices(index)) if lacks else ""
     builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
     if unknown:

@@ -86,7 +86,6 @@ from .pipelines import (
     PipelineBase,
     arrays_of,
     check_tokens,
-    loaded,
     plan_rings,
     reachable,
     steps_over,
@@ -298,7 +297,7 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     where = pipe.where
     manual = pipe.manual
     tiles = len(pipe.tree.parts or ())
-    barriers = loaded(pipe)
+    barriers = len(pipe.barrier_tree.parts or ())
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
     if body.coroutine:

@@ -296,7 +296,7 @@ def _steps(
 ) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
-    check_groups(pipe.where, pipe.manual, source.loaded(pipe), nb.literal(unpacked))
+    check_groups(pipe.where, pipe.manual, len(pipe.barrier_tree.parts or ()), nb.literal(unpacked))
     source.check_tokens(pipe.where, pipe.unequal, nb.literal(turns))
     result = steps_type(
         pipe,

@@ -48,7 +48,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         waited: Ints = (),
         copies: bool = True,
     ) -> None:
-        self.context = self.np = context
+        self.np = context
         self.plan = plan
         self.refs = refs
         self.rank = rank
@@ -77,7 +77,7 @@ class RingValue:
         self.ring = ring
         self.value = value
         self.plan = ring.plan
-        self.np = CompiledContext(ring.context, builder, lambda: self.fields.np)
+        self.np = CompiledContext(ring.np, builder, lambda: self.fields.np)
 
     @functools.cached_property
     def fields(self) -> Any:
@@ -99,7 +99,7 @@ class RingValue:
 nb.struct_model(
     RingType,
     lambda ty: [
-        ("np", ty.context),
+        ("np", ty.np),
         *([("table", ty.table), ("index_maps", ty.index_maps)] if ty.copies else []),
         *(
             (f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank))
@@ -134,7 +134,7 @@ nb.constant_attributes(
     slots=lambda ring: ring.plan.slots,
     delay=lambda ring: ring.plan.delay,
     unreleased=lambda ring: ring.unreleased,
-    writers=lambda ring: 128 * ring.context.unit.compute_wgs,
+    writers=lambda ring: 128 * ring.np.unit.compute_wgs,
 )
 nb.constant_attributes(RingType, BOOLEAN, private=lambda ring: bool(ring.plan.private))
 
@@ -201,7 +201,7 @@ def index_maps_return(ring: RingType, indices: Any, operands: Iterable[int] | No
             returned.append(nb.types.UniTuple(I32, block.rank))
             continue
         kinds = nb.returns(index_map, indices)
-        what = source.index_map_of(ring.context.unit, plan, number)
+        what = source.index_map_of(ring.np.unit, plan, number)
         if not isinstance(kinds, nb.types.BaseTuple) or len(kinds) != block.rank:
             raise wrong_indices(what, block.rank, kinds)
         for coordinate in kinds:
@@ -244,7 +244,7 @@ def start_of(
     ]
     if not checked:
         return start
-    unit = ring.context.unit
+    unit = ring.np.unit
     sizes = builder.unpack_tuple(getattr(value, f"sizes{number}"))
     return bounded(
         builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes
@@ -292,10 +292,8 @@ def copies_of(
     plan, stage = ring.plan, stage_of(builder, ring, slot)
     for number, kinds in operands.items():
         start = start_of(builder, ring, value, number, kinds, indices, at_step)
-        table = (
-            builder.extract_value(value.table, number) if ring.context.unit.gpus else value.table
-        )
-        copy = Copy(builder, ring.context.unit, plan.copies[number], table, start, stage, arrival)
+        table = builder.extract_value(value.table, number) if ring.np.unit.gpus else value.table
+        copy = Copy(builder, ring.np.unit, plan.copies[number], table, start, stage, arrival)
         block = plan.blocks[number]
         if block.along:
             copy.share(block.sharing(plan.cluster))
@@ -304,10 +302,10 @@ def copies_of(
 
 @cuda_meaning(source.tiles_of)
 def _tiles_of(ring: Any, slot: Any) -> Any:
-    plan, role = ring.plan, ring.context.role
+    plan, role = ring.plan, ring.np.role
     tiles = nb.types.Tuple(
         [
-            SmemType(layout, ref.arg.dtype, ring.context.unit.debugged, role, plan.written)
+            SmemType(layout, ref.arg.dtype, ring.np.unit.debugged, role, plan.written)
             for layout, ref in zip(plan.layouts, ring.refs, strict=True)
         ]
     )

@@ -173,6 +173,7 @@ class LoopFacts(StoringFacts):
     rings, outs   the rings of a step, in the order of their first operands; its output rings
     arrays, tree  the leaves of what the pipeline is called on, and their shape; `places`: where
                   each is
+    barrier_tree  the shape of a step's barriers of one kind
     manual        the kinds of barriers that the body handles itself, for each operand
     unequal       whether this warpgroup may run fewer steps than there are
     pending       see `pending_groups`
@@ -193,7 +194,7 @@ class LoopFacts(StoringFacts):
         `pipelines.steps`."""
         self.np = pipe.np
         self.arrays = tuple(arrays)
-        self.tree = pipe.tree
+        self.tree, self.barrier_tree = pipe.tree, pipe.barrier_tree
         self.manual = pipe.manual
         self.rings, self.outs = tuple(rings[: len(pipe.rings)]), tuple(rings[len(pipe.rings) :])
         self.places = places(len(arrays), pipe.rings, pipe.outs)
