@@ -101,12 +101,6 @@ def _transfer(
     )
 
 
-def _truth(builder: Any, ty: Any, value: Any) -> Any:
-    if isinstance(ty, nb.types.BooleanLiteral):
-        return nb.const(int(ty.literal_value), nb.i1)
-    return builder.cast(value, ty, BOOLEAN)
-
-
 @by_compute(source.copy_gmem_to_smem)
 def _copy_in(
     np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, collective_axes: Any
@@ -119,7 +113,7 @@ def _copy_in(
     return (
         nb.nothing,
         _transfer(builder, transfer, args[1], args[2], arrival),
-        _truth(builder, predicate, args[4]),
+        builder.cast(args[4], predicate, BOOLEAN),
     )
 
 
@@ -135,7 +129,7 @@ def _copy_out(
     return (
         nb.nothing,
         _transfer(builder, transfer, args[2], args[1]),
-        _truth(builder, predicate, args[3]),
+        builder.cast(args[3], predicate, BOOLEAN),
         nb.const(int(nb.literal(commit_group)), nb.i1),
     )
 

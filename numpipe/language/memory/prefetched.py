@@ -47,7 +47,7 @@ from ..tiles.load import STEERING, load, without_value
 from ..tiles.refs import GmemRef, whole_slices
 from .copies import OTHER_WARPS
 from .phases import next_phase, wait
-from .scratch import BarrierRef
+from .scratch import BarrierRef, own_barriers
 
 __all__ = ["prefetched"]
 
@@ -216,8 +216,7 @@ def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetc
     if np_.compute_only:
         raise CompileError(unreachable(np_.unit.kernel, site))
     machine, (tile, barrier) = current(), planned(np_, site, table, size).tree
-    copy = np_.unit.number(machine.warpgroup) if barrier.memory.owners else 0
-    landed = BarrierRef(np_, barrier, copy, barrier.kind.shape, 0)
+    landed = own_barriers(np_, barrier)
     machine.mbar_init_at_entry(landed.address, barrier.arrivals, landed.name, observed=True)
     found = Prefetched(table, own_part(np_.unit, tile.memory), landed, tile.kind.shape[0])
     begin(found)

@@ -82,13 +82,15 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def load_bytes(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load a number of bytes from the CTA's own shared memory as an integer; more than 4 bytes as
-    32-bit integers."""
+def load_bytes(builder: Any, address: Any, nbytes: int) -> list:
+    """Load a number of bytes from the CTA's own shared memory as 32-bit integers."""
     machine: Any = (
         nb.ir.VectorType(nb.i32, nbytes // 4) if nbytes > 4 else nb.ir.IntType(8 * nbytes)
     )
-    return builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
+    found = builder.load(builder.inttoptr(address, nb.ir.PointerType(machine, 3)), align=nbytes)
+    if nbytes > 4:
+        return [builder.extract_element(found, i) for i in range(nbytes // 4)]
+    return [found if nbytes == 4 else builder.zext(found, nb.i32)]
 
 
 def load(
@@ -98,10 +100,11 @@ def load(
     tile: TileType,
     start: Start,
     even: bool = False,
-    load_at: Callable[[Any, Any, int], Any] = load_bytes,
+    load_at: Callable[[Any, Any, int], list] = load_bytes,
 ) -> list:
     """Return the registers of a part of a tile. `even`: the part starts at an even column, so that
-    pairs of columns are loaded at once. `load_at` loads a number of bytes from an address.
+    pairs of columns are loaded at once. `load_at` loads a number of bytes from an address,
+    as `load_bytes` does.
 
     For 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second
     element of a pair first, to avoid the banks of the other lanes.
@@ -123,7 +126,7 @@ def load(
         found = [
             part
             for number in range(0, tile.elements, run)
-            for part in words_of(builder, load_at(builder, address(number), run * dtype.itemsize))
+            for part in load_at(builder, address(number), run * dtype.itemsize)
         ]
         if dtype.itemsize == 1 and run > 2:  # a word is two registers of two elements each
             return [half for word in found for half in (word, builder.lshr(word, 16))]
@@ -135,21 +138,14 @@ def load(
             one, two = (
                 load_at(
                     builder, builder.select(late, address(number + 1 - i), address(number + i)), 4
-                )
+                )[0]
                 for i in (0, 1)
             )
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
-        words += words_of(builder, load_at(builder, address(number), dtype.itemsize))
+        words += load_at(builder, address(number), dtype.itemsize)
     return from_words(builder, tile, words)
-
-
-def words_of(builder: Any, found: Any) -> list:
-    """Return what was loaded as 32-bit integers."""
-    if isinstance(found.type, nb.ir.VectorType):
-        return [builder.extract_element(found, i) for i in range(found.type.count)]
-    return [found if found.type == nb.i32 else builder.zext(found, nb.i32)]
 
 
 def owner(builder: Any, layout: RegisterLayout) -> Any:
