@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..core.records import plain
 from ..plan.protocol import KINDS, MOMENTS
 from . import spans
 from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups, place_of
@@ -147,15 +148,6 @@ def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
         "dur": int(end - start),
         "args": plain({key: value for key, value in args.items() if value is not None}),
     }
-
-
-def plain(value: Any) -> Any:
-    """Convert a value for JSON: NumPy integers to ints, tuples to lists."""
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(each) for each in value]
-    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
 def _unit(event: Event) -> Json:

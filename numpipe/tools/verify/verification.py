@@ -24,6 +24,7 @@ import numpy as np
 from ...arch.dimensions import Ints, Names
 from ...arch.targets import DEFAULT
 from ...core.process_guards import COMPILES
+from ...core.records import plain
 from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
 from ...diagnostics.errors import SimulationError, SpecError, printable
 from ...diagnostics.frames import brief
@@ -202,10 +203,7 @@ class Verification:
             "failures": [failure.as_dict() for failure in self.failures],
             "warnings": [warning.as_dict() for warning in self.warnings],
             "ctas": self.ctas,
-            "differences": [
-                vars(difference) | {"index": list(difference.index)}
-                for difference in self.differences
-            ],
+            "differences": [plain(vars(difference)) for difference in self.differences],
         }
 
     @printable
