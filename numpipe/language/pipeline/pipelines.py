@@ -114,6 +114,7 @@ class PipelineBase:
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
         alone, known = constant(where, "single", alone), constant(where, "grid", known)
+        self.rank = len(grid)
         self.single = bool(alone) or not self.unit.warp_specialized
         self.manual = check_manual(where, self.single, ready, consumed)
         sizes = self._check_grid(grid, known, alone)
@@ -397,7 +398,7 @@ def steps_over(
     refs: Any,
     nested: int,
     groups: int,
-    last: int = 0,
+    last: int,
     waited: Ints = (),
     turns: Ints = (),
     apart: bool = False,
@@ -429,7 +430,9 @@ def steps_over(
         )
         for plan, group in plan_rings(pipe, arrays, shared)
     ]
-    return _iterate(Loop(pipe, rings, arrays, groups, last, turns, total, own), nested, apart)
+    return _iterate(
+        Loop(pipe.grid, total, own, pipe, rings, arrays, groups, last, turns), nested, apart
+    )
 
 
 def arrays_of(

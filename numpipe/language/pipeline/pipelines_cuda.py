@@ -58,7 +58,6 @@ class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, np_: ContextType, grid: Any, *given: Any) -> None:
         source.PipelineBase.__init__(self, np_, grid, *given)
-        self.rank = len(grid)
         self.inert_grid = next((size.what for size in grid if isinstance(size, InertType)), None)
         planned = (
             self.rank,
@@ -172,7 +171,7 @@ def steps_type(
     refs: Any,
     nested: int,
     groups: int,
-    last: int = 0,
+    last: int,
     waited: Ints = (),
     turns: Ints = (),
     apart: bool = False,

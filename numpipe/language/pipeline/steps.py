@@ -192,7 +192,7 @@ class LoopFacts(StoringFacts):
     ) -> None:
         """`groups`: number of products that every step is certain to issue. `last`, `turns`: see
         `pipelines.steps`."""
-        self.np = pipe.np
+        self.np, self.rank = pipe.np, pipe.rank
         self.arrays = tuple(arrays)
         self.tree, self.barrier_tree = pipe.tree, pipe.barrier_tree
         self.manual = pipe.manual
@@ -239,21 +239,11 @@ class LoopFacts(StoringFacts):
 
 class Loop(LoopFacts):
     """A loop on the simulated SM: its grid, its total number of steps, and the number of steps that
-    this warpgroup runs."""
+    this warpgroup runs; then the arguments of `LoopFacts`."""
 
-    def __init__(
-        self,
-        pipe: Any,
-        rings: Sequence[Ring],
-        arrays: Sequence,
-        groups: int,
-        last: int,
-        turns: Ints,
-        total: Any,
-        steps: Any,
-    ) -> None:
-        super().__init__(pipe, rings, arrays, groups, last, turns)
-        self.grid, self.total, self.steps = pipe.grid, total, steps
+    def __init__(self, grid: tuple, total: Any, steps: Any, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.grid, self.total, self.steps = grid, total, steps
 
 
 def pending_groups(rings: Sequence, groups: int) -> int | None:
