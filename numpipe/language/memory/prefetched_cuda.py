@@ -73,8 +73,7 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
 
 @cuda_meaning(source.prefetched)
 def _prefetched(np_: Any, site: Any, table: Any, size: Any) -> Any:
-    default = source.SIZE if isinstance(size, (nb.types.NoneType, nb.types.Omitted)) else size
-    tile, barrier = source.planned(np_, nb.literal(site), table, default).tree
+    tile, barrier = source.planned(np_, nb.literal(site), table, size).tree
     landed = BarriersType(np_, barrier, barrier.kind.shape)
     result = PrefetchedType(table, landed)
     nb.returns(source.begin, (result,))

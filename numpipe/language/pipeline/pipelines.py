@@ -33,7 +33,7 @@ from ...core.arith import is_integer, kind
 from ...core.functions import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
-from ...core.op import called, check, constant, op, outside
+from ...core.op import called, check, constant, is_none, op, outside
 from ...diagnostics.argument_checks import NONE, whole
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
@@ -42,7 +42,7 @@ from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
 from ..tiles.refs import GmemRef
 from ..tiles.tile import TileLike
-from .chains import Allocations, check_count, check_shared, is_none, running
+from .chains import Allocations, check_count, check_shared, running
 from .operand_barriers import barriers_of, by_kind, check_groups, check_manual, shape_of
 from .pingpong import check_pipeline as check_turns
 from .pipeline_outputs import check_specs

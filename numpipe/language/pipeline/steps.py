@@ -28,6 +28,7 @@ That lane waits until all four warps have released the slot, as the memory role 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -137,7 +138,7 @@ def grouped(
             )
         sizes = known[:dims]
         if buffers is None and None not in sizes:
-            count = max(1, min(count, int(np.prod([int(n or 0) for n in sizes]))))
+            count = max(1, min(count, math.prod(int(n or 0) for n in sizes)))
         groups.setdefault((dims, count, kept), []).append(number)
     return tuple(
         Group(None if dims == len(known) else dims, count, kept, tuple(operands))
@@ -155,9 +156,7 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
     return max((number + 1 for number, read in enumerate(depends) if read), default=0)
 
 
-def places(
-    count: int, groups: Sequence[Group], outs: Sequence[Group] = ()
-) -> tuple[Place | None, ...]:
+def places(count: int, groups: Sequence[Group], outs: Sequence[Group]) -> tuple[Place | None, ...]:
     """Return the position of each of `count` operands; None for operands in global memory."""
     by_operand = {
         number: Place(ring, place, ring >= len(groups))

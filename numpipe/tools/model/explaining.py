@@ -36,7 +36,7 @@ from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim.work_count import Numbers
 from .gpu_figures import H200, Clock, DeviceModel
-from .limits import ADVICE, ROOFLINES, Facts, RingFacts, predict
+from .limits import ADVICE, ROOFLINES, Facts, predict
 from .op_launches import OpExplanation, explain_op
 from .work import KernelWork, count
 
@@ -434,10 +434,7 @@ def explain(
     prediction = predict(
         work,
         Facts(
-            tuple(
-                RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes)
-                for plan in unit.load_rings
-            ),
+            tuple(unit.load_rings),
             resident,
             unit.params.drain,
             spilled,
