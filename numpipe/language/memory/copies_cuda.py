@@ -86,21 +86,6 @@ def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> t
 
 
 # ---- the operations
-def _transfer(
-    builder: Any,
-    ty: TransferType,
-    view: Any,
-    address: Any = None,
-    arrival: Any = None,
-) -> Any:
-    return builder.struct(
-        ty,
-        view=view,
-        address=address or nb.const(0),
-        arrival=arrival or nb.const(0),
-    )
-
-
 @by_compute(source.copy_gmem_to_smem)
 def _copy_in(
     np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, collective_axes: Any
@@ -112,7 +97,7 @@ def _copy_in(
     arrival = barrier_address(builder, barrier, args[3])
     return (
         nb.nothing,
-        _transfer(builder, transfer, args[1], args[2], arrival),
+        builder.struct(transfer, view=args[1], address=args[2], arrival=arrival),
         builder.cast(args[4], predicate, BOOLEAN),
     )
 
@@ -128,7 +113,7 @@ def _copy_out(
     builder.apply(before_async, (src,), args[1:2])
     return (
         nb.nothing,
-        _transfer(builder, transfer, args[2], args[1]),
+        builder.struct(transfer, view=args[2], address=args[1]),
         builder.cast(args[3], predicate, BOOLEAN),
         nb.const(int(nb.literal(commit_group)), nb.i1),
     )
@@ -141,7 +126,7 @@ def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
         one_lane,
         (source.issue._numba_type_, transfer, nb.types.literal("prefetch")),
     )
-    return nb.nothing, _transfer(builder, transfer, args[1]), nb.nothing
+    return nb.nothing, builder.struct(transfer, view=args[1]), nb.nothing
 
 
 @by_compute(source.commit_smem)
