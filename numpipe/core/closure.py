@@ -15,11 +15,6 @@ from typing import Any
 from .op import Helper, Op, of_one_kernel
 
 
-def bind(operation: Op, value: Any) -> Callable:
-    """Bind `operation` to its first argument, for the simulated SM."""
-    return functools.partial(operation, value)
-
-
 def binder(function: Callable, for_numba: Callable | None = None) -> Op:
     """Create an operation ``bind(captures) -> callable`` from a lifted function, whose first
     parameter is the tuple of captures.

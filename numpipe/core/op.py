@@ -386,6 +386,11 @@ def called(argument: Any) -> str:
     return argument.what if isinstance(argument, Inert) else type(argument).__name__
 
 
+def is_none(given: Any) -> bool:
+    """Return whether an argument, or one of this Numba type, is None."""
+    return called(given) in ("NoneType", "none")
+
+
 def _ptx_typer(
     function: Callable,
     text: str,

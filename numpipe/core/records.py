@@ -1,5 +1,5 @@
 """Frozen dataclasses read from JSON. Each value is checked against the type of its field, and no
-other objects are created."""
+other objects are created. `plain` converts values for JSON."""
 
 from __future__ import annotations
 
@@ -48,6 +48,15 @@ def record(kind: type[T], value: Any, **given: Any) -> T:
     (8, 64)
     """
     return _typed(kind, value, "", given)  # type: ignore[no-any-return]
+
+
+def plain(value: Any) -> Any:
+    """Convert a value for JSON: NumPy integers to ints, tuples to lists."""
+    if isinstance(value, dict):
+        return {key: plain(each) for key, each in value.items()}
+    if isinstance(value, (tuple, list)):
+        return [plain(each) for each in value]
+    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
 _hints = functools.cache(get_type_hints)

@@ -38,7 +38,7 @@ MISSING = "-"
 """printed for a value that the memory role does not have"""
 _SPEC = re.compile(
     r"(?P<align>[<>]?)(?P<sign>[+ ]?)(?P<zero>0?)(?P<width>[1-9]\d{0,2})?"
-    r"(?:\.(?P<precision>\d{1,2}))?(?P<type>[dxXfeEgG]?)"
+    r"(?P<precision>\.\d{1,2})?(?P<type>[dxXfeEgG]?)"
 )
 
 
@@ -48,12 +48,17 @@ class Field:
 
     number: int
     written: str
-    left: bool
+    align: str
     sign: str
     zero: str
     width: str
     precision: str
     type: str
+
+    @property
+    def to_left(self) -> str:
+        """The printf flag of left alignment, or ""."""
+        return "-" * (self.align == "<")
 
     def conversion(self, kind: Kind) -> str:
         """Return the printf conversion for a value of this kind, without a length modifier:
@@ -71,7 +76,7 @@ class Field:
             raise SpecError(f"{what} prints a number, got a string: use {{}}")
         if letter == "s" and (self.sign or self.zero):
             raise SpecError(f"{what} prints a number, got a {kind}: use {{}}")
-        return f"%{'-' * self.left}{self.sign}{self.zero}{self.width}{self.precision}{letter}"
+        return f"%{self.to_left}{self.sign}{self.zero}{self.width}{self.precision}{letter}"
 
 
 def parse(format: Any) -> tuple[str | Field, ...]:
@@ -123,16 +128,7 @@ def _field(number: int, name: str, spec: str, conversion: str | None) -> Field:
         raise SpecError(f"{what}: a precision requires f, e or g: {{:.3f}}")
     if part["sign"] and part["type"] in tuple("xX"):
         raise SpecError(f"{what}: hexadecimal numbers are printed without a sign")
-    return Field(
-        number,
-        written,
-        part["align"] == "<",
-        part["sign"],
-        part["zero"],
-        part["width"],
-        part["precision"] and "." + part["precision"],
-        part["type"],
-    )
+    return Field(number, written, **part)
 
 
 def fields(parts: tuple[str | Field, ...], values: int) -> None:
@@ -196,4 +192,4 @@ def render(field: Field, value: Any) -> str:
 
 def missing(field: Field) -> str:
     """Return what the field prints for a value that the memory role does not have."""
-    return f"%{'-' * field.left}{field.width}s" % MISSING
+    return f"%{field.to_left}{field.width}s" % MISSING

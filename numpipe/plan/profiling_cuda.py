@@ -123,7 +123,7 @@ def of_ring(ring: Any, event: Any, step: Any, part: Any) -> Any:
     state = builder.fields(ring, args[0]).np
     record(
         builder,
-        ring.context.unit,
+        ring.np.unit,
         state,
         kind,
         builder.cast(args[2], step, I32),

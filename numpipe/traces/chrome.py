@@ -26,6 +26,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from ..core.records import plain
 from ..plan.protocol import KINDS, MOMENTS
 from . import spans
 from .events import UNITS, Event, Recording, cta_name, of_ctas, of_warpgroups, place_of
@@ -49,11 +50,7 @@ def trace_events(trace: Recording) -> Json:
         )
     if trace.failure is not None:
         last = max(
-            (
-                e["ts"] + e.get("dur", 0)
-                for e in shown
-                if e["ph"] == "X" and e["pid"] == len(ctas) - 1
-            ),
+            (e["ts"] + e["dur"] for e in shown if e["ph"] == "X" and e["pid"] == len(ctas) - 1),
             default=0,
         )
         shown.append(
@@ -95,10 +92,6 @@ def trace_events(trace: Recording) -> Json:
 
 def _cta(pid: int, cta: str, events: list[Event], where: str) -> Iterator[Json]:
     warpgroups = of_warpgroups(events)
-    units: dict[str, list[Event]] = {}
-    for event in events:
-        if event.kind in UNITS:
-            units.setdefault(event.kind, []).append(event)
     yield _about("process_name", pid, 0, name=f"{cta}{where}")
     yield _about("process_sort_index", pid, 0, sort_index=pid)
     last = max(e.end for e in events)
@@ -122,8 +115,8 @@ def _cta(pid: int, cta: str, events: list[Event], where: str) -> Iterator[Json]:
         if regions:  # a thread of their own: they need not lie inside a step, or a step inside them
             yield from _thread(f"wg{number} regions", pid, REGIONS + number, regions)
     for tid, (kind, title) in enumerate(UNITS.items(), max(warpgroups, default=0) + 1):
-        if kind in units:
-            yield from _thread(title, pid, tid, map(_unit, units[kind]))
+        if own := [event for event in events if event.kind == kind]:
+            yield from _thread(title, pid, tid, map(_unit, own))
 
 
 def _about(what: str, pid: int, tid: int, **args: Any) -> Json:
@@ -147,15 +140,6 @@ def _span(name: str, kind: str, start: int, end: int, args: Json) -> Json:
         "dur": int(end - start),
         "args": plain({key: value for key, value in args.items() if value is not None}),
     }
-
-
-def plain(value: Any) -> Any:
-    """Convert a value for JSON: NumPy integers to ints, tuples to lists."""
-    if isinstance(value, dict):
-        return {key: plain(each) for key, each in value.items()}
-    if isinstance(value, (tuple, list)):
-        return [plain(each) for each in value]
-    return int(value) if hasattr(value, "__index__") and not isinstance(value, bool) else value
 
 
 def _unit(event: Event) -> Json:

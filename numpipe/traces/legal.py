@@ -207,7 +207,6 @@ class _Rules:
                     raise self.error(
                         "wrong-phase",
                         action,
-                        None,
                         f"step {action.step} of a ring of {self.slots} slots must be in slot "
                         f"{action.step % self.slots}",
                     )
@@ -224,7 +223,7 @@ class _Rules:
                     released = "too-many-arrivals" if action.step < due else "too-few-arrivals"
                     hazard = released if action.what == "release" else "wrong-phase"
                     raise self.error(
-                        hazard, action, last, f"steps must be consecutive; the next step is {due}"
+                        hazard, action, f"steps must be consecutive; the next step is {due}", last
                     )
                 if action.step < due:
                     continue
@@ -241,8 +240,8 @@ class _Rules:
                 raise self.error(
                     "wrong-phase",
                     action,
-                    other,
                     "a step must be read by only one of the warpgroups that take turns",
+                    other,
                 )
         cut = self.cut | {first} if self.cut & set(readers) else self.cut
         replace(self, cut=cut).ring(
@@ -269,8 +268,8 @@ class _Rules:
                     raise self.error(
                         "read-after-release",
                         release,
-                        used[-1] if used else None,
                         "a slot may be released only after its tiles have been waited for and used",
+                        used[-1] if used else None,
                     )
             if number in self.cut:
                 continue
@@ -279,7 +278,6 @@ class _Rules:
                     raise self.error(
                         "too-few-arrivals",
                         compute,
-                        None,
                         "the warpgroup ends without releasing this step",
                     )
             if not fillers & self.cut and (missed := issues.keys() - computed.keys()):
@@ -287,7 +285,6 @@ class _Rules:
                 raise self.error(
                     "exit-in-flight",
                     next(iter(issues[step].values())),
-                    None,
                     f"warpgroup {number} ends without waiting for step {step}",
                 )
 
@@ -301,16 +298,16 @@ class _Rules:
             raise self.error(
                 "refilled-while-read",
                 issue,
-                next(iter(computed.get(step, {}).values()), None),
                 f"the slot was not released by warpgroup {reader} after step {step}",
+                next(iter(computed.get(step, {}).values()), None),
             )
         for action in freed:
             if issue.event.start < action.event.start:
                 raise self.error(
                     "refilled-while-read",
                     issue,
-                    action,
                     "a slot may be filled again only after all its readers have released it",
+                    action,
                 )
 
     def use(self, compute: _Action, issued: _Parts, released: _Parts, fillers: set[int]) -> None:
@@ -320,7 +317,6 @@ class _Rules:
             raise self.error(
                 "read-before-ready",
                 compute,
-                None,
                 f"no warpgroup issues the copies of step {compute.step}",
             )
         for action in copies:
@@ -328,16 +324,16 @@ class _Rules:
                 raise self.error(
                     "read-before-ready",
                     compute,
-                    action,
                     "a wait for the tiles must not end before their copies are issued",
+                    action,
                 )
         for action in _matching(released, compute.operand):
             if action.order < compute.order and action.operand == compute.operand:
                 raise self.error(
                     "read-after-release",
                     compute,
-                    action,
                     "a slot must not be used after its release",
+                    action,
                 )
 
     def stores(self, ring: dict[int, list[_Action]], actions: dict[int, list[_Action]]) -> None:
@@ -362,14 +358,14 @@ class _Rules:
                         raise self.error(
                             "unordered-accesses",
                             theirs,
-                            written[-1],
                             "a block may be stored only after all warpgroups have written it",
+                            written[-1],
                         )
 
     def error(
-        self, hazard: str, now: _Action, before: _Action | None, rule: str
+        self, hazard: str, now: _Action, rule: str, before: _Action | None = None
     ) -> SimulationError:
-        """Return the error that names both actions."""
+        """Return the error that names the action and the one before it, if there is one."""
         did, earlier = self.text(now), None
         text = f"{_who(now.event)}: {did}"
         if before is not None:

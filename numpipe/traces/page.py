@@ -16,7 +16,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from .chrome import Json, plain
+from ..core.records import plain
+from .chrome import Json
 from .events import UNITS, Event, Place, Recording, of_ctas
 from .looks import BANDS, LOOKS, PRODUCTS
 from .rows import View, Wanted, view

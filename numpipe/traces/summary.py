@@ -10,6 +10,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from ..core.records import plain
 from ..diagnostics.errors import printable
 from ..plan.protocol import COMPUTING
 from .events import Event, Place, Recording, cta_name, of_ctas, of_warpgroups
@@ -93,7 +94,7 @@ class Summary:
             }
             for row in self.rows
         ]
-        return {**vars(self), "ctas": [list(cta) for cta in self.ctas], "rows": rows}
+        return {**plain(vars(self)), "rows": rows}
 
     @printable
     def __str__(self) -> str:

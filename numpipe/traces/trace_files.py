@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ..arch.dimensions import Dim3, Ints
-from ..core.records import parsed, record
+from ..core.records import parsed, plain, record
 from ..diagnostics.argument_checks import PATH, told
 from ..diagnostics.errors import SpecError
 from ..diagnostics.regular_files import content
 from ..plan.protocol import Ring
 from . import page
-from .chrome import Json, plain, trace_events
+from .chrome import Json, trace_events
 from .events import Event, Recording
 from .text import timeline
 

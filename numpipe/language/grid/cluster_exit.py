@@ -21,7 +21,6 @@ import dataclasses
 import numpy as np
 
 from ...core.arith import sub
-from ...core.machine import current
 from ...core.op import helper, op
 from ...intrinsics import mbarrier
 from ...plan.allocations import BarrierPlan
@@ -29,7 +28,7 @@ from ...plan.context import Context, counter
 from ...plan.plans import RingPlan
 from ...plan.unit import Unit
 from ..memory import phases
-from ..memory.scratch import BarrierRef
+from ..memory.scratch import own_barriers
 from ..pipeline.ring import Ring
 from ..pipeline.steps import await_released
 
@@ -68,7 +67,7 @@ def await_peers(np_: Context) -> None:
             await_released(ring)
     if np_.computes:
         for of in shared_sums(unit):
-            consumed = BarrierRef(np_, of, unit.number(current().warpgroup), of.kind.shape, 0)
+            consumed = own_barriers(np_, of)
             # Not initialized if this CTA had no tile; on the GPU the wait then returns at once.
             if consumed.address in np_.phases:
                 await_read(consumed)

@@ -66,7 +66,7 @@ from ...plan.context import Context
 from ...plan.layout import ATOM
 from ...plan.unit import Unit
 from ..memory import phases
-from ..memory.scratch import BarrierRef
+from ..memory.scratch import own_barriers
 from ..tiles.layouts import ACCUMULATOR, GROUP, Form, places, record
 from ..tiles.tile import Tile
 
@@ -140,9 +140,7 @@ class Sums:
 
     def __init__(self, np_: Context, plan: SumsPlan) -> None:
         self.plan, self.own, self.quarter = plan, np_.unit.number(current().warpgroup), plan.quarter
-        self.ready, self.consumed = (
-            BarrierRef(np_, of, self.own, of.kind.shape, 0) for of in (plan.ready, plan.consumed)
-        )
+        self.ready, self.consumed = (own_barriers(np_, of) for of in (plan.ready, plan.consumed))
         for ref, name in ((self.ready, "ready"), (self.consumed, "consumed")):
             current().mbar_init_at_entry(
                 ref.address, ref.plan.arrivals, f"{name} {ref.plan.name_of(self.own, 0)}"

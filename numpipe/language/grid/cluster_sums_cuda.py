@@ -21,22 +21,24 @@ from .partials_cuda import PIECE, add_pieces, lane_offset
 
 
 class SumsType(nb.FieldsType):
-    """The type of an exchange of partial sums, which has the plan; its LLVM value is the
-    context."""
+    """The type of an exchange of partial sums, which has the plan; its value has the barriers."""
 
-    context: ContextType
+    np: ContextType
     plan: SumsPlan
 
     def __post_init__(self) -> None:
         super().__post_init__()
         self.share = TileType(self.plan.share)
         self.ready, self.consumed = (
-            BarriersType(self.context, of, of.kind.shape)
-            for of in (self.plan.ready, self.plan.consumed)
+            BarriersType(self.np, of, of.kind.shape) for of in (self.plan.ready, self.plan.consumed)
         )
 
 
-nb.machine_model(SumsType, lambda ty: nb.i32.as_pointer())
+nb.struct_model(
+    SumsType,
+    lambda ty: [("ready", ty.ready), ("consumed", ty.consumed)],
+    *("ready", "consumed"),
+)
 
 
 @cuda_meaning(source.reduce_scatter)
@@ -56,33 +58,22 @@ def _reduce_scatter(np_: Any, site: Any, acc: Any, axis: Any) -> Any:
         nb.returns(source.scattered, (sums, tile))
     builder, args = yield share(np_, site, tile, axis)
     if sums is not None:
-        return builder.apply(source.scattered, (sums, tile), (args[0], args[2]))
+        ready, consumed = (
+            builder.struct(barriers, np=args[0], first=nb.const(0))
+            for barriers in (sums.ready, sums.consumed)
+        )
+        value = builder.struct(sums, ready=ready, consumed=consumed)
+        return builder.apply(source.scattered, (sums, tile), (value, args[2]))
     return args[2] if alone else undefined(share)
 
 
-def _barrier_value(builder: Any, barriers: BarriersType, np_: Any) -> Any:
-    return builder.struct(barriers, np=np_, first=nb.const(0))
-
-
-nb.attribute(
-    SumsType,
-    "ready",
-    lambda ty: ty.ready,
-    lambda builder, ty, value: _barrier_value(builder, ty.ready, value),
-)
-nb.attribute(
-    SumsType,
-    "consumed",
-    lambda ty: ty.consumed,
-    lambda builder, ty, value: _barrier_value(builder, ty.consumed, value),
-)
 nb.constant_attributes(SumsType, I32, quarter=lambda ty: ty.plan.quarter)
 
 
 def _pieces(builder: Any, sums: SumsType) -> Any:
     """Return the shared address of this lane's first float4 in the warpgroup's buffer."""
     lane = lane_offset(builder)
-    return builder.add(own_part(builder, sums.context.unit, sums.plan.buffer.memory), lane)
+    return builder.add(own_part(builder, sums.np.unit, sums.plan.buffer.memory), lane)
 
 
 def _shares(builder: Any, sums: SumsType, tile: TileType, value: Any) -> list[list]:
@@ -116,7 +107,7 @@ def _send(sums: Any, tile: Any) -> Any:
             for i in range(size)
         ]
     base = _pieces(builder, sums)
-    ready = barrier_address(builder, sums.ready, _barrier_value(builder, sums.ready, args[0]))
+    ready = barrier_address(builder, sums.ready, builder.fields(sums, args[0]).ready)
     for step in range(1, size):
         place[plan.along] = (own + step) % size
         to = rank_of(place, plan.consumed.cluster).value

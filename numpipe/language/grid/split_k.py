@@ -122,10 +122,14 @@ def whole_tile(steps):
 @helper
 def cluster_part(steps, which, parts):
     """Return part `which` of the `parts` of a tile that the CTAs of a cluster compute."""
+    return even_part(steps, which, parts, np.int32(0), np.int32(0))
+
+
+@helper
+def even_part(steps, which, parts, slot, others):
+    """Return part `which` of `parts` of a tile."""
     begin = even(steps, which, parts)
-    return Part(
-        begin, sub(even(steps, add(which, np.int32(1)), parts), begin), np.int32(0), np.int32(0)
-    )
+    return Part(begin, sub(even(steps, add(which, np.int32(1)), parts), begin), slot, others)
 
 
 @helper
@@ -172,13 +176,7 @@ def place_split(u, begun, here, ctas):
     tile = quotient(slot, parts)
     # the last of the CTAs has the first steps
     which = sub(sub(parts, np.int32(1)), sub(slot, mul(tile, parts)))
-    begin = even(steps, which, parts)
-    return tile, Part(
-        begin,
-        sub(even(steps, add(which, np.int32(1)), parts), begin),
-        slot,
-        sub(parts, np.int32(1)),
-    )
+    return tile, even_part(steps, which, parts, slot, sub(parts, np.int32(1)))
 
 
 # ---- all steps in one row: a tile of K = 0 is stored too, as if it had one step, which nobody runs

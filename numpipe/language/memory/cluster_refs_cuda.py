@@ -19,7 +19,10 @@ from ..tiles.refs_cuda import SmemType, inside
 from ..tiles.shared_tiles import load_form
 from ..tiles.shared_tiles_cuda import converge, part_of, starts_of
 from ..tiles.tile_cuda import TileType, assembled, undefined
+from ..tiles.words_cuda import load_words
 from . import cluster_refs as source
+
+SPACE = "shared::cluster"
 
 
 class RemoteTileType(nb.FieldsType):
@@ -61,36 +64,20 @@ def _get_item(ref: Any, index: Any) -> Any:
     fields = builder.fields(ref, args[0])
     place = inside(builder, whole, index, args[1], f"{source.REF}(…)[…]")
 
-    def fetched(builder: Any, address: Any, nbytes: int) -> Any:
-        return _fetched(builder, builder.add(address, fields.away), nbytes)
+    def fetched(builder: Any, address: Any, nbytes: int) -> list:
+        """Load from the cluster's address window what `load_bytes` loads from the CTA's own
+        memory."""
+        there = builder.add(address, fields.away)
+        if nbytes >= 4:
+            return load_words(builder, nb.i32, "u32", there, nbytes // 4, SPACE)
+        (part,) = load_words(builder, nb.i16, f"u{8 * nbytes}", there, 1, SPACE)
+        return [builder.zext(part, nb.i32)]
 
     even = starts[-1] is not None and starts[-1] % 2 == 0
     at = starts_of(builder, whole, index, parts, place)
     found = anywhere.load(builder, whole.layout, fields.address, result, at, even, fetched)
     converge(builder)
     return assembled(builder, result, found)
-
-
-def _fetched(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load `nbytes` bytes from the cluster's address window, as `scattered_shared_cuda` does from
-    the CTA's own memory."""
-    if nbytes < 4:
-        return builder.emit_asm(
-            nb.i16,
-            [address],
-            f"ld.shared::cluster.u{8 * nbytes} $0, [$1];",
-        )
-    if nbytes == 4:
-        return builder.emit_asm(nb.i32, [address], "ld.shared::cluster.u32 $0, [$1];")
-    pair = builder.emit_asm(
-        [nb.i32] * 2,
-        [address],
-        "ld.shared::cluster.v2.u32 {$0, $1}, [$2];",
-    )
-    both = nb.ir.Constant(nb.ir.VectorType(nb.i32, 2), nb.ir.Undefined)
-    for i, word in enumerate(pair):
-        both = builder.insert_element(both, word, i)
-    return both
 
 
 def _set_item(ref: Any, _index: Any, _value: Any) -> None:

@@ -325,11 +325,6 @@ def fence_and_meet():  # type: ignore[no-untyped-def]
     meet()
 
 
-@helper
-def fence_alone():  # type: ignore[no-untyped-def]
-    fence.proxy_async()
-
-
 # ---- the operations ------------------------------------------------------------------------------
 @op(context=True)
 def copy_gmem_to_smem(
@@ -431,7 +426,7 @@ def commit_smem(np_: Context, *, meet: bool = True) -> None:
     """
     together = constant("commit_smem", "meet", meet, FLAG)
     if np_.computes:
-        (fence_and_meet if together else fence_alone)()
+        (fence_and_meet if together else fence.proxy_async)()
 
 
 @op(context=True)

@@ -9,7 +9,7 @@ from ...core.lanes import one_lane
 from ...core.numba import BOOLEAN, I32, I64
 from ...core.op import constant, cuda_meaning
 from ...diagnostics.argument_checks import FLAG, whole
-from ...intrinsics import cp_async_bulk
+from ...intrinsics import cp_async_bulk, fence
 from ...plan.cluster_ranks import Sharing
 from ...plan.context_cuda import by_compute
 from ...plan.copy_plans import CopyPlan
@@ -86,27 +86,6 @@ def _adjacent(builder: Any, transfer: TransferType, array: Any, start: Any) -> t
 
 
 # ---- the operations
-def _transfer(
-    builder: Any,
-    ty: TransferType,
-    view: Any,
-    address: Any = None,
-    arrival: Any = None,
-) -> Any:
-    return builder.struct(
-        ty,
-        view=view,
-        address=address or nb.const(0),
-        arrival=arrival or nb.const(0),
-    )
-
-
-def _truth(builder: Any, ty: Any, value: Any) -> Any:
-    if isinstance(ty, nb.types.BooleanLiteral):
-        return nb.const(int(ty.literal_value), nb.i1)
-    return builder.cast(value, ty, BOOLEAN)
-
-
 @by_compute(source.copy_gmem_to_smem)
 def _copy_in(
     np_: Any, src: Any, dst: Any, barrier: Any, predicate: Any, collective_axes: Any
@@ -118,8 +97,8 @@ def _copy_in(
     arrival = barrier_address(builder, barrier, args[3])
     return (
         nb.nothing,
-        _transfer(builder, transfer, args[1], args[2], arrival),
-        _truth(builder, predicate, args[4]),
+        builder.struct(transfer, view=args[1], address=args[2], arrival=arrival),
+        builder.cast(args[4], predicate, BOOLEAN),
     )
 
 
@@ -134,8 +113,8 @@ def _copy_out(
     builder.apply(before_async, (src,), args[1:2])
     return (
         nb.nothing,
-        _transfer(builder, transfer, args[2], args[1]),
-        _truth(builder, predicate, args[3]),
+        builder.struct(transfer, view=args[2], address=args[1]),
+        builder.cast(args[3], predicate, BOOLEAN),
         nb.const(int(nb.literal(commit_group)), nb.i1),
     )
 
@@ -147,13 +126,13 @@ def _prefetch(np_: Any, src: Any, _predicate: Any) -> Any:
         one_lane,
         (source.issue._numba_type_, transfer, nb.types.literal("prefetch")),
     )
-    return nb.nothing, _transfer(builder, transfer, args[1]), nb.nothing
+    return nb.nothing, builder.struct(transfer, view=args[1]), nb.nothing
 
 
 @by_compute(source.commit_smem)
 def _commit_smem(np_: Any, meet: Any) -> Any:
     together = constant("commit_smem", "meet", meet, FLAG)
-    yield (source.fence_and_meet if together else source.fence_alone), ()
+    yield (source.fence_and_meet if together else fence.proxy_async), ()
     return ()
 
 

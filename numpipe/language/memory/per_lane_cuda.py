@@ -99,12 +99,6 @@ _MODES = {
 }
 
 
-def _mask(builder: Any, ty: Any, value: Any) -> Any:
-    if isinstance(ty, nb.types.IntegerLiteral):
-        return nb.const(ty.literal_value & source.FULL)
-    return builder.trunc(value, nb.i32) if ty.bitwidth > 32 else builder.cast(value, ty, I32)
-
-
 def _shuffle(operation: Any, mode: str, clamp: int) -> None:
     name, parameters = operation.__name__, list(inspect.signature(operation.function).parameters)
 
@@ -113,12 +107,7 @@ def _shuffle(operation: Any, mode: str, clamp: int) -> None:
         source.check_integers(name, **{parameters[0]: mask, parameters[2]: amount})
         kind = nb.unliteral(value)
         builder, args = yield kind(mask, kind, amount)
-        lanes = _mask(builder, mask, args[0])
-        by = (
-            nb.const(amount.literal_value)
-            if isinstance(amount, nb.types.IntegerLiteral)
-            else builder.cast(args[2], amount, I32)
-        )
+        lanes, by = builder.cast(args[0], mask, I32), builder.cast(args[2], amount, I32)
 
         def word(bits: Any) -> Any:
             return builder.emit_asm(
@@ -161,7 +150,7 @@ def _syncwarp(mask: Any) -> Any:
     builder, args = yield
     builder.emit_asm(
         nb.void,
-        [_mask(builder, mask, args[0])],
+        [builder.cast(args[0], mask, I32)],
         "bar.warp.sync $0;",
     )
 
@@ -171,12 +160,7 @@ def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: An
     """Return the swizzled address of an element."""
     values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
     places = [
-        Int(
-            builder,
-            nb.const(ty.literal_value)
-            if isinstance(ty, nb.types.IntegerLiteral)
-            else builder.cast(part, ty, I32),
-        )
+        Int(builder, builder.cast(part, ty, I32))
         for ty, part in zip(index_parts(index), values, strict=True)
     ]
     at = tile.layout.offset(*(Int(builder, nb.const(0)), *places)[-2:]) + Int(builder, address)

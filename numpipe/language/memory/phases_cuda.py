@@ -60,7 +60,7 @@ def _arrive_at_peers(barrier: Any) -> Any:
 @cuda_meaning(source.test)
 def _test(barrier: Any) -> Any:
     source.check_test(barrier)
-    if not barrier.context.computes:
+    if not barrier.np.computes:
         yield InertType(source.STATE)
         return None
     builder, args = yield BOOLEAN

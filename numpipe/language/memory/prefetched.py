@@ -43,12 +43,11 @@ from ...diagnostics.errors import CompileError, SpecError
 from ...intrinsics import cp_async_bulk, mbarrier, memory
 from ...plan.allocations import SMEM, Barrier, Scratch
 from ...plan.context import Context, only_if, own_part
-from ...plan.roles import Role
 from ..tiles.load import STEERING, load, without_value
 from ..tiles.refs import GmemRef, whole_slices
 from .copies import OTHER_WARPS
 from .phases import next_phase, wait
-from .scratch import BarrierRef
+from .scratch import BarrierRef, own_barriers
 
 __all__ = ["prefetched"]
 
@@ -112,38 +111,27 @@ def no_value(name: str) -> str:
 class TableFacts:
     """Properties common to a `Prefetched` and its Numba type."""
 
-    role: Role
-    specialized: bool
+    landed: Any
 
     @property
     def issues(self) -> bool:
         """Whether this is the memory role, one lane of which issues the copy for all."""
-        return self.role.loads
+        return bool(self.landed.np.loads)
 
     @property
     def alone(self) -> bool:
         """Whether a warpgroup has its own copy, which one of its lanes issues."""
-        return not self.specialized
+        return not self.landed.np.unit.warp_specialized
 
 
 class Prefetched(TableFacts):
     """The beginning of an array in shared memory, on the simulated SM: `nbytes` bytes from
     `address` on."""
 
-    def __init__(
-        self,
-        ref: GmemRef,
-        address: int,
-        landed: BarrierRef,
-        size: int,
-        role: Role,
-        specialized: bool,
-    ) -> None:
+    def __init__(self, ref: GmemRef, address: int, landed: BarrierRef, size: int) -> None:
         self.ref = ref
         self.address = address
         self.landed = landed
-        self.role = role
-        self.specialized = specialized
         array = ref.array
         whole = array.flags.c_contiguous and array.ctypes.data % ALIGNED == 0 and current().moves
         self.nbytes = min(array.size, size) * array.itemsize // ALIGNED * ALIGNED if whole else 0
@@ -159,7 +147,7 @@ class Prefetched(TableFacts):
         parts, array = whole_slices(index), self.ref.array
         inert = check_index(self.ref.name, self.ndim, parts)
         if inert is not None:
-            return load(self.ref, index) if self.role.computes else Inert(inert)
+            return load(self.ref, index) if self.landed.np.computes else Inert(inert)
         inside = all(0 <= int(part) < size for part, size in zip(parts, array.shape, strict=True))
         offset = (
             int(np.ravel_multi_index(tuple(map(int, parts)), array.shape)) * array.itemsize
@@ -228,16 +216,8 @@ def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetc
     if np_.compute_only:
         raise CompileError(unreachable(np_.unit.kernel, site))
     machine, (tile, barrier) = current(), planned(np_, site, table, size).tree
-    copy = np_.unit.number(machine.warpgroup) if barrier.memory.owners else 0
-    landed = BarrierRef(np_, barrier, copy, barrier.kind.shape, 0)
+    landed = own_barriers(np_, barrier)
     machine.mbar_init_at_entry(landed.address, barrier.arrivals, landed.name, observed=True)
-    found = Prefetched(
-        table,
-        own_part(np_.unit, tile.memory),
-        landed,
-        tile.kind.shape[0],
-        np_.role,
-        np_.unit.warp_specialized,
-    )
+    found = Prefetched(table, own_part(np_.unit, tile.memory), landed, tile.kind.shape[0])
     begin(found)
     return found

@@ -27,11 +27,6 @@ class PrefetchedType(source.TableFacts, nb.FieldsType):
     ref: GmemType
     landed: BarriersType
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        self.role = self.landed.context.role
-        self.specialized = self.ref.unit.warp_specialized
-
 
 nb.struct_model(
     PrefetchedType,
@@ -78,8 +73,7 @@ def _nbytes(builder: Any, ref: GmemType, array: Any, most: int) -> Any:
 
 @cuda_meaning(source.prefetched)
 def _prefetched(np_: Any, site: Any, table: Any, size: Any) -> Any:
-    default = source.SIZE if isinstance(size, (nb.types.NoneType, nb.types.Omitted)) else size
-    tile, barrier = source.planned(np_, nb.literal(site), table, default).tree
+    tile, barrier = source.planned(np_, nb.literal(site), table, size).tree
     landed = BarriersType(np_, barrier, barrier.kind.shape)
     result = PrefetchedType(table, landed)
     nb.returns(source.begin, (result,))
@@ -104,7 +98,7 @@ def _element(table: Any, index: Any) -> Any:
         return None
     arg, ref = table.ref.arg, table.ref
     inert = source.check_index(arg.name, arg.ndim, whole_slices(index))
-    lacks = inert is not None and not table.role.computes
+    lacks = inert is not None and not table.landed.np.computes
     unknown = without_value(arg, whole_slices(index)) if lacks else ""
     builder, args = yield InertType(unknown) if unknown else type_of(arg.dtype)
     if unknown:

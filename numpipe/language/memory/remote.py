@@ -27,7 +27,7 @@ from ...core import arith
 from ...core.inert import NoValue
 from ...core.lanes import each_warp
 from ...core.machine import current, failure
-from ...core.op import called, constant, op
+from ...core.op import called, constant, is_none, op
 from ...diagnostics.argument_checks import a
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import cluster, mbarrier
@@ -87,11 +87,6 @@ def check(np_: Any, src: Any, dst: Any, barrier: Any, index: Any, name: Any) -> 
     return dimension_of(SEND, np_, index, name)
 
 
-def every(index: Any) -> bool:
-    """Return whether an index, or its Numba type, is None: a tile is sent to all CTAs."""
-    return index is None or getattr(index, "name", "") == "none"
-
-
 def sent_form(form: Form) -> Form:
     """Return the form in which a tile is sent: a vector along rows, as the sums of a tile's rows
     lie."""
@@ -104,13 +99,13 @@ def dimension_of(operation: str, np_: Any, index: Any, name: Any) -> int:
     """Return the dimension of the cluster that `name` names, given values or types. Raises
     SpecError if there is none, and for an index that is not an integer."""
     axis = constant(operation, "cluster_dim", name, AXIS)
-    if not (every(index) or arith.is_integer(index) or isinstance(index, NoValue)):
+    if not (is_none(index) or arith.is_integer(index) or isinstance(index, NoValue)):
         raise SpecError(
             f"{operation}: cluster_idx, the index of the other CTA along {axis!r}, must be an "
             f"integer, got {called(index)}"
         )
     dimension: int = np_.unit.cluster_dims((axis,), operation, "cluster_dim")[0]
-    np_.unit.reaches |= not every(index)
+    np_.unit.reaches |= not is_none(index)
     return dimension
 
 
@@ -167,7 +162,7 @@ def async_store_smem(
     if not np_.computes:
         return
     src = moved(src, sent_form(src.form))
-    for index in range(np_.unit.cluster[axis]) if every(cluster_idx) else [cluster_idx]:
+    for index in range(np_.unit.cluster[axis]) if is_none(cluster_idx) else [cluster_idx]:
         to = rank_along(SEND, np_, axis, index, cluster_dim, "store to")
         each_warp(
             mbarrier.arrive_expect_tx_remote,

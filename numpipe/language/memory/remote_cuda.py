@@ -8,7 +8,7 @@ from typing import Any
 from ...core import numba as nb
 from ...core.formula_cuda import Value
 from ...core.numba import I32
-from ...core.op import cuda_meaning, predicated
+from ...core.op import cuda_meaning, is_none, predicated
 from ...intrinsics import barrier as named
 from ...intrinsics import cluster, mbarrier
 from ...plan.allocations import ARRIVALS_A_WARPGROUP
@@ -72,7 +72,7 @@ def _async_store_smem(
     # of the lanes of a quad, which have the same rows of a vector, the first one sends
     first = anywhere.owner(builder, sent.form.record) if dst.layout.flat else None
     first = first and builder.zext(first, nb.i32)
-    if not source.every(cluster_idx):
+    if not is_none(cluster_idx):
         send_to(builder.cast(args[4], cluster_idx, I32), lane, first)
     elif dst.layout.flat and sent.form.record.copies & 31 == 31:  # each lane sends to one CTA
         sends = builder.icmp_unsigned("<", lane, dims[axis])

@@ -284,11 +284,17 @@ def _refs(np_: Context, tree: Any) -> Any:
     if isinstance(tree, SmemPlan):
         slots = Slots(tree, own_part(np_.unit, tree.memory) + tree.offset, np_.role)
         return slots if tree.slots else slots.at[()]
-    copy = np_.unit.number(current().warpgroup) if tree.memory.owners and np_.computes else 0
-    ref = BarrierRef(np_, tree, copy, tree.kind.shape, 0)
+    ref = own_barriers(np_, tree)
     if np_.numbered:
         for number in range(tree.kind.count):
+            name = tree.name_of(ref.copy, number)
             current().mbar_init_at_entry(
-                ref.address + 8 * number, tree.arrivals, tree.name_of(copy, number), observed=True
+                ref.address + 8 * number, tree.arrivals, name, observed=True
             )
     return ref
+
+
+def own_barriers(np_: Context, plan: BarrierPlan) -> BarrierRef:
+    """Return the barriers of an allocation that this warpgroup uses: its own, or shared ones."""
+    copy = np_.unit.number(current().warpgroup) if plan.memory.owners and np_.computes else 0
+    return BarrierRef(np_, plan, copy, plan.kind.shape, 0)

@@ -64,14 +64,14 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
 
     operand = "barrier"
 
-    context: ContextType
+    np: ContextType
     plan: BarrierPlan
     shape: Ints
 
     def at(self, target: AtType, index: Any) -> Any:
         parts = index_parts(index)
         left = source.check_barriers(self.shape, parts)
-        result = BarriersType(self.context, self.plan, left)
+        result = BarriersType(self.np, self.plan, left)
         builder, args = yield result
         have = builder.fields(self, builder.fields(target, args[0]).of)
         number = _linear(
@@ -80,14 +80,14 @@ class BarriersType(source.BarrierFacts, nb.FieldsType):
             parts,
             index,
             args[1],
-            self.context.unit.debugged if self.context.computes else None,
+            self.np.unit.debugged if self.np.computes else None,
         )
         first = builder.add(have.first, builder.mul(number, math.prod(left)))
         return builder.struct(result, np=have.np, first=first)
 
 
 nb.struct_model(SlotsType, lambda ty: [("address", I32)])
-nb.struct_model(BarriersType, lambda ty: [("np", ty.context), ("first", I32)])
+nb.struct_model(BarriersType, lambda ty: [("np", ty.np), ("first", I32)])
 with_at(SlotsType)
 with_at(BarriersType)
 nb.constant_attributes(
@@ -171,7 +171,7 @@ def _value(builder: Any, ty: Any, tree: Any, np_type: ContextType, np_: Any) -> 
 
 def barrier_address(builder: Any, ty: BarriersType, value: Any) -> Any:
     first = builder.fields(ty, value).first
-    return builder.add(own_part(builder, ty.context.unit, ty.plan.memory), builder.shl(first, 3))
+    return builder.add(own_part(builder, ty.np.unit, ty.plan.memory), builder.shl(first, 3))
 
 
 def _planned(np_: Any, site: Any, kind: Any, shared: bool) -> Any:

@@ -120,14 +120,12 @@ def _check(np_: Any, what: str, semaphore: Any) -> str:
     return f"{what.partition('(')[0]}({semaphore.ref.arg.name}.at[i], …)"
 
 
-def _check_signal(np_: Any, semaphore: Any, rank: Any, add: Any) -> None:
+@check
+def check_signal(np_: Any, semaphore: Any, rank: Any, add: Any) -> None:
     what = _check(np_, "numpipe.signal(semaphore, rank)", semaphore)
     if np_.computes:
         check_integer(what, "rank", rank)
         check_integer(what, "add", add)
-
-
-check_signal = check(_check_signal)
 
 
 def check_wait(np_: Any, semaphore: Any, value: Any) -> None:

@@ -60,10 +60,9 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.closure import bind
 from ...core.functions import Facts, facts_of
 from ...core.inert import Inert
-from ...core.op import called, helper, op, outside
+from ...core.op import called, helper, is_none, op, outside
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.nested_tuples import leaves, made, tree_of
 from ...plan.unit import Unit
@@ -80,13 +79,12 @@ from ..tiles.layout_names import EITHER
 from ..tiles.layouts import cast_for, joined, said
 from ..tiles.products_in_flight import drained
 from ..tiles.tile import Tile
-from .chains import Allocations, check_shared, check_state, is_none
+from .chains import Allocations, check_shared, check_state
 from .pipelines import (
     Pipeline,
     PipelineBase,
     arrays_of,
     check_tokens,
-    loaded,
     plan_rings,
     reachable,
     steps_over,
@@ -251,7 +249,9 @@ def emitted(
 ) -> Callable:
     """Return `emit_pipeline_warp_specialized(...)` or `emit_pipeline(...)`; the AST pass wraps the
     call around a loop-form pipeline."""
-    return bind(run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last))
+    return functools.partial(
+        run, EmittedPipeline(pipe, body, compute, coroutine, carry, state, last)
+    )
 
 
 # ---- what both executions check
@@ -298,7 +298,7 @@ def check_body(pipe: PipelineBase, function: Any, carry: bool) -> Facts:
     where = pipe.where
     manual = pipe.manual
     tiles = len(pipe.tree.parts or ())
-    barriers = loaded(pipe)
+    barriers = len(pipe.barrier_tree.parts or ())
     if body is None:
         raise SpecError(f"{where}: body {A_FUNCTION}, got {called(function)}")
     if body.coroutine:
@@ -397,7 +397,7 @@ def run(emitted: EmittedPipeline, *refs: Any) -> Any:
     outer, bound = np_.compute_only, (emitted, refs)
     np_.compute_only = outer or not emitted.mirrored
     result = (
-        emitted.compute(bind(run_carry, bound))
+        emitted.compute(functools.partial(run_carry, bound))
         if emitted.in_context
         else run_carry(bound, emitted.carry)
     )

@@ -26,7 +26,7 @@ import numpy as np
 
 from ...core.arith import is_integer
 from ...core.inert import NoValue
-from ...core.op import called
+from ...core.op import is_none
 from ...diagnostics.argument_checks import is_int
 from ...diagnostics.errors import SpecError
 from ...plan.plans import RingPlan
@@ -71,11 +71,6 @@ class ComputeContext(Protocol):
 
     def __call__(self, pipeline: Any) -> None:
         """``final = pipeline(initial)``."""
-
-
-def is_none(given: Any) -> bool:
-    """Return whether an argument, or one of this Numba type, is None."""
-    return called(given) in ("NoneType", "none")
 
 
 def check_state(where: str, given: Any) -> None:

@@ -86,12 +86,12 @@ class Barrier(StepBarrier):
     __bool__ = __int__ = __index__ = __float__ = _value
 
 
-def kinds(manual: Names, places: tuple[Place | None, ...]) -> list[tuple[str, Place]]:
+def kinds(loop: LoopFacts) -> list[tuple[str, Place]]:
     """Return the kind of each barrier that a body receives, and the position of its operand."""
     return [
         (kind, place)
-        for kind in manual
-        for place in places
+        for kind in loop.manual
+        for place in loop.places
         if place is not None and not place.written
     ]
 
@@ -104,8 +104,7 @@ def barriers_of(loop: Loop, k: Any) -> tuple[Barrier, ...]:
         for ring in loop.rings:  # a body that omits its waits is nevertheless in this step
             note(ring, "begin", step_of(ring, k, 0), 0)
     return tuple(
-        Barrier(loop.rings[place.ring], kind, place.operand, k)
-        for kind, place in kinds(loop.manual, loop.places)
+        Barrier(loop.rings[place.ring], kind, place.operand, k) for kind, place in kinds(loop)
     )
 
 
@@ -126,16 +125,8 @@ def shape_of(tree: Tree, loaded: Collection[int]) -> Tree:
 def by_kind(loop: LoopFacts, barriers: Sequence, make: Callable[[Tree, list], Any]) -> list:
     """Return the barriers in groups, one for each kind that the pipeline's options request, each in
     the shape of its specs."""
-    shape = shape_of(
-        loop.tree,
-        [
-            number
-            for number, place in enumerate(loop.places)
-            if place is not None and not place.written
-        ],
-    )
     left = iter(barriers)
-    return [shape.build(left, make) for _ in loop.manual]
+    return [loop.barrier_tree.build(left, make) for _ in loop.manual]
 
 
 # ---- what both executions check

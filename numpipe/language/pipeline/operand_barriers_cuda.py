@@ -24,7 +24,7 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
     """Return the types of the barriers that a pipeline's body receives."""
     return [
         BarrierType(loop.rings[place.ring], kind, place.operand)
-        for kind, place in source.kinds(loop.manual, loop.places)
+        for kind, place in source.kinds(loop)
     ]
 
 
@@ -34,7 +34,7 @@ def _barriers_of(loop: Any, k: Any) -> Any:
     builder, args = yield result(loop, I32)
     rings = builder.fields(loop, args[0]).rings
     values = []
-    for ty, (_, place) in zip(result, source.kinds(loop.manual, loop.places), strict=True):
+    for ty, (_, place) in zip(result, source.kinds(loop), strict=True):
         values.append(builder.struct(ty, ring=builder.extract_value(rings, place.ring), k=args[1]))
     return builder.make_tuple(result, values)
 
@@ -46,12 +46,12 @@ def _of_a_barrier(operation: Any, kind: str, own: Any, function: Any) -> None:
     def typer(barrier: Any, *predicate: Any) -> Any:
         argtypes: tuple
         if source.check_use(operation.__name__, kind, barrier):
-            called, argtypes, computes = own, (barrier,), barrier.context.computes
+            called, argtypes, computes = own, (barrier,), barrier.np.computes
         else:
             part, number = nb.immediate(barrier.part)
             called = function
             argtypes = (barrier.ring, part, I32)
-            computes = barrier.ring.context.computes
+            computes = barrier.ring.np.computes
         if computes:
             nb.returns(called, argtypes)
         builder, args = yield

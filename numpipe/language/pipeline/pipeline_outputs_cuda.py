@@ -11,7 +11,7 @@ from ...core.numba import I32
 from ...core.op import cuda_meaning
 from ...intrinsics import cp_async_bulk
 from . import pipeline_outputs as source
-from .ring_cuda import copies_of, index_maps_return
+from .ring_cuda import RingValue, copies_of, index_maps_return
 
 
 @cuda_meaning(source.await_slot)
@@ -24,7 +24,7 @@ def _await_slot(ring: Any) -> Any:
 @cuda_meaning(source.first_lane)
 def _first_lane(ring: Any, function: Any, *args: Any) -> Any:
     nb.returns(function, args)
-    first = nb.const(4 * ring.context.unit.first_compute)
+    first = nb.const(4 * ring.np.unit.first_compute)
     builder, values = yield
     if ring.plan.private:
         chosen = elected(builder)
@@ -49,9 +49,9 @@ def _check_start(ring: Any, indices: Any) -> Any:
 def _copy_block(ring: Any, indices: Any, slot: Any) -> Any:
     returned = dict(enumerate(index_maps_return(ring, indices)))
     for plan in ring.plan.copies:
-        ring.context.unit.map_slot(plan.request)
+        ring.np.unit.map_slot(plan.request)
     builder, args = yield nb.types.void(ring, indices, I32)
-    value = builder.fields(ring, args[0])
-    for copy in copies_of(builder, ring, value, returned, indices, args[1], args[2]):
+    value = RingValue(builder, ring, args[0])
+    for copy in copies_of(value, returned, indices, args[1], args[2]):
         copy.store()
     builder.issue(cp_async_bulk.commit_group)

@@ -33,7 +33,7 @@ from ...core.arith import is_integer, kind
 from ...core.functions import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
-from ...core.op import called, check, constant, op, outside
+from ...core.op import called, check, constant, is_none, op, outside
 from ...diagnostics.argument_checks import NONE, whole
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
@@ -42,7 +42,7 @@ from ...plan.plans import OutPlan, RingPlan
 from ...plan.specs import BlockSpec
 from ..tiles.refs import GmemRef
 from ..tiles.tile import TileLike
-from .chains import Allocations, check_count, check_shared, is_none, running
+from .chains import Allocations, check_count, check_shared, running
 from .operand_barriers import barriers_of, by_kind, check_groups, check_manual, shape_of
 from .pingpong import check_pipeline as check_turns
 from .pipeline_outputs import check_specs
@@ -79,6 +79,8 @@ class PipelineBase:
     labels       the names of the leaves in messages
     rings, outs  which operands share a ring; the same for outputs
     unequal      whether it has steps_of
+    loaded       the numbers of the leaves that are loaded; `barrier_tree`: the shape of a
+                 step's barriers of one kind
     manual       the kinds of barriers that the body handles itself, for each operand
                  (`operand_barriers`)
     single       whether each compute warpgroup runs it on its own (`steps`)
@@ -112,6 +114,7 @@ class PipelineBase:
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
         alone, known = constant(where, "single", alone), constant(where, "grid", known)
+        self.rank = len(grid)
         self.single = bool(alone) or not self.unit.warp_specialized
         self.manual = check_manual(where, self.single, ready, consumed)
         sizes = self._check_grid(grid, known, alone)
@@ -154,6 +157,8 @@ class PipelineBase:
         self.once = all(size == 1 for size in sizes)
         # inputs and outputs side by side, as the arrays are passed, not as one NamedTuple
         self.tree = Tree((*(shape.parts or ()), *(outer.parts or ())))
+        self.loaded = sorted(operand for group in self.rings for operand in group.operands)
+        self.barrier_tree = shape_of(self.tree, self.loaded)
 
     def _check_grid(self, grid: Any, known: Any, alone: bool) -> tuple[int | None, ...]:
         """Return the sizes of the grid that are compile-time constants, and None for the others."""
@@ -382,7 +387,7 @@ def steps(
     turns     the order tokens whose blocks every step executes; None if they may differ
     last      whether it is the last pipeline of a tile, and passes the turn
     """
-    check_groups(pipe.where, pipe.manual, loaded(pipe), unpacked)
+    check_groups(pipe.where, pipe.manual, len(pipe.barrier_tree.parts or ()), unpacked)
     check_tokens(pipe.where, pipe.unequal, turns)
     reachable(pipe)
     return steps_over(pipe, refs, nested, groups, last, waited, turns or (), True)
@@ -393,7 +398,7 @@ def steps_over(
     refs: Any,
     nested: int,
     groups: int,
-    last: int = 0,
+    last: int,
     waited: Ints = (),
     turns: Ints = (),
     apart: bool = False,
@@ -425,7 +430,9 @@ def steps_over(
         )
         for plan, group in plan_rings(pipe, arrays, shared)
     ]
-    return _iterate(Loop(pipe, rings, arrays, groups, last, turns, total, own), nested, apart)
+    return _iterate(
+        Loop(pipe.grid, total, own, pipe, rings, arrays, groups, last, turns), nested, apart
+    )
 
 
 def arrays_of(
@@ -465,15 +472,6 @@ def arrays_of(
     return arrays, shared
 
 
-def loaded(pipe: PipelineBase) -> int:
-    """Return how many arrays, or tuples of them, a pipeline loads: its loop may have a barrier for
-    each."""
-    return len(
-        shape_of(pipe.tree, {operand for group in pipe.rings for operand in group.operands}).parts
-        or ()
-    )
-
-
 def waited_parts(pipe: PipelineBase, group: Group, waited: Ints) -> Ints:
     """Return the parts of a ring whose ready barriers are among `waited`, numbers of barriers in
     the loop's order, or ~number if a step waits for it after it could release the tile: with
@@ -481,12 +479,11 @@ def waited_parts(pipe: PipelineBase, group: Group, waited: Ints) -> Ints:
     # waiting for a tuple of barriers does not say which of its leaves
     if any(part.parts for part in pipe.tree.parts or ()):
         return ()
-    order = sorted(operand for ring in pipe.rings for operand in ring.operands)
     known = {max(number, ~number) for number in waited} if group.delay else waited
     return tuple(
         part
         for part, operand in enumerate(group.operands)
-        if operand in order and order.index(operand) in known
+        if operand in pipe.loaded and pipe.loaded.index(operand) in known
     )
 
 

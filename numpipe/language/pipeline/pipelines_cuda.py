@@ -58,7 +58,6 @@ class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
 
     def __init__(self, np_: ContextType, grid: Any, *given: Any) -> None:
         source.PipelineBase.__init__(self, np_, grid, *given)
-        self.rank = len(grid)
         self.inert_grid = next((size.what for size in grid if isinstance(size, InertType)), None)
         planned = (
             self.rank,
@@ -172,7 +171,7 @@ def steps_type(
     refs: Any,
     nested: int,
     groups: int,
-    last: int = 0,
+    last: int,
     waited: Ints = (),
     turns: Ints = (),
     apart: bool = False,
@@ -296,7 +295,7 @@ def _steps(
 ) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
-    check_groups(pipe.where, pipe.manual, source.loaded(pipe), nb.literal(unpacked))
+    check_groups(pipe.where, pipe.manual, len(pipe.barrier_tree.parts or ()), nb.literal(unpacked))
     source.check_tokens(pipe.where, pipe.unequal, nb.literal(turns))
     result = steps_type(
         pipe,

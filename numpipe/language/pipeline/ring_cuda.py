@@ -48,7 +48,7 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         waited: Ints = (),
         copies: bool = True,
     ) -> None:
-        self.context = self.np = context
+        self.np = context
         self.plan = plan
         self.refs = refs
         self.rank = rank
@@ -70,18 +70,18 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
 
 
 class RingValue:
-    """A compiled ring, as a `formula` sees it; `value` is the structure, or its fields."""
+    """A compiled ring, as a `formula` sees it; `value` is the structure."""
 
     def __init__(self, builder: Any, ring: RingType, value: Any) -> None:
         self.builder = builder
-        self.ring = ring
+        self.type = ring
         self.value = value
         self.plan = ring.plan
-        self.np = CompiledContext(ring.context, builder, lambda: self.fields.np)
+        self.np = CompiledContext(ring.np, builder, lambda: self.fields.np)
 
     @functools.cached_property
     def fields(self) -> Any:
-        return self.builder.fields(self.ring, self.value)
+        return self.builder.fields(self.type, self.value)
 
     @property
     def first(self) -> Any:
@@ -99,7 +99,7 @@ class RingValue:
 nb.struct_model(
     RingType,
     lambda ty: [
-        ("np", ty.context),
+        ("np", ty.np),
         *([("table", ty.table), ("index_maps", ty.index_maps)] if ty.copies else []),
         *(
             (f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank))
@@ -134,7 +134,7 @@ nb.constant_attributes(
     slots=lambda ring: ring.plan.slots,
     delay=lambda ring: ring.plan.delay,
     unreleased=lambda ring: ring.unreleased,
-    writers=lambda ring: 128 * ring.context.unit.compute_wgs,
+    writers=lambda ring: 128 * ring.np.unit.compute_wgs,
 )
 nb.constant_attributes(RingType, BOOLEAN, private=lambda ring: bool(ring.plan.private))
 
@@ -201,7 +201,7 @@ def index_maps_return(ring: RingType, indices: Any, operands: Iterable[int] | No
             returned.append(nb.types.UniTuple(I32, block.rank))
             continue
         kinds = nb.returns(index_map, indices)
-        what = source.index_map_of(ring.context.unit, plan, number)
+        what = source.index_map_of(ring.np.unit, plan, number)
         if not isinstance(kinds, nb.types.BaseTuple) or len(kinds) != block.rank:
             raise wrong_indices(what, block.rank, kinds)
         for coordinate in kinds:
@@ -213,28 +213,20 @@ def index_maps_return(ring: RingType, indices: Any, operands: Iterable[int] | No
     return returned
 
 
-def start_of(
-    builder: Any,
-    ring: RingType,
-    value: Any,
-    number: int,
-    kinds: Any,
-    indices: Any,
-    index_values: Any,
-) -> list:
+def start_of(ring: RingValue, number: int, kinds: Any, indices: Any, index_values: Any) -> list:
     """Implement `ring.start_of` for an index map that returns `kinds`."""
-    block, index_map = ring.plan.blocks[number], ring.index_maps[number]
+    builder, block, index_map = ring.builder, ring.plan.blocks[number], ring.type.index_maps[number]
     if isinstance(index_map, nb.types.NoneType):
         at = builder.make_tuple(kinds, [nb.const(0)] * block.rank)
     else:
-        mapped = builder.extract_value(value.index_maps, number)
+        mapped = builder.extract_value(ring.fields.index_maps, number)
         at = builder.apply_value(
             index_map,
             mapped,
             indices,
             builder.unpack_tuple(index_values),
         )
-    parts, checked = builder.unpack_tuple(at), number in ring.sized
+    parts, checked = builder.unpack_tuple(at), number in ring.type.sized
     start = [
         builder.mul(
             narrowed(builder, part) if checked else builder.cast(part, kind, I32),
@@ -244,8 +236,8 @@ def start_of(
     ]
     if not checked:
         return start
-    unit = ring.context.unit
-    sizes = builder.unpack_tuple(getattr(value, f"sizes{number}"))
+    unit = ring.np.unit
+    sizes = builder.unpack_tuple(getattr(ring.fields, f"sizes{number}"))
     return bounded(
         builder, unit, ring.plan, number, source.index_map_of(unit, ring.plan, number), start, sizes
     )
@@ -256,32 +248,22 @@ def _copy_in(ring: Any, indices: Any, slot: Any, part: Any) -> Any:
     operands = ring.plan.parts[nb.literal(part)]
     returned = index_maps_return(ring, indices, operands)
     builder, args = yield nb.types.void(ring, indices, I32, part)
-    value = builder.fields(ring, args[0])
     kind = nb.types.literal("ready")
     of_slot = args[0], nb.nothing, args[2], args[3]
     barrier = builder.apply(source.barrier, (ring, kind, I32, part), of_slot)
-    for copy in copies_of(
-        builder,
-        ring,
-        value,
-        dict(zip(operands, returned, strict=True)),
-        indices,
-        args[1],
-        args[2],
-        barrier,
-    ):
+    kinds = dict(zip(operands, returned, strict=True))
+    value = RingValue(builder, ring, args[0])
+    for copy in copies_of(value, kinds, indices, args[1], args[2], barrier):
         copy.load()
 
 
-def stage_of(builder: Any, ring: RingType, slot: Any) -> Any:
-    stage: Any = source.stage_of.function(RingValue(builder, ring, None), Value(builder, slot))
+def stage_of(ring: RingValue, slot: Any) -> Any:
+    stage: Any = source.stage_of.function(ring, Value(ring.builder, slot))
     return stage.value
 
 
 def copies_of(
-    builder: Any,
-    ring: RingType,
-    value: Any,
+    ring: RingValue,
     operands: dict[int, Any],
     indices: Any,
     at_step: Any,
@@ -289,13 +271,12 @@ def copies_of(
     arrival: Any = None,
 ) -> Iterator[Copy]:
     """Implement `ring.copies_of`; `operands` has the types that their index maps return."""
-    plan, stage = ring.plan, stage_of(builder, ring, slot)
+    builder, unit, plan, stage = ring.builder, ring.np.unit, ring.plan, stage_of(ring, slot)
     for number, kinds in operands.items():
-        start = start_of(builder, ring, value, number, kinds, indices, at_step)
-        table = (
-            builder.extract_value(value.table, number) if ring.context.unit.gpus else value.table
-        )
-        copy = Copy(builder, ring.context.unit, plan.copies[number], table, start, stage, arrival)
+        start, table = start_of(ring, number, kinds, indices, at_step), ring.fields.table
+        if unit.gpus:
+            table = builder.extract_value(table, number)
+        copy = Copy(builder, unit, plan.copies[number], table, start, stage, arrival)
         block = plan.blocks[number]
         if block.along:
             copy.share(block.sharing(plan.cluster))
@@ -304,15 +285,15 @@ def copies_of(
 
 @cuda_meaning(source.tiles_of)
 def _tiles_of(ring: Any, slot: Any) -> Any:
-    plan, role = ring.plan, ring.context.role
+    plan, role = ring.plan, ring.np.role
     tiles = nb.types.Tuple(
         [
-            SmemType(layout, ref.arg.dtype, ring.context.unit.debugged, role, plan.written)
+            SmemType(layout, ref.arg.dtype, ring.np.unit.debugged, role, plan.written)
             for layout, ref in zip(plan.layouts, ring.refs, strict=True)
         ]
     )
     builder, args = yield tiles(ring, I32)
-    stage = stage_of(builder, ring, args[1])
+    stage = stage_of(RingValue(builder, ring, args[0]), args[1])
     return builder.make_tuple(tiles, [builder.add(stage, offset) for offset in plan.offsets])
 
 

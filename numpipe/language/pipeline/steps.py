@@ -28,6 +28,7 @@ That lane waits until all four warps have released the slot, as the memory role 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -137,7 +138,7 @@ def grouped(
             )
         sizes = known[:dims]
         if buffers is None and None not in sizes:
-            count = max(1, min(count, int(np.prod([int(n or 0) for n in sizes]))))
+            count = max(1, min(count, math.prod(int(n or 0) for n in sizes)))
         groups.setdefault((dims, count, kept), []).append(number)
     return tuple(
         Group(None if dims == len(known) else dims, count, kept, tuple(operands))
@@ -155,9 +156,7 @@ def depth(depends: tuple[bool, ...] | None, rank: int) -> int:
     return max((number + 1 for number, read in enumerate(depends) if read), default=0)
 
 
-def places(
-    count: int, groups: Sequence[Group], outs: Sequence[Group] = ()
-) -> tuple[Place | None, ...]:
+def places(count: int, groups: Sequence[Group], outs: Sequence[Group]) -> tuple[Place | None, ...]:
     """Return the position of each of `count` operands; None for operands in global memory."""
     by_operand = {
         number: Place(ring, place, ring >= len(groups))
@@ -173,6 +172,7 @@ class LoopFacts(StoringFacts):
     rings, outs   the rings of a step, in the order of their first operands; its output rings
     arrays, tree  the leaves of what the pipeline is called on, and their shape; `places`: where
                   each is
+    barrier_tree  the shape of a step's barriers of one kind
     manual        the kinds of barriers that the body handles itself, for each operand
     unequal       whether this warpgroup may run fewer steps than there are
     pending       see `pending_groups`
@@ -191,9 +191,9 @@ class LoopFacts(StoringFacts):
     ) -> None:
         """`groups`: number of products that every step is certain to issue. `last`, `turns`: see
         `pipelines.steps`."""
-        self.np = pipe.np
+        self.np, self.rank = pipe.np, pipe.rank
         self.arrays = tuple(arrays)
-        self.tree = pipe.tree
+        self.tree, self.barrier_tree = pipe.tree, pipe.barrier_tree
         self.manual = pipe.manual
         self.rings, self.outs = tuple(rings[: len(pipe.rings)]), tuple(rings[len(pipe.rings) :])
         self.places = places(len(arrays), pipe.rings, pipe.outs)
@@ -238,21 +238,11 @@ class LoopFacts(StoringFacts):
 
 class Loop(LoopFacts):
     """A loop on the simulated SM: its grid, its total number of steps, and the number of steps that
-    this warpgroup runs."""
+    this warpgroup runs; then the arguments of `LoopFacts`."""
 
-    def __init__(
-        self,
-        pipe: Any,
-        rings: Sequence[Ring],
-        arrays: Sequence,
-        groups: int,
-        last: int,
-        turns: Ints,
-        total: Any,
-        steps: Any,
-    ) -> None:
-        super().__init__(pipe, rings, arrays, groups, last, turns)
-        self.grid, self.total, self.steps = pipe.grid, total, steps
+    def __init__(self, grid: tuple, total: Any, steps: Any, *facts: Any) -> None:
+        super().__init__(*facts)
+        self.grid, self.total, self.steps = grid, total, steps
 
 
 def pending_groups(rings: Sequence, groups: int) -> int | None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.numba import I32
 from ...core.op import cuda_meaning
@@ -12,7 +11,6 @@ from ...plan.nested_tuples_cuda import build_value, made
 from ..tiles.refs_cuda import SmemType
 from . import steps as source
 from .ring import slot_of, step_of, tiles_of
-from .ring_cuda import RingType
 from .warpgroup_order import skip_turn
 
 
@@ -20,17 +18,8 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
     """The type of `steps.Loop`, with everything that its role uses and that is known at compile
     time. Loops with equal types are compiled once."""
 
-    def __init__(
-        self,
-        pipe: Any,
-        rings: list[RingType],
-        arrays: list,
-        groups: int,
-        last: int,
-        turns: Ints,
-    ) -> None:
-        source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
-        self.rank = pipe.rank
+    def __init__(self, *facts: Any) -> None:
+        source.LoopFacts.__init__(self, *facts)
         nb.types.Type.__init__(
             self,
             name=(
@@ -102,11 +91,8 @@ def _pass_tokens(loop: Any) -> Any:
 def _tiles(loop: Any, k: Any) -> Any:
     builder, args = yield loop.tiles(loop, I32)
     value = builder.fields(loop, args[0])
-    rings = [
-        (ring, builder.extract_value(values, number))
-        for kinds, values in ((loop.rings, value.rings), (loop.outs, value.outs))
-        for number, ring in enumerate(kinds)
-    ]
+    values = *builder.unpack_tuple(value.rings), *builder.unpack_tuple(value.outs)
+    rings = list(zip((*loop.rings, *loop.outs), values, strict=True))
     steps = [
         builder.apply(step_of, (ring, I32, I32), (loaded, args[1], nb.const(0)))
         for ring, loaded in rings

@@ -93,9 +93,7 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         barrier(builder)
         address = anywhere.addresses(builder, panel, base, result, none, origin)
         for number in loaded[origin]:
-            (found[number],) = words_of(
-                builder, anywhere.load_bytes(builder, address(number), size)
-            )
+            (found[number],) = anywhere.load_bytes(builder, address(number), size)
     return from_words(builder, result, found)
 
 

@@ -81,11 +81,10 @@ def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
     return found
 
 
-def load_bytes(builder: Any, address: Any, nbytes: int) -> Any:
-    """Load a number of bytes from the CTA's own shared memory as an integer; more than 4 bytes as
-    32-bit integers."""
+def load_bytes(builder: Any, address: Any, nbytes: int) -> list:
+    """Load a number of bytes from the CTA's own shared memory as 32-bit integers."""
     pointer = builder.inttoptr(address, nb.ir.PointerType(type_of_bytes(nbytes), 3))
-    return builder.load(pointer, align=nbytes)
+    return words_of(builder, builder.load(pointer, align=nbytes))
 
 
 def load(
@@ -95,10 +94,11 @@ def load(
     tile: TileType,
     start: Start,
     even: bool = False,
-    load_at: Callable[[Any, Any, int], Any] = load_bytes,
+    load_at: Callable[[Any, Any, int], list] = load_bytes,
 ) -> list:
     """Return the registers of a part of a tile. `even`: the part starts at an even column, so that
-    pairs of columns are loaded at once. `load_at` loads a number of bytes from an address.
+    pairs of columns are loaded at once. `load_at` loads a number of bytes from an address,
+    as `load_bytes` does.
 
     For 32-bit elements by rows, whose lanes have every other word, lanes 16 … 31 load the second
     element of a pair first, to avoid the banks of the other lanes.
@@ -120,7 +120,7 @@ def load(
         found = [
             part
             for number in range(0, tile.elements, run)
-            for part in words_of(builder, load_at(builder, address(number), run * dtype.itemsize))
+            for part in load_at(builder, address(number), run * dtype.itemsize)
         ]
         return from_runs(builder, tile, found, run)
     words = []
@@ -130,13 +130,13 @@ def load(
             one, two = (
                 load_at(
                     builder, builder.select(late, address(number + 1 - i), address(number + i)), 4
-                )
+                )[0]
                 for i in (0, 1)
             )
             words += [builder.select(late, two, one), builder.select(late, one, two)]
         return from_words(builder, tile, words)
     for number in range(tile.elements):
-        words += words_of(builder, load_at(builder, address(number), dtype.itemsize))
+        words += load_at(builder, address(number), dtype.itemsize)
     return from_words(builder, tile, words)
 
 

@@ -32,11 +32,13 @@ def words_of(builder: Any, found: Any) -> list:
     return [found if found.type == nb.i32 else builder.zext(found, nb.i32)]
 
 
-def load_words(builder: Any, machine: Any, kind: str, address: Any, count: int) -> list:
+def load_words(
+    builder: Any, machine: Any, kind: str, address: Any, count: int, space: str = "shared"
+) -> list:
     """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
     `machine`, `kind` in PTX."""
     vector, names = vector_of(count, 0)
-    text = f"ld.shared{vector}.{kind} {names}, [${count}];"
+    text = f"ld.{space}{vector}.{kind} {names}, [${count}];"
     return builder.emit_asm([machine] * count, [address], text)  # type: ignore[no-any-return]
 
 

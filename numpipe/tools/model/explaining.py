@@ -19,6 +19,7 @@ from ... import launch
 from ...arch.dimensions import Dim3
 from ...compile.build import toolchain
 from ...compile.check import error_lines
+from ...core.records import plain
 from ...diagnostics.argument_checks import FLAG, NONE, a, finite, require
 from ...diagnostics.errors import SpecError, printable
 from ...diagnostics.frames import brief
@@ -35,7 +36,7 @@ from ...plan.specs import Persistent
 from ...plan.unit import Unit
 from ...sim.work_count import Numbers
 from .gpu_figures import H200, Clock, DeviceModel
-from .limits import ADVICE, ROOFLINES, Facts, RingFacts, predict
+from .limits import ADVICE, ROOFLINES, Facts, predict
 from .op_launches import OpExplanation, explain_op
 from .work import KernelWork, count
 
@@ -193,13 +194,6 @@ class Explanation:
 
     def as_dict(self) -> dict[str, Any]:
         """Return all figures as dicts, lists, strings and numbers."""
-        figures = dataclasses.asdict(self) | {
-            "smem": [list(row) for row in self.smem],
-            "grid": list(self.grid),
-            "slots": [vars(slots) for slots in self.slots],
-            "data": list(self.data),
-            "given": list(self.given),
-        }
         derived = (
             "advice",
             "link_bytes",
@@ -207,6 +201,7 @@ class Explanation:
             "predicted_tflops",
             "predicted_tbytes_per_second",
         )
+        figures: dict[str, Any] = plain(dataclasses.asdict(self))
         return figures | {name: getattr(self, name) for name in derived}
 
     @printable
@@ -439,10 +434,7 @@ def explain(
     prediction = predict(
         work,
         Facts(
-            tuple(
-                RingFacts(plan.name, plan.slots, plan.delay, plan.stage_bytes)
-                for plan in unit.load_rings
-            ),
+            tuple(unit.load_rings),
             resident,
             unit.params.drain,
             spilled,

@@ -24,6 +24,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from ...plan.plans import RingPlan
 from ...sim.inferred import Work
 from .gpu_figures import Clock, DeviceModel
 from .work import KernelWork
@@ -111,7 +112,7 @@ class RingFacts:
     name: str
     slots: int
     delay: int
-    nbytes: int
+    stage_bytes: int
 
 
 @dataclass(frozen=True)
@@ -125,7 +126,7 @@ class Facts:
     turns        whether compute warpgroups alternate on tiles
     """
 
-    rings: tuple[RingFacts, ...]
+    rings: tuple[RingFacts | RingPlan, ...]
     resident: int
     drain: bool
     spill_bytes: int
@@ -254,14 +255,14 @@ class Model:
                 slowest = max(
                     slowest,
                     fills
-                    * (self.latency() + ring.nbytes / self.device.copy_rate + held)
+                    * (self.latency() + ring.stage_bytes / self.device.copy_rate + held)
                     / ring.slots,
                 )
         return slowest
 
     def relay(self, work: Work) -> float:
         """Return the cycles in which a CTA sends slots to other GPUs, with all slots on the way."""
-        room = sum(ring.slots * ring.nbytes for ring in self.facts.rings) or 1
+        room = sum(ring.slots * ring.stage_bytes for ring in self.facts.rings) or 1
         return self.hertz * self.device.relay * work["relayed",] / room
 
     def latency(self) -> float:
@@ -294,7 +295,7 @@ class Model:
     def start(self, work: Work) -> float:
         """Return the cycles before a CTA's first tile arrives and after its last store starts."""
         first = (
-            sum(ring.nbytes for ring in self.facts.rings[:1]) / self.device.copy_rate
+            sum(ring.stage_bytes for ring in self.facts.rings[:1]) / self.device.copy_rate
             + self.latency()
         )
         return first + (self.device.latency if any(key[0] in STORED for key in work) else 0)

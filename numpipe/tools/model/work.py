@@ -86,6 +86,8 @@ def count(
     """
     ctas = math.prod(grid)
     work = KernelWork(ctas)
+    # the memory role first: it makes the rings before a store asks for the shared memory they leave
+    order = sorted(range(len(unit.parts)), key=lambda number: not unit.role(number).loads)
     events = 0
     movers = set()
     loops, dealt = (collections.defaultdict[int, dict](dict) for _ in range(2))
@@ -93,7 +95,7 @@ def count(
     def at(number: int) -> Work:
         if number not in work.counted:
             work.counted[number] = Work()
-            for warpgroup in _order(unit):
+            for warpgroup in order:
                 work.counted[number] += counted(warpgroup, place(number, grid))
         return work.counted[number]
 
@@ -147,12 +149,6 @@ def count(
         scale = work.port_bytes / own if own else ctas / len(some)
         work.port_bytes = max(work.port_bytes, scale * link_ports.port_bytes(found))
     return work
-
-
-def _order(unit: Unit) -> list[int]:
-    """Return the parts of a CTA, the memory role first: it makes the rings before a store asks for
-    the shared memory they leave."""
-    return sorted(range(len(unit.parts)), key=lambda number: not unit.role(number).loads)
 
 
 def place(number: int, grid: Dim3) -> Dim3:

@@ -21,7 +21,7 @@ from ...arch.dimensions import Dim3
 from ...diagnostics.errors import SimulationError
 from ...diagnostics.progress_bar import progress_bar
 from ...kernels.simulation_checks import Judge
-from ...sim.chosen_schedules import Agent, Guide, Name
+from ...sim.chosen_schedules import Agent, Guide
 from ...sim.exploration import Exploration, Explored
 from .argument_copies import Arguments, Arrays
 
@@ -61,12 +61,10 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Class:
-    """One equivalence class: its schedule, the arrays that it leaves or its error, and its
-    judge."""
+    """One equivalence class: the arrays that its schedule leaves, {} after an error, its judge, and
+    what was explored."""
 
-    name: Name
     arrays: Arrays
-    error: SimulationError | None
     judge: Judge
     explored: Explored
 
@@ -74,7 +72,8 @@ class Class:
     def shown(self) -> Dim3:
         """Sort key among schedules that show the same failure; the one with the smallest is
         shown."""
-        return self.explored.switches, len(self.name.turns), len(self.explored.steps)
+        explored = self.explored
+        return explored.switches, len(explored.name.turns), len(explored.steps)
 
 
 @dataclass
@@ -103,7 +102,7 @@ class All:
                         coverage.complete, coverage.why = False, exploration.partly
                     arrays, judge = explored.result or ({}, self.judge())
                     bar.update()
-                    yield Class(explored.name, arrays, explored.error, judge, explored)
+                    yield Class(arrays, judge, explored)
                 if time.perf_counter() > end:
                     coverage.complete, coverage.why = False, f"bound of {self.limit:g} s reached"
                     return
@@ -144,9 +143,10 @@ class All:
 
         It omits the steps that the failure does not need, and each warpgroup runs on while it can.
         """
-        if found.error is None or not found.explored.steps:
+        failed = found.explored
+        if failed.error is None or not failed.steps:
             return found
-        order = self._in_order(found.explored)
+        order = self._in_order(failed)
 
         def choose(number: int, enabled: tuple[Agent, ...], usual: int) -> int:
             return (
@@ -155,13 +155,13 @@ class All:
                 else usual
             )
 
-        guide = Guide(found.name.cluster, choose, found.name.deal)
+        guide = Guide(failed.name.cluster, choose, failed.name.deal)
         try:
             self._run(guide)
         except SimulationError as error:
             again = Explored(None, error, guide.name, tuple(guide.directed.steps), ())
-            shorter = Class(guide.name, {}, error, found.judge, again)
-            if _said(error) == _said(found.error) and shorter.shown < found.shown:
+            shorter = Class({}, found.judge, again)
+            if _said(error) == _said(failed.error) and shorter.shown < found.shown:
                 return shorter
         return found
 

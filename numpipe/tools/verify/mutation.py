@@ -243,10 +243,6 @@ def named(
     return "" if machinery else f"{module}.{function}:{line}", True
 
 
-def _named(frame: FrameType, users: Callable[[Path, int], str]) -> tuple[str, bool]:
-    return named(_path(frame.f_code.co_filename), frame.f_code.co_name, frame.f_lineno, users)
-
-
 _path = functools.cache(Path)
 
 
@@ -257,7 +253,8 @@ def place_of(
     numpipe's."""
     calls: list[str] = []
     while frame is not None:
-        name, own = _named(frame, users)
+        code = frame.f_code
+        name, own = named(_path(code.co_filename), code.co_name, frame.f_lineno, users)
         function = name.partition(":")[0]
         # list a recursive function once
         if (

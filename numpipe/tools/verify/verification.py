@@ -24,6 +24,7 @@ import numpy as np
 from ...arch.dimensions import Ints, Names
 from ...arch.targets import DEFAULT
 from ...core.process_guards import COMPILES
+from ...core.records import plain
 from ...diagnostics.argument_checks import STRING, each, finite, require, whole, word
 from ...diagnostics.errors import SimulationError, SpecError, printable
 from ...diagnostics.frames import brief
@@ -202,10 +203,7 @@ class Verification:
             "failures": [failure.as_dict() for failure in self.failures],
             "warnings": [warning.as_dict() for warning in self.warnings],
             "ctas": self.ctas,
-            "differences": [
-                vars(difference) | {"index": list(difference.index)}
-                for difference in self.differences
-            ],
+            "differences": [plain(vars(difference)) for difference in self.differences],
         }
 
     @printable
@@ -322,25 +320,21 @@ class _Cases:
 
     seed: Seed
     error: SimulationError
-    shown: Class | None = None
-    number: int = 1
+    shown: Class | None
+    number: int = 0
 
 
 def _count(
     cases: dict[Key, _Cases], seed: Seed, error: SimulationError, shown: Class | None
 ) -> None:
-    key = _key(error)
-    known = cases.get(key)
-    if known is None:
-        cases[key] = _Cases(seed, error, shown)
-        return
+    known = cases.setdefault(_key(error), _Cases(seed, error, shown))
     known.number += 1
     if shown is not None and known.shown is not None and shown.shown < known.shown.shown:
         known.seed, known.error, known.shown = seed, error, shown
 
 
-Run: TypeAlias = tuple[Seed, "Arrays | None", "SimulationError | None", Judge, "Class | None"]
-"""(seed, arrays or None, error or None, the judge, and the equivalence class that it represents)"""
+Run: TypeAlias = tuple[Seed, Arrays, "SimulationError | None", Judge, "Class | None"]
+"""(seed, arrays, error or None, the judge, and the equivalence class that it represents)"""
 
 
 def _seeded(
@@ -348,7 +342,8 @@ def _seeded(
 ) -> Iterator[Run]:
     """Run the schedules of the given seeds."""
     for seed in seeds:
-        own_judge, arrays, failed = judge(seed=seed), None, None
+        own_judge, failed = judge(seed=seed), None
+        arrays: Arrays = {}
         try:
             arrays = arguments.run(functools.partial(kernel.judged, own_judge))
         except SimulationError as error:
@@ -385,7 +380,7 @@ def verified(
         _seeded(kernel, arguments, seeds, judge)
         if every is None
         else (
-            (str(one.name), one.arrays if one.error is None else None, one.error, one.judge, one)
+            (str(one.explored.name), one.arrays, one.explored.error, one.judge, one)
             for one in every
         )
     )
@@ -399,7 +394,6 @@ def verified(
         if error is not None:
             _count(errors, s, error, one)
             continue
-        assert arrays is not None
         first = first or arrays
         for found, where in ((run_judge.unwritten, errors), (run_judge.kept, kept)):
             for unwritten in found.values():
@@ -411,10 +405,10 @@ def verified(
         for cases_of in others.values():
             cases_of.sort(key=lambda case: len(str(case[0])))
     for cases in errors.values():
-        if every is not None and cases.shown is not None and cases.shown.error is not None:
-            shortest = every.shortest(cases.shown)
-            assert shortest.error is not None
-            cases.seed, cases.error = str(shortest.name), shortest.error
+        if every is not None and cases.shown is not None:
+            shortest = every.shortest(cases.shown).explored
+            if shortest.error is not None:
+                cases.seed, cases.error = str(shortest.name), shortest.error
     failures, warnings = (
         tuple(Failure(*key, cases.number, cases.seed, cases.error) for key, cases in found.items())
         for found in (errors, kept)
