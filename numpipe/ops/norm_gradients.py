@@ -58,15 +58,15 @@ def weighted(grad, weight, j):
 
 
 @function
-def gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j):
-    """Return the gradient of columns j of rows i: `tile` has the normed rows, `own` the gradient *
-    weight, and `sums` are those of own * tile and of own."""
+def gradient(own, tile, sums, statistics, inverse, n, of_total):
+    """Return the gradient of a tile: `tile` has the normed rows, `own` the gradient * weight, and
+    `sums` are those of own * tile and of own. `of_total`: a part of grad_total, or None."""
     along, total = sums
     less = tile * (along * inverse / n)
     if statistics.shape[1] == 2:
         less = less + total * inverse / n
     made = own * inverse - less
-    return made if grad_total is None else made + grad_total[i, j].astype(np.float32)
+    return made if of_total is None else made + of_total.astype(np.float32)
 
 
 @function
@@ -137,7 +137,8 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                 sums = row.sums(lambda j: own(j) * tile(j), own)
 
                 def made(j):
-                    return gradient(own(j), tile(j), sums, statistics, inverse, n, grad_total, i, j)
+                    of_total = None if grad_total is None else grad_total[i, j]
+                    return gradient(own(j), tile(j), sums, statistics, inverse, n, of_total)
 
                 def dropped(j):
                     return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
@@ -154,9 +155,9 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(lanes: int, height: int, slots: int, run: int, *present: str) -> RowKernel:
-    """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
-    warp. A program computes many blocks of rows, some of them half a block at a time, and stores a
+def of_short_rows(layout: str, height: int, slots: int, run: int, *present: str) -> RowKernel:
+    """Return the kernel of all gradients for contiguous rows, shared by lanes of a warp as `layout`
+    says. A program computes many blocks of rows, some of them half a block at a time, and stores a
     row of sums.
 
     Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead. A lane
@@ -164,8 +165,7 @@ def of_short_rows(lanes: int, height: int, slots: int, run: int, *present: str) 
     dx in shared memory, where they have read x; from there it is copied in memory order.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
-    shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
-    layout, vector = f"rows {shared_by}", f"row {shared_by}"
+    vector = layout.replace("rows", "row")
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -221,7 +221,8 @@ def of_short_rows(lanes: int, height: int, slots: int, run: int, *present: str) 
             own = own if gain is None else own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
-            made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
+            of_total = None if grad_total is None else load_tile(grad_total.at[i, j], layout)
+            made = gradient(own, tile, sums, statistics, inverse, n, of_total)
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
@@ -583,16 +584,18 @@ def launch_gradient(
     tile = ROOM // lanes >> (n > 32 * WIDTH)
     # a block begins at a multiple of 16 bytes
     height = tile << (tile * n * size % 16 > 0)
-    # longer runs take fewer instructions, but lanes may have columns outside the row
-    runs = (2,) if n * size % 16 else (2, 4, 16 // size)
+    # longer runs take fewer instructions, but lanes may have columns outside the row; random
+    # numbers are drawn for pairs of columns
+    runs = (2,) if n * size % 16 or dresidual is not None else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
     room = 2 * size * (height * n + BOX)
     slots = min(PHASES, (SHARED // CTAS - OTHER - 16 * n) // room)
 
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
-        row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
-        short = of_short_rows(lanes, height, slots, run, *names)
+        layout = f"rows {lanes}" + f" {run}" * (run > 2)
+        row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
+        short = of_short_rows(layout, height, slots, run, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = min(cdiv(count, height), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):

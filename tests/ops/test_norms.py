@@ -100,19 +100,24 @@ def test_the_gradient_of_a_bias_needs_no_weight(rows: int) -> None:
     np.testing.assert_allclose(dbias, grad.sum(0), rtol=1e-5, atol=2e-5)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, dtype: Any) -> Any:
-    """Return (the kernel of all gradients of contiguous rows on a GPU, its arrays)."""
+def launched(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, dtype: Any, more: str = ""
+) -> Any:
+    """Return (the kernel of all gradients of contiguous rows on a GPU, its arrays), with the
+    gradient of a `residual`, or that of "dropout"."""
     found: list[Any] = []
-    monkeypatch.setattr(norm_gradients, "launch_over_rows", lambda *of, **more: found.append(of))
+    monkeypatch.setattr(norm_gradients, "launch_over_rows", lambda *of, **options: found.append(of))
     monkeypatch.setattr(norm_gradients, "loadable", lambda *of: (False, True))
     x, grad = numbers(rows, columns, dtype=dtype), numbers(rows, columns, dtype=dtype)[::-1].copy()
     _, inverse = normed("layer_norm", x)
     statistics = np.stack((inverse[:, 0], np.asarray(x, np.float64).mean(1)), 1)
     given = x, grad, statistics.astype(np.float32), numbers(columns)
-    outs = np.zeros_like(x), np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    infos, (dx, *sums) = ([describe(each, "x") for each in of] for of in (given, outs))
+    given += (grad if more == "residual" else None,)
+    outs = np.zeros_like(x), np.zeros_like(x) if more == "dropout" else None
+    outs += (np.zeros(columns, np.float32), np.zeros(columns, np.float32))
+    infos = [None if each is None else describe(each, "x") for each in (*given, *outs)]
     place = {"target": "sim", "stream": None}
-    norm_gradients.launch_gradient(*infos, None, dx, None, *sums, 0.0, 0, place)
+    norm_gradients.launch_gradient(*infos, 0.0, 0, place)
     kernel, inputs, results, _ = found[0]
     return kernel, {name: info.array for name, (_, info) in {**inputs, **results}.items()}
 
@@ -121,23 +126,25 @@ SCALARS: dict[str, Any] = {"dropout": 0.0, "scale": 1.0, "seed": 0}
 
 
 @compiles
-@pytest.mark.variants(1, thorough=5)
+@pytest.mark.variants(2, thorough=8)
 @pytest.mark.parametrize(
-    ("columns", "dtype", "height"),
+    ("columns", "dtype", "height", "more"),
     [
-        (640, np.float16, 8),
-        (70, np.float16, 64),
-        (157, np.float16, 32),
-        (430, np.float32, 8),
-        (1003, np.float16, 4),
+        (640, np.float16, 8, ""),
+        (768, np.float16, 4, "residual"),
+        (320, np.float16, 16, "dropout"),
+        (70, np.float16, 64, ""),
+        (157, np.float16, 32, ""),
+        (430, np.float32, 8, ""),
+        (1003, np.float16, 4, ""),
     ],
 )
 def test_the_gradient_of_short_rows_has_no_spills(
-    columns: int, dtype: Any, height: int, monkeypatch: pytest.MonkeyPatch
+    columns: int, dtype: Any, height: int, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles have `height` rows, and shared memory has room for the blocks of two CTAs only, so that
     all SMs have as many."""
-    kernel, arrays = launched(monkeypatch, 600, columns, dtype)
+    kernel, arrays = launched(monkeypatch, 600, columns, dtype, more)
     assert kernel.definition.statics["row"].height == height
     resources = kernel.inspect("resources", **arrays, **SCALARS)
     assert resources.spill_bytes == 0
