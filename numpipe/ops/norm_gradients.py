@@ -58,15 +58,14 @@ def weighted(grad, weight, j):
 
 
 @function
-def gradient(own, tile, sums, statistics, inverse, n, of_total):
+def gradient(own, tile, sums, statistics, inverse, n):
     """Return the gradient of a tile: `tile` has the normed rows, `own` the gradient * weight, and
-    `sums` are those of own * tile and of own. `of_total`: a part of grad_total, or None."""
+    `sums` are those of own * tile and of own."""
     along, total = sums
     less = tile * (along * inverse / n)
     if statistics.shape[1] == 2:
         less = less + total * inverse / n
-    made = own * inverse - less
-    return made if of_total is None else made + of_total.astype(np.float32)
+    return own * inverse - less
 
 
 @function
@@ -137,8 +136,10 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                 sums = row.sums(lambda j: own(j) * tile(j), own)
 
                 def made(j):
-                    of_total = None if grad_total is None else grad_total[i, j]
-                    return gradient(own(j), tile(j), sums, statistics, inverse, n, of_total)
+                    found = gradient(own(j), tile(j), sums, statistics, inverse, n)
+                    if grad_total is not None:
+                        found = found + grad_total[i, j].astype(np.float32)
+                    return found
 
                 def dropped(j):
                     return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
@@ -155,14 +156,17 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(layout: str, height: int, slots: int, run: int, *present: str) -> RowKernel:
+def of_short_rows(
+    layout: str, height: int, slots: int, run: int, late: bool, *present: str
+) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, shared by lanes of a warp as `layout`
     says. A program computes many blocks of rows, some of them half a block at a time, and stores a
     row of sums.
 
     Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead. A lane
     has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes store
-    dx in shared memory, where they have read x; from there it is copied in memory order.
+    dx in shared memory, where they have read x; from there it is copied in memory order. `late`:
+    the last rows of a block are added to the sums after dx, until when lanes keep the gradients.
     """
     absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
     vector = layout.replace("rows", "row")
@@ -212,23 +216,25 @@ def of_short_rows(layout: str, height: int, slots: int, run: int, *present: str)
             fetch(program_id(0) + slot * step, slot)
         gain = None if weight is None else layout_cast(weight[j], vector)
 
-        def computed(k, row_numbers, own, tile, of_weight, of_bias):
-            """Return the gradients of the k-th tile of rows, and add to the sums."""
-            i, (inverse, mean), own = ds(k * half, half), row_numbers, own.astype(np.float32)
-            tile = tile.astype(np.float32) * inverse - mean * inverse
-            of_weight = of_weight + own * tile
-            of_bias = of_bias + own
+        def norm(row_numbers, tile):
+            inverse, mean = row_numbers
+            return tile.astype(np.float32) * inverse - mean * inverse
+
+        def computed(k, row_numbers, own, tile):
+            """Return the gradients of the k-th tile of rows."""
+            i, (inverse, _) = ds(k * half, half), row_numbers
             own = own if gain is None else own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
-            of_total = None if grad_total is None else load_tile(grad_total.at[i, j], layout)
-            made = gradient(own, tile, sums, statistics, inverse, n, of_total)
+            made = gradient(own, tile, sums, statistics, inverse, n)
+            if grad_total is not None:
+                made = made + load_tile(grad_total.at[i, j], layout).astype(np.float32)
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
             if run > 2:
                 dx[i, j] = made
-            return made.astype(dx.dtype), of_weight, of_bias
+            return made.astype(dx.dtype)
 
         def numbers_of(k):
             """The numbers of the first and of the last rows of a block."""
@@ -245,14 +251,17 @@ def of_short_rows(layout: str, height: int, slots: int, run: int, *present: str)
             if run > 2:
                 meet()
                 fetch(k + slots * step, slot)
-            made, of_weight, of_bias = computed(
-                k * height // half, upper, own[0:half, :], tile[0:half, :], of_weight, of_bias
-            )
+            part, normed = own[0:half, :].astype(np.float32), norm(upper, tile[0:half, :])
+            if half < height or not late:
+                of_weight, of_bias = of_weight + part * normed, of_bias + part
+            made = computed(k * height // half, upper, part, normed)
             if half < height:
-                below, of_weight, of_bias = computed(
-                    2 * k + 1, lower, own[half:height, :], tile[half:height, :], of_weight, of_bias
-                )
-                made = np.concatenate((made, below), 0)
+                part, normed = own[half:, :].astype(np.float32), norm(lower, tile[half:, :])
+                if not late:
+                    of_weight, of_bias = of_weight + part * normed, of_bias + part
+                made = np.concatenate((made, computed(2 * k + 1, lower, part, normed)), 0)
+            if late:
+                of_weight, of_bias = of_weight + part * normed, of_bias + part
             if run == 2:
                 block = xs.at[ds(slot * room, size)]
                 block[...] = made
@@ -539,6 +548,8 @@ CTAS = 2
 """CTAs of short rows that an SM has. Their blocks fill its shared memory, so that no SM gets more
 than another. Three would not find enough adjacent registers where CTAs of another launch are still
 running (measured on an H200)"""
+LIVE = 220
+"""most registers of a lane for tiles, if others shall not spill"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -595,7 +606,10 @@ def launch_gradient(
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
         layout = f"rows {lanes}" + f" {run}" * (run > 2)
         row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
-        short = of_short_rows(layout, height, slots, run, *names)
+        # registers of a lane: gradients, also times weight, normed rows, sums, others; weight
+        cells = cdiv(tile * round_up(n, lanes * run), 128)
+        live = cells * (len(names) - 2) + cdiv(n, lanes)
+        short = of_short_rows(layout, height, slots, run, live <= LIVE, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = min(cdiv(count, height), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):

@@ -126,10 +126,11 @@ SCALARS: dict[str, Any] = {"dropout": 0.0, "scale": 1.0, "seed": 0}
 
 
 @compiles
-@pytest.mark.variants(2, thorough=8)
+@pytest.mark.variants(2, thorough=9)
 @pytest.mark.parametrize(
     ("columns", "dtype", "height", "more"),
     [
+        (1280, np.float16, 4, ""),
         (640, np.float16, 8, ""),
         (768, np.float16, 4, "residual"),
         (320, np.float16, 16, "dropout"),
