@@ -53,11 +53,6 @@ def numbers(statistics, i):
 
 
 @function
-def weighted(grad, weight, j):
-    return grad if weight is None else grad * weight[j].astype(np.float32)
-
-
-@function
 def gradient(own, tile, sums, statistics, inverse, n):
     """Return the gradient of a tile: `tile` has the normed rows, `own` the gradient * weight, and
     `sums` are those of own * tile and of own."""
@@ -131,7 +126,7 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                     return (value(j) - mean) * inverse
 
                 def own(j):
-                    return weighted(grads(j), weight, j)
+                    return grads(j) if weight is None else grads(j) * weight[j].astype(np.float32)
 
                 sums = row.sums(lambda j: own(j) * tile(j), own)
 
@@ -607,8 +602,7 @@ def launch_gradient(
         layout = f"rows {lanes}" + f" {run}" * (run > 2)
         row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
         # registers of a lane: gradients, also times weight, normed rows, sums, others; weight
-        cells = cdiv(tile * round_up(n, lanes * run), 128)
-        live = cells * (len(names) - 2) + cdiv(n, lanes)
+        live = round_up(n, lanes * run) // lanes * (tile * lanes // 128 * (len(names) - 2) + 1)
         short = of_short_rows(layout, height, slots, run, live <= LIVE, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = min(cdiv(count, height), SMS * CTAS)
