@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SpecError, ops
+from numpipe import ArrayType, SpecError, ops
 from numpipe.launch.arrays import describe
 from numpipe.ops import norm_gradients
-from numpipe.ops.norms import norm_backward, norm_rows
+from numpipe.ops.norms import forward, norm_backward, norm_rows
 from numpipe.ops.tiled import dense
 from tests.kernels.compilers import compiles
 from tests.kernels.random_words import words
@@ -153,16 +153,24 @@ def test_the_gradient_of_short_rows_has_no_spills(
 
 
 @pytest.mark.parametrize(
-    ("columns", "dtype"),
-    [(18, np.float16), (33, np.float32), (683, np.float16), (24, np.float16), (192, np.float32)],
+    ("columns", "dtype", "more"),
+    [
+        (18, np.float16, ""),
+        (33, np.float32, "residual"),
+        (683, np.float16, ""),
+        (24, np.float16, "dropout"),
+        (192, np.float32, "residual"),
+    ],
 )
 def test_short_rows_are_loaded_by_tma(
-    columns: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+    columns: int, dtype: Any, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(norm_gradients, "SMS", 1)
-    kernel, arrays = launched(monkeypatch, 1700 if columns < 100 else 560, columns, dtype)
+    kernel, arrays = launched(monkeypatch, 1700 if columns < 100 else 560, columns, dtype, more)
     kernel.simulate(**arrays, **SCALARS)
     wanted = gradient("layer_norm", arrays["x"], arrays["grad"], arrays["weight"])
+    total = arrays["grad"] if more == "residual" else 0.0
+    wanted = wanted[0] + total, *wanted[1:]
     found = arrays["dx"], arrays["dweight"].sum(0), arrays["dbias"].sum(0)
     for got, right in zip(found, wanted, strict=True):
         assert np.linalg.norm(got - right) < 1e-3 * np.linalg.norm(right)
@@ -298,6 +306,17 @@ def test_long_rows_are_quantized_in_registers() -> None:
     values, _ = ops.rms_norm(x, weight, out_scales="1x128", out_dtype="int8")
     exact, _ = ops.quantize(ops.rms_norm(x, weight), "int8", "1x128")
     assert abs(values.astype(int) - exact).max() <= 1
+
+
+@compiles
+@pytest.mark.variants(1, thorough=3)
+@pytest.mark.parametrize(("columns", "adds"), [(904, False), (1280, False), (704, True)])
+def test_weight_and_bias_of_short_rows_do_not_spill(columns: int, adds: bool) -> None:
+    x, vector = ArrayType((48456, columns), np.float16), ArrayType((columns,), np.float16)
+    arrays = {"x": x, "weight": vector, "bias": vector, "y": x}
+    arrays |= {"residual": x, "total": x} if adds else {}
+    kernel = forward(True, None, *arrays).kernel(**arrays, eps=EPS, **SCALARS)
+    assert kernel.inspect("resources", **arrays, eps=EPS, **SCALARS).spill_bytes == 0
 
 
 def test_rows_of_any_strides() -> None:
