@@ -46,10 +46,7 @@ from .tiled import rows_of
 @function
 def numbers(statistics, i):
     """Return 1 / sqrt(variance + eps) and the mean, or 0, of some rows."""
-    inverse = statistics[i, ds(0, 1)]
-    if statistics.shape[1] == 2:
-        return inverse, statistics[i, ds(1, 1)]
-    return inverse, 0.0
+    return statistics[i, ds(0, 1)], statistics[i, ds(1, 1)] if statistics.shape[1] == 2 else 0.0
 
 
 @function
@@ -163,8 +160,10 @@ def of_short_rows(
     dx in shared memory, where they have read x; from there it is copied in memory order. `late`:
     the last rows of a block are added to the sums after dx, until when lanes keep the gradients.
     """
-    absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
-    vector = layout.replace("rows", "row")
+    absent, vector = (
+        lacking(present, "grad_total", "dresidual", "dbias"),
+        layout.replace("rows", "row"),
+    )
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -209,7 +208,7 @@ def of_short_rows(
         commit_smem()
         for slot in range(slots):
             fetch(program_id(0) + slot * step, slot)
-        gain = None if weight is None else layout_cast(weight[j], vector)
+        gain = layout_cast(weight[j], vector)
 
         def norm(row_numbers, tile):
             inverse, mean = row_numbers
@@ -218,7 +217,7 @@ def of_short_rows(
         def computed(k, row_numbers, own, tile):
             """Return the gradients of the k-th tile of rows."""
             i, (inverse, _) = ds(k * half, half), row_numbers
-            own = own if gain is None else own * gain.astype(np.float32)
+            own = own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
             made = gradient(own, tile, sums, statistics, inverse, n)
@@ -618,8 +617,9 @@ def launch_gradient(
         launch_over_rows(kernel, inputs, results | totals, place, **options)
         return
     # each row of sums begins at a multiple of 16 bytes, so that lanes load pairs
-    every = allocated(x, (len(totals) * programs, round_up(n, 4)), place, np.float32)
-    parts = strided(every, (len(totals) * programs, n), every.strides)
+    whole = len(totals) * programs
+    every = allocated(x, (whole, round_up(n, 4)), place, np.float32)
+    parts = strided(every, (whole, n), every.strides)
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
