@@ -118,7 +118,7 @@ class Rows:
              the number of matrices that the kernel loads, and their element type
     flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
-    lanes    layout of a tile of several rows; "": the default one
+    layout   layout of a tile of several rows; "": the one that `lanes` chooses
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
     returns a float32 tile (rows, columns), for example ``x_(j) * gamma[j]``.
@@ -172,6 +172,7 @@ class Rows:
     loops: bool = field(default=False, repr=False)
     cluster: int = field(default=1, repr=False)
     needs: Needs = field(default=ONE, repr=False)
+    layout: str = field(default="", repr=False)
 
     @property
     def shifts(self) -> int:
@@ -185,6 +186,8 @@ class Rows:
         multiples of 16 bytes, lanes have four adjacent columns."""
         height, itemsize, needs = self.height, self.dtype.itemsize, self.needs
         aligned = self.n * itemsize % 16 == 0
+        if self.layout:
+            return self.layout
         if self.loops:
             lanes = shared_lanes(height, self.n, itemsize)
             # an odd number of words from lane to lane, so that they have different banks
@@ -364,6 +367,8 @@ def _short(
     if whole and by_row:
         spare = 24 if brief else 32
     ctas = max(1, 512 // (live + spare))
+    if vectors > 1:  # lanes have parts of them, and as many registers as a multiple of 8
+        ctas = min(ctas, 64 // cdiv(live + 17 + 6 * held + vectors * wide // 96, 8))
     if spare >= 40 and 512 // (ctas + 1) >= live + 16:
         ctas = with_room(ctas, cdiv(count, height))
     return rows(height, wide, 1, whole, ctas)

@@ -47,22 +47,18 @@ from .tiled import rows_of
 @function
 def numbers(statistics, i):
     """Return 1 / sqrt(variance + eps) and the mean, or 0, of some rows."""
-    inverse = statistics[i, ds(0, 1)]
-    if statistics.shape[1] == 2:
-        return inverse, statistics[i, ds(1, 1)]
-    return inverse, 0.0
+    return statistics[i, ds(0, 1)], statistics[i, ds(1, 1)] if statistics.shape[1] == 2 else 0.0
 
 
 @function
-def gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j):
-    """Return the gradient of columns j of rows i: `tile` has the normed rows, `own` the gradient *
-    weight, and `sums` are those of own * tile and of own."""
+def gradient(own, tile, sums, statistics, inverse, n):
+    """Return the gradient of a tile: `tile` has the normed rows, `own` the gradient * weight, and
+    `sums` are those of own * tile and of own."""
     along, total = sums
     less = tile * (along * inverse / n)
     if statistics.shape[1] == 2:
         less = less + total * inverse / n
-    made = own * inverse - less
-    return made if grad_total is None else made + grad_total[i, j].astype(np.float32)
+    return own * inverse - less
 
 
 @function
@@ -128,13 +124,15 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                     return (value(j) - mean) * inverse
 
                 def own(j):
-                    grad = grads(j)
-                    return grad if weight is None else grad * weight[j].astype(np.float32)
+                    return grads(j) if weight is None else grads(j) * weight[j].astype(np.float32)
 
                 sums = row.sums(lambda j: own(j) * tile(j), own)
 
                 def made(j):
-                    return gradient(own(j), tile(j), sums, statistics, inverse, n, grad_total, i, j)
+                    found = gradient(own(j), tile(j), sums, statistics, inverse, n)
+                    if grad_total is not None:
+                        found = found + grad_total[i, j].astype(np.float32)
+                    return found
 
                 def dropped(j):
                     return np.where(row.random(k, j, seed) < dropout, 0.0, made(j) * scale)
@@ -151,18 +149,22 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 
 @functools.cache
-def of_short_rows(lanes: int, height: int, slots: int, run: int, *present: str) -> RowKernel:
-    """Return the kernel of all gradients for contiguous rows, each shared by `lanes` lanes of a
-    warp. A program computes many blocks of rows, some of them half a block at a time, and stores a
+def of_short_rows(
+    layout: str, height: int, slots: int, run: int, late: bool, *present: str
+) -> RowKernel:
+    """Return the kernel of all gradients for contiguous rows, shared by lanes of a warp as `layout`
+    says. A program computes many blocks of rows, some of them half a block at a time, and stores a
     row of sums.
 
     Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead. A lane
     has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes store
-    dx in shared memory, where they have read x; from there it is copied in memory order.
+    dx in shared memory, where they have read x; from there it is copied in memory order. `late`:
+    the last rows of a block are added to the sums after dx, until when lanes keep the gradients.
     """
-    absent = lacking(present, "weight", "grad_total", "dresidual", "dbias")
-    shared_by = f"{lanes} {run}" if run > 2 else f"{lanes}"
-    layout, vector = f"rows {shared_by}", f"row {shared_by}"
+    absent, vector = (
+        lacking(present, "grad_total", "dresidual", "dbias"),
+        layout.replace("rows", "row"),
+    )
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -207,24 +209,27 @@ def of_short_rows(lanes: int, height: int, slots: int, run: int, *present: str) 
         commit_smem()
         for slot in range(slots):
             fetch(program_id(0) + slot * step, slot)
-        gain = None if weight is None else layout_cast(weight[j], vector)
+        gain = layout_cast(weight[j], vector)
 
-        def computed(k, row_numbers, own, tile, of_weight, of_bias):
-            """Return the gradients of the k-th tile of rows, and add to the sums."""
-            i, (inverse, mean), own = ds(k * half, half), row_numbers, own.astype(np.float32)
-            tile = tile.astype(np.float32) * inverse - mean * inverse
-            of_weight = of_weight + own * tile
-            of_bias = of_bias + own
-            own = own if gain is None else own * gain.astype(np.float32)
+        def norm(row_numbers, tile):
+            inverse, mean = row_numbers
+            return tile.astype(np.float32) * inverse - mean * inverse
+
+        def computed(k, row_numbers, own, tile):
+            """Return the gradients of the k-th tile of rows."""
+            i, (inverse, _) = ds(k * half, half), row_numbers
+            own = own * gain.astype(np.float32)
             slope = own * tile
             sums = row.sums(lambda j: slope, lambda j: own)
-            made = gradient(own, tile, sums, statistics, inverse, n, grad_total, i, j)
+            made = gradient(own, tile, sums, statistics, inverse, n)
+            if grad_total is not None:
+                made = made + load_tile(grad_total.at[i, j], layout).astype(np.float32)
             if dresidual is not None:
                 dresidual[i, j] = made
                 made = np.where(row.random(k, j, seed) < dropout, 0.0, made * scale)
             if run > 2:
                 dx[i, j] = made
-            return made.astype(dx.dtype), of_weight, of_bias
+            return made.astype(dx.dtype)
 
         def numbers_of(k):
             """The numbers of the first and of the last rows of a block."""
@@ -241,14 +246,17 @@ def of_short_rows(lanes: int, height: int, slots: int, run: int, *present: str) 
             if run > 2:
                 meet()
                 fetch(k + slots * step, slot)
-            made, of_weight, of_bias = computed(
-                k * height // half, upper, own[0:half, :], tile[0:half, :], of_weight, of_bias
-            )
+            part, normed = own[0:half, :].astype(np.float32), norm(upper, tile[0:half, :])
+            if half < height or not late:
+                of_weight, of_bias = of_weight + part * normed, of_bias + part
+            made = computed(k * height // half, upper, part, normed)
             if half < height:
-                below, of_weight, of_bias = computed(
-                    2 * k + 1, lower, own[half:height, :], tile[half:height, :], of_weight, of_bias
-                )
-                made = np.concatenate((made, below), 0)
+                part, normed = own[half:, :].astype(np.float32), norm(lower, tile[half:, :])
+                if not late:
+                    of_weight, of_bias = of_weight + part * normed, of_bias + part
+                made = np.concatenate((made, computed(2 * k + 1, lower, part, normed)), 0)
+            if late:
+                of_weight, of_bias = of_weight + part * normed, of_bias + part
             if run == 2:
                 block = xs.at[ds(slot * room, size)]
                 block[...] = made
@@ -531,6 +539,8 @@ CTAS = 2
 """CTAs of short rows that an SM has. Their blocks fill its shared memory, so that no SM gets more
 than another. Three would not find enough adjacent registers where CTAs of another launch are still
 running (measured on an H200)"""
+LIVE = 220
+"""most registers of a lane for tiles, if others shall not spill"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -578,16 +588,20 @@ def launch_gradient(
     tile = ROOM // lanes >> (n > 32 * WIDTH)
     # a block begins at a multiple of 16 bytes
     height = tile << (tile * n * size % 16 > 0)
-    # longer runs take fewer instructions, but lanes may have columns outside the row
-    runs = (2,) if n * size % 16 else (2, 4, 16 // size)
+    # longer runs take fewer instructions, but lanes may have columns outside the row; random
+    # numbers are drawn for pairs of columns
+    runs = (2,) if n * size % 16 or dresidual is not None else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
     room = 2 * size * (height * n + BOX)
     slots = min(PHASES, (SHARED // CTAS - OTHER - 16 * n) // room)
 
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
-        row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True)
-        short = of_short_rows(lanes, height, slots, run, *names)
+        layout = f"rows {lanes}" + f" {run}" * (run > 2)
+        row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
+        # registers of a lane: gradients, also times weight, normed rows, sums, others; weight
+        live = round_up(n, lanes * run) // lanes * (tile * lanes // 128 * (len(names) - 2) + 1)
+        short = of_short_rows(layout, height, slots, run, live <= LIVE, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = min(cdiv(count, height), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
@@ -602,8 +616,9 @@ def launch_gradient(
         launch_over_rows(kernel, inputs, results | totals, place, **options)
         return
     # each row of sums begins at a multiple of 16 bytes, so that lanes load pairs
-    every = allocated(x, (len(totals) * programs, round_up(n, 4)), place, np.float32)
-    parts = strided(every, (len(totals) * programs, n), every.strides)
+    whole = len(totals) * programs
+    every = allocated(x, (whole, round_up(n, 4)), place, np.float32)
+    parts = strided(every, (whole, n), every.strides)
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)

@@ -624,11 +624,11 @@ for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
         *(ints(2 * height, dtype=F32), ints(columns, dtype=F32), ints(height, columns, dtype=F32)),
         *(out(height, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
     )
-for n, length in ((18, 2), (16, 4)):
+for n, length, layout in ((18, 2, "rows 4"), (16, 4, "rows 4 4")):
     run(
         f"gradients of a norm of rows of {n} columns",
-        of_short_rows(4, 64, 2, length, "weight", "dbias").scheduled(
-            Rows(n, 64, n, ctas=2, whole=n, operands=2, flat=True, loops=True)
+        of_short_rows(layout, 64, 2, length, True, "weight", "dbias").scheduled(
+            Rows(n, 64, n, ctas=2, whole=n, operands=2, flat=True, loops=True, layout=layout)
         ),
         *(ints(200, n), ints(200, n), ints(200, 2, dtype=F32), ints(n)),
         *(out(200, n), out(1, n, dtype=F32), out(1, n, dtype=F32)),

@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 import numpipe
-from numpipe import SpecError, ops
+from numpipe import ArrayType, SpecError, ops
 from numpipe.kernels.kernel import Kernel
 from numpipe.launch.arrays import describe
 from numpipe.ops import norm_gradients
-from numpipe.ops.norms import norm_backward, norm_rows
+from numpipe.ops.norms import forward, norm_backward, norm_rows
 from numpipe.ops.tiled import dense
 from tests.kernels.compilers import compiles
 from tests.kernels.random_words import words
@@ -101,19 +101,24 @@ def test_the_gradient_of_a_bias_needs_no_weight(rows: int) -> None:
     np.testing.assert_allclose(dbias, grad.sum(0), rtol=1e-5, atol=2e-5)
 
 
-def launched(monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, dtype: Any) -> Any:
-    """Return (the kernel of all gradients of contiguous rows on a GPU, its arrays)."""
+def launched(
+    monkeypatch: pytest.MonkeyPatch, rows: int, columns: int, dtype: Any, more: str = ""
+) -> Any:
+    """Return (the kernel of all gradients of contiguous rows on a GPU, its arrays), with the
+    gradient of a `residual`, or that of "dropout"."""
     found: list[Any] = []
-    monkeypatch.setattr(norm_gradients, "launch_over_rows", lambda *of, **more: found.append(of))
+    monkeypatch.setattr(norm_gradients, "launch_over_rows", lambda *of, **options: found.append(of))
     monkeypatch.setattr(norm_gradients, "loadable", lambda *of: (False, True))
     x, grad = numbers(rows, columns, dtype=dtype), numbers(rows, columns, dtype=dtype)[::-1].copy()
     _, inverse = normed("layer_norm", x)
     statistics = np.stack((inverse[:, 0], np.asarray(x, np.float64).mean(1)), 1)
     given = x, grad, statistics.astype(np.float32), numbers(columns)
-    outs = np.zeros_like(x), np.zeros(columns, np.float32), np.zeros(columns, np.float32)
-    infos, (dx, *sums) = ([describe(each, "x") for each in of] for of in (given, outs))
+    given += (grad if more == "residual" else None,)
+    outs = np.zeros_like(x), np.zeros_like(x) if more == "dropout" else None
+    outs += (np.zeros(columns, np.float32), np.zeros(columns, np.float32))
+    infos = [None if each is None else describe(each, "x") for each in (*given, *outs)]
     place = {"target": "sim", "stream": None}
-    norm_gradients.launch_gradient(*infos, None, dx, None, *sums, 0.0, 0, place)
+    norm_gradients.launch_gradient(*infos, 0.0, 0, place)
     kernel, inputs, results, _ = found[0]
     return kernel, {name: info.array for name, (_, info) in {**inputs, **results}.items()}
 
@@ -122,23 +127,26 @@ SCALARS: dict[str, Any] = {"dropout": 0.0, "scale": 1.0, "seed": 0}
 
 
 @compiles
-@pytest.mark.variants(1, thorough=5)
+@pytest.mark.variants(2, thorough=9)
 @pytest.mark.parametrize(
-    ("columns", "dtype", "height"),
+    ("columns", "dtype", "height", "more"),
     [
-        (640, np.float16, 8),
-        (70, np.float16, 64),
-        (157, np.float16, 32),
-        (430, np.float32, 8),
-        (1003, np.float16, 4),
+        (1280, np.float16, 4, ""),
+        (640, np.float16, 8, ""),
+        (768, np.float16, 4, "residual"),
+        (320, np.float16, 16, "dropout"),
+        (70, np.float16, 64, ""),
+        (157, np.float16, 32, ""),
+        (430, np.float32, 8, ""),
+        (1003, np.float16, 4, ""),
     ],
 )
 def test_the_gradient_of_short_rows_has_no_spills(
-    columns: int, dtype: Any, height: int, monkeypatch: pytest.MonkeyPatch
+    columns: int, dtype: Any, height: int, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Tiles have `height` rows, and shared memory has room for the blocks of two CTAs only, so that
     all SMs have as many."""
-    kernel, arrays = launched(monkeypatch, 600, columns, dtype)
+    kernel, arrays = launched(monkeypatch, 600, columns, dtype, more)
     assert kernel.definition.statics["row"].height == height
     resources = kernel.inspect("resources", **arrays, **SCALARS)
     assert resources.spill_bytes == 0
@@ -146,16 +154,24 @@ def test_the_gradient_of_short_rows_has_no_spills(
 
 
 @pytest.mark.parametrize(
-    ("columns", "dtype"),
-    [(18, np.float16), (33, np.float32), (683, np.float16), (24, np.float16), (192, np.float32)],
+    ("columns", "dtype", "more"),
+    [
+        (18, np.float16, ""),
+        (33, np.float32, "residual"),
+        (683, np.float16, ""),
+        (24, np.float16, "dropout"),
+        (192, np.float32, "residual"),
+    ],
 )
 def test_short_rows_are_loaded_by_tma(
-    columns: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+    columns: int, dtype: Any, more: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(norm_gradients, "SMS", 1)
-    kernel, arrays = launched(monkeypatch, 1700 if columns < 100 else 560, columns, dtype)
+    kernel, arrays = launched(monkeypatch, 1700 if columns < 100 else 560, columns, dtype, more)
     kernel.simulate(**arrays, **SCALARS)
     wanted = gradient("layer_norm", arrays["x"], arrays["grad"], arrays["weight"])
+    total = arrays["grad"] if more == "residual" else 0.0
+    wanted = wanted[0] + total, *wanted[1:]
     found = arrays["dx"], arrays["dweight"].sum(0), arrays["dbias"].sum(0)
     for got, right in zip(found, wanted, strict=True):
         assert np.linalg.norm(got - right) < 1e-3 * np.linalg.norm(right)
@@ -308,6 +324,17 @@ def test_rows_without_columns_have_scales_and_statistics() -> None:
     weight = torch.tensor(weight, requires_grad=True)
     numpipe.torch.rms_norm(torch.tensor(x), weight).sum().backward()
     assert weight.grad.shape == (0,)
+
+
+@compiles
+@pytest.mark.variants(1, thorough=3)
+@pytest.mark.parametrize(("columns", "adds"), [(904, False), (1280, False), (704, True)])
+def test_weight_and_bias_of_short_rows_do_not_spill(columns: int, adds: bool) -> None:
+    x, vector = ArrayType((48456, columns), np.float16), ArrayType((columns,), np.float16)
+    arrays = {"x": x, "weight": vector, "bias": vector, "y": x}
+    arrays |= {"residual": x, "total": x} if adds else {}
+    kernel = forward(True, None, *arrays).kernel(**arrays, eps=EPS, **SCALARS)
+    assert kernel.inspect("resources", **arrays, eps=EPS, **SCALARS).spill_bytes == 0
 
 
 def test_rows_of_any_strides() -> None:

@@ -29,7 +29,7 @@ from .tile_cuda import (
     registers,
     undefined,
 )
-from .words_cuda import load_words, store_words, words_of
+from .words_cuda import load_words, store_words
 
 
 @cuda_meaning(source.layout_cast)
