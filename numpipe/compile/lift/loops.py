@@ -63,7 +63,7 @@ class Loops(TileLoops, Arithmetic):
 
     def _calls_bound_to(self, name: str) -> list[ast.Call]:
         """Return the calls whose results are assigned to a name."""
-        places = self._binds(name)
+        places = [place for place in self._binds(name) if isinstance(place, ast.Name)]
         return (
             []
             if not places
