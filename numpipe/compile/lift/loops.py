@@ -4,8 +4,7 @@ iterator, and statements that it cannot contain are rejected."""
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeAlias
 
 from ...arch.dimensions import Ints
 from ...core.functions import Facts
@@ -33,6 +32,9 @@ from .rewriter import NOT_MINE
 from .tile_loops import TileLoops
 from .turn_placement import is_loop, leaves, sure_turns
 from .wait_counts import in_place
+
+_Reads: TypeAlias = dict[str, list[ast.Name]]
+"""where variables are read, by name"""
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 BUILDERS = body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
@@ -372,15 +374,10 @@ class Loops(TileLoops, Arithmetic):
             ast.Store,
             *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)),
         )
-        result, end, scope = [], node.end_lineno or node.lineno, self.scopes[-1][0]
-        later = {
-            n.id
-            for n in walk(scope)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > end
-        }
+        result, reads = [], _reads(self.scopes[-1][0])
         for name, places in self.scopes[-1][1].items():
             here = [p for p in places if id(p) in inside]
-            if name in targets and name in later and (use := self._used_after(node, name)):
+            if name in targets and (use := self._used_after(node, name, reads)):
                 self.error(
                     use,
                     f"'{name}' belongs to a step of the pipeline loop at line {node.lineno} but "
@@ -392,11 +389,11 @@ class Loops(TileLoops, Arithmetic):
             before = [
                 p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno
             ]
-            if before and self._stays_in_steps(node, name):
+            if before and self._stays_in_steps(node, name, reads):
                 continue
             if before and name not in inner_targets:
                 result.append(name)
-            elif not before and name in later and self._used_after(node, name):
+            elif not before and self._used_after(node, name, reads):
                 self.error(
                     here[0],
                     f"'{name}' is first assigned in the pipeline loop at line {node.lineno} and "
@@ -405,7 +402,7 @@ class Loops(TileLoops, Arithmetic):
                 )
         return sorted(result)
 
-    def _stays_in_steps(self, node: ast.For, name: str) -> bool:
+    def _stays_in_steps(self, node: ast.For, name: str, reads: _Reads) -> bool:
         """Return whether a name is read only in this and other pipeline loops, each step of which
         first assigns it a value."""
 
@@ -432,9 +429,9 @@ class Loops(TileLoops, Arithmetic):
             if node in loops
             else set()
         )
-        return all(id(n) in inside for n in _reads(scope, name))
+        return all(id(n) in inside for n in reads.get(name, ()))
 
-    def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
+    def _used_after(self, loop: ast.For, name: str, reads: _Reads) -> ast.Name | None:
         """Return where a name is read after a loop, before it is bound again."""
         end = loop.end_lineno or loop.lineno
         rebound = [
@@ -445,18 +442,28 @@ class Loops(TileLoops, Arithmetic):
         return next(
             (
                 n
-                for n in _reads(self.scopes[-1][0], name)
+                for n in reads.get(name, ())
                 if n.lineno > end and not any(line <= n.lineno for line in rebound)
             ),
             None,
         )
 
 
-def _reads(node: ast.AST, name: str) -> Iterator[ast.Name]:
-    """Yield where a variable is read below a node, not where nested functions have their own."""
-    for child in children(node):
-        if isinstance(child, Function) and any(bound == name for bound, _ in stores(child)):
-            continue
-        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
-            yield child
-        yield from _reads(child, name)
+def _reads(function: ast.AST) -> _Reads:
+    """Return where a function reads its variables, also in nested functions that have no variables
+    of these names."""
+    reads: _Reads = {}
+
+    def search(node: ast.AST, hidden: frozenset[str]) -> None:
+        for child in children(node):
+            own = {name for name, _ in stores(child)} if isinstance(child, Function) else ()
+            if (
+                isinstance(child, ast.Name)
+                and isinstance(child.ctx, ast.Load)
+                and child.id not in hidden
+            ):
+                reads.setdefault(child.id, []).append(child)
+            search(child, hidden.union(own))
+
+    search(function, frozenset())
+    return reads
