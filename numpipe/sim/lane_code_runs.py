@@ -267,9 +267,7 @@ class _Warp:
 
     def run(self, function: Callable, arguments: Sequence[tuple]) -> list:
         results = {}
-        lanes = [
-            self._start(number, function, arguments[number]) for number in range(len(arguments))
-        ]
+        lanes = [self._start(number, function, own) for number, own in enumerate(arguments)]
         stops = {}
 
         def go_on(number: int, value: Any = None) -> None:
@@ -292,7 +290,7 @@ class _Warp:
                 if not lane.dead:
                     with contextlib.suppress(Exception):
                         lane.throw()
-        return [results[number] for number in range(len(lanes))]
+        return [results[number] for number in sorted(results)]
 
     def _start(self, number: int, function: Callable, arguments: tuple) -> greenlet:
         machine = Lane(self, WARP * self.number + number)

@@ -4,7 +4,9 @@ iterator, and statements that it cannot contain are rejected."""
 from __future__ import annotations
 
 import ast
-from typing import Any, TypeAlias
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
 
 from ...arch.dimensions import Ints
 from ...core.functions import Facts
@@ -32,9 +34,6 @@ from .rewriter import NOT_MINE
 from .tile_loops import TileLoops
 from .turn_placement import is_loop, leaves, sure_turns
 from .wait_counts import in_place
-
-_Reads: TypeAlias = dict[str, list[ast.Name]]
-"""where variables are read, by name"""
 
 PIPELINE = Facts("a pipeline", 0, pipelines=True)
 BUILDERS = body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
@@ -66,18 +65,15 @@ class Loops(TileLoops, Arithmetic):
     def _calls_bound_to(self, name: str) -> list[ast.Call]:
         """Return the calls whose results are assigned to a name."""
         places = [place for place in self._binds(name) if isinstance(place, ast.Name)]
-        return (
-            []
-            if not places
-            else [
-                node.value
-                for scope, _ in self.scopes
-                for node in walk(scope)
-                if isinstance(node, ast.Assign)
-                and isinstance(node.value, ast.Call)
-                and any(target in places for target in node.targets)
-            ]
-        )
+        return [
+            node.value
+            for scope, _ in self.scopes
+            if places
+            for node in walk(scope)
+            if isinstance(node, ast.Assign)
+            and isinstance(node.value, ast.Call)
+            and any(target in places for target in node.targets)
+        ]
 
     def _made_by(self, value: ast.expr, functions: tuple, rewritten: Op) -> ast.Call | None:
         """Return the call of one of `functions` (once rewritten, of `rewritten`) that a value is,
@@ -369,15 +365,17 @@ class Loops(TileLoops, Arithmetic):
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Return the names that a loop rebinds and that were bound before it, which include the
         accumulators in flight at its end."""
-        inside = {id(n) for statement in node.body for n in walk(statement)}
+        inside = {id(n) for n in walk(*node.body)}
         inner_targets = names(
             ast.Store,
-            *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)),
+            *(loop.target for loop in walk(*node.body) if isinstance(loop, ast.For)),
         )
-        result, reads = [], _reads(self.scopes[-1][0])
+        result, reads = [], defaultdict(list)
+        for read in _reads(self.scopes[-1][0]):
+            reads[read.id].append(read)
         for name, places in self.scopes[-1][1].items():
             here = [p for p in places if id(p) in inside]
-            if name in targets and (use := self._used_after(node, name, reads)):
+            if name in targets and (use := self._used_after(node, name, reads[name])):
                 self.error(
                     use,
                     f"'{name}' belongs to a step of the pipeline loop at line {node.lineno} but "
@@ -389,11 +387,11 @@ class Loops(TileLoops, Arithmetic):
             before = [
                 p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno
             ]
-            if before and self._stays_in_steps(node, name, reads):
+            if before and self._stays_in_steps(node, name, reads[name]):
                 continue
             if before and name not in inner_targets:
                 result.append(name)
-            elif not before and self._used_after(node, name, reads):
+            elif not before and self._used_after(node, name, reads[name]):
                 self.error(
                     here[0],
                     f"'{name}' is first assigned in the pipeline loop at line {node.lineno} and "
@@ -402,9 +400,9 @@ class Loops(TileLoops, Arithmetic):
                 )
         return sorted(result)
 
-    def _stays_in_steps(self, node: ast.For, name: str, reads: _Reads) -> bool:
-        """Return whether a name is read only in this and other pipeline loops, each step of which
-        first assigns it a value."""
+    def _stays_in_steps(self, node: ast.For, name: str, reads: list[ast.Name]) -> bool:
+        """Return whether the `reads` of a name are in this and other pipeline loops, each step of
+        which first assigns it a value."""
 
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
@@ -424,15 +422,12 @@ class Loops(TileLoops, Arithmetic):
             if in_steps(node)
             else []
         )
-        inside = (
-            {id(n) for loop in loops for s in loop.body for n in walk(s)}
-            if node in loops
-            else set()
-        )
-        return all(id(n) in inside for n in reads.get(name, ()))
+        inside = {id(n) for loop in loops for n in walk(*loop.body)} if node in loops else set()
+        return all(id(n) in inside for n in reads)
 
-    def _used_after(self, loop: ast.For, name: str, reads: _Reads) -> ast.Name | None:
-        """Return where a name is read after a loop, before it is bound again."""
+    def _used_after(self, loop: ast.For, name: str, reads: list[ast.Name]) -> ast.Name | None:
+        """Return the first of the `reads` of a name that is after a loop, and before the name is
+        bound again."""
         end = loop.end_lineno or loop.lineno
         rebound = [
             getattr(p, "lineno", 0)
@@ -440,30 +435,19 @@ class Loops(TileLoops, Arithmetic):
             if getattr(p, "lineno", 0) > end
         ]
         return next(
-            (
-                n
-                for n in reads.get(name, ())
-                if n.lineno > end and not any(line <= n.lineno for line in rebound)
-            ),
+            (n for n in reads if n.lineno > end and not any(line <= n.lineno for line in rebound)),
             None,
         )
 
 
-def _reads(function: ast.AST) -> _Reads:
-    """Return where a function reads its variables, also in nested functions that have no variables
-    of these names."""
-    reads: _Reads = {}
-
-    def search(node: ast.AST, hidden: frozenset[str]) -> None:
-        for child in children(node):
-            own = {name for name, _ in stores(child)} if isinstance(child, Function) else ()
-            if (
-                isinstance(child, ast.Name)
-                and isinstance(child.ctx, ast.Load)
-                and child.id not in hidden
-            ):
-                reads.setdefault(child.id, []).append(child)
-            search(child, hidden.union(own))
-
-    search(function, frozenset())
-    return reads
+def _reads(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
+    """Yield where variables are read below a node, not where nested functions have their own."""
+    for child in children(node):
+        own = [name for name, _ in stores(child)] if isinstance(child, Function) else ()
+        if (
+            isinstance(child, ast.Name)
+            and child.id not in hidden
+            and isinstance(child.ctx, ast.Load)
+        ):
+            yield child
+        yield from _reads(child, hidden.union(own))

@@ -24,28 +24,18 @@ def begin_round() -> None:
     current().round()
 
 
-def for_simulation(module: ast.Module) -> ast.Module:
-    """Return a copy of a rewritten module as it is simulated, which shares its expressions."""
-    return _Simulated().visit(module)  # type: ignore[no-any-return]
-
-
-class _Simulated(ast.NodeTransformer):
-    def visit(self, node: ast.AST) -> Any:
-        return node if isinstance(node, ast.expr) else super().visit(node)
-
-    def generic_visit(self, node: ast.AST) -> Any:
-        new = copy.copy(node)
-        for name, value in ast.iter_fields(node):
-            setattr(new, name, value[:] if isinstance(value, list) else value)
-        return super().generic_visit(new)
-
-    def visit_While(self, node: ast.While) -> Any:
-        new = self.generic_visit(node)
-        new.body.insert(0, located(ast.Expr(ast.Call(load(NAME), [], [])), node.test))
-        return new
-
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        if operation(node.value) is not branches.after_branch:
-            return node
+def for_simulation(node: Any) -> Any:
+    """Return a copy of a rewritten module, or of a statement in it, as it is simulated. It shares
+    the expressions."""
+    if not isinstance(node, (ast.Module, ast.stmt)):
+        return node
+    if isinstance(node, ast.Assign) and operation(node.value) is branches.after_branch:
         unbound = ast.ExceptHandler(load("UnboundLocalError"), None, [ast.Pass()])
         return located(ast.Try([node], [unbound], [], []), node)
+    new = copy.copy(node)
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            setattr(new, name, [*map(for_simulation, value)])
+    if isinstance(new, ast.While):
+        new.body.insert(0, located(ast.Expr(ast.Call(load(NAME), [], [])), new.test))
+    return new
