@@ -251,9 +251,7 @@ class _Warp:
         number = lane.lane % WARP
         for byte in range(first, end):
             for did in _DONE:
-                for other in (
-                    self.touched.get((byte, did), ()) if did == "write" or did != kind else ()
-                ):
+                for other in () if kind == did != "write" else self.touched.get((byte, did), ()):
                     if other != number:
                         raise race_report.race(
                             self.who,

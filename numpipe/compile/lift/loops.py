@@ -4,6 +4,7 @@ iterator, and statements that it cannot contain are rejected."""
 from __future__ import annotations
 
 import ast
+import math
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -429,15 +430,11 @@ class Loops(TileLoops, Arithmetic):
         """Return the first of the `reads` of a name that is after a loop, and before the name is
         bound again."""
         end = loop.end_lineno or loop.lineno
-        rebound = [
-            getattr(p, "lineno", 0)
-            for p in self.scopes[-1][1][name]
-            if getattr(p, "lineno", 0) > end
-        ]
-        return next(
-            (n for n in reads if n.lineno > end and not any(line <= n.lineno for line in rebound)),
-            None,
+        until = min(
+            (line for p in self.scopes[-1][1][name] if (line := getattr(p, "lineno", 0)) > end),
+            default=math.inf,
         )
+        return next((n for n in reads if end < n.lineno < until), None)
 
 
 def _reads(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
