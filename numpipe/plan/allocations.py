@@ -17,6 +17,7 @@ compile-time constant, so it may be written in the kernel or in a module, or be 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, ClassVar, get_args
@@ -90,7 +91,7 @@ class SMEM:
         check_transforms(self.transforms, "SMEM")
         _ = self.layout
 
-    @property
+    @functools.cached_property
     def layout(self) -> Layout:
         """The layout of one tile."""
         if len(self.shape) == 1:
@@ -277,6 +278,7 @@ _NAMES: dict[str, Any] = {
 """The names in the `repr` of a type."""
 
 
+@functools.cache
 def parse(text: str) -> Any:
     """Return the type with this `repr`. Types are passed as text, because Numba keeps string
     literals but not all nested tuples.

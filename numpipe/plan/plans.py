@@ -73,12 +73,12 @@ class ArrayArg:
         """Whether numpipe passes it, rather than the caller."""
         return self.workspace or self.semaphores
 
-    @property
+    @functools.cached_property
     def flat(self) -> ArrayArg:
         """The same array, contiguous, with a single dimension."""
         return replace(self, ndim=1, order="row", tma=True, tma_store=False, sizes=(), dense=False)
 
-    @property
+    @functools.cached_property
     def words(self) -> ArrayArg:
         """The same array as words of 32 bits, of one dimension."""
         return replace(self.flat, dtype=INT32, tma=False)

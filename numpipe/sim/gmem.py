@@ -161,9 +161,11 @@ class GlobalMemory:
         self._touches.append(touch)
         return touch
 
-    def _mark_read(self, place: Place, touch: Touch) -> None:
-        read = place.read[touch.index]
-        np.copyto(read, self._remember(touch).code, where=read == 0)
+    def _mark_read(self, place: Place, touch: Touch, seen: set[Ints], where: Ints) -> None:
+        if where not in seen:
+            seen.add(where)
+            read = place.read[touch.index]
+            np.copyto(read, self._remember(touch).code, where=read == 0)
 
     def _check_read(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Raise PipelineRace unless a read comes after the writes of its elements, or
@@ -190,9 +192,7 @@ class GlobalMemory:
             self._too_early(access, touch)
         if not unwritten:
             self._check_read(access, place, touch, known)
-        if where not in seen:
-            seen.add(where)
-            self._mark_read(place, touch)
+        self._mark_read(place, touch, seen, where)
 
     def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
         """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
@@ -204,10 +204,7 @@ class GlobalMemory:
             self._check_read(access, place, touch, known)
         at = touch.at
         self._reads.setdefault(place, {}).setdefault(access.agent.warpgroup, {})[at] = touch
-        seen = place.seen.setdefault((), set())
-        if at not in seen:
-            seen.add(at)
-            self._mark_read(place, touch)
+        self._mark_read(place, touch, place.seen.setdefault((), set()), at)
 
     def store(
         self,

@@ -251,9 +251,7 @@ class _Warp:
         number = lane.lane % WARP
         for byte in range(first, end):
             for did in _DONE:
-                for other in (
-                    self.touched.get((byte, did), ()) if did == "write" or did != kind else ()
-                ):
+                for other in () if kind == did != "write" else self.touched.get((byte, did), ()):
                     if other != number:
                         raise race_report.race(
                             self.who,
@@ -267,9 +265,7 @@ class _Warp:
 
     def run(self, function: Callable, arguments: Sequence[tuple]) -> list:
         results = {}
-        lanes = [
-            self._start(number, function, arguments[number]) for number in range(len(arguments))
-        ]
+        lanes = [self._start(number, function, own) for number, own in enumerate(arguments)]
         stops = {}
 
         def go_on(number: int, value: Any = None) -> None:
@@ -292,7 +288,7 @@ class _Warp:
                 if not lane.dead:
                     with contextlib.suppress(Exception):
                         lane.throw()
-        return [results[number] for number in range(len(lanes))]
+        return [results[number] for number in sorted(results)]
 
     def _start(self, number: int, function: Callable, arguments: tuple) -> greenlet:
         machine = Lane(self, WARP * self.number + number)

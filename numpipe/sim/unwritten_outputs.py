@@ -39,7 +39,7 @@ def unwritten(
     box = gmem_accesses.extent(missing, whole)
     within = (
         ""
-        if number == int(np.prod([part.stop - part.start for part in box]))
+        if number == np.prod([part.stop - part.start for part in box])
         else f"{number} elements within "
     )
     where = f"{within}{name}[{', '.join(f'{part.start}:{part.stop}' for part in box)}]"

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import ast
 import math
+from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
@@ -65,7 +66,8 @@ class Loops(TileLoops, Arithmetic):
 
     def _calls_of(self, value: ast.expr) -> list[ast.Call]:
         """Return the calls whose result a value may be: itself, or those assigned to its name."""
-        places = self._binds(value.id) if isinstance(value, ast.Name) else []
+        binds = self._binds(value.id) if isinstance(value, ast.Name) else []
+        places = [place for place in binds if isinstance(place, ast.Name)]
         if not places:
             return [value] if isinstance(value, ast.Call) else []
         return [
@@ -348,20 +350,17 @@ class Loops(TileLoops, Arithmetic):
     def _carried(self, node: ast.For, targets: set[str]) -> list[str]:
         """Return the names that a loop rebinds and that were bound before it, which include the
         accumulators in flight at its end."""
-        inside = {id(n) for statement in node.body for n in walk(statement)}
+        inside = {id(n) for n in walk(*node.body)}
         inner_targets = names(
             ast.Store,
-            *(loop.target for s in node.body for loop in walk(s) if isinstance(loop, ast.For)),
+            *(loop.target for loop in walk(*node.body) if isinstance(loop, ast.For)),
         )
-        result, end, scope = [], node.end_lineno or node.lineno, self.scopes[-1][0]
-        later = {
-            n.id
-            for n in walk(scope)
-            if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.lineno > end
-        }
+        result, reads = [], defaultdict(list)
+        for read in _reads(self.scopes[-1][0]):
+            reads[read.id].append(read)
         for name, places in self.scopes[-1][1].items():
             here = [p for p in places if id(p) in inside]
-            if name in targets and name in later and (use := self._used_after(node, name)):
+            if name in targets and (use := self._used_after(node, name, reads[name])):
                 self.error(
                     use,
                     f"'{name}' belongs to a step of the pipeline loop at line {node.lineno} but "
@@ -373,11 +372,11 @@ class Loops(TileLoops, Arithmetic):
             before = [
                 p for p in places if id(p) not in inside and getattr(p, "lineno", 0) <= node.lineno
             ]
-            if before and self._stays_in_steps(node, name):
+            if before and self._stays_in_steps(node, name, reads[name]):
                 continue
             if before and name not in inner_targets:
                 result.append(name)
-            elif not before and name in later and self._used_after(node, name):
+            elif not before and self._used_after(node, name, reads[name]):
                 self.error(
                     here[0],
                     f"'{name}' is first assigned in the pipeline loop at line {node.lineno} and "
@@ -386,9 +385,9 @@ class Loops(TileLoops, Arithmetic):
                 )
         return sorted(result)
 
-    def _stays_in_steps(self, node: ast.For, name: str) -> bool:
-        """Return whether a name is read only in this and other pipeline loops, each step of which
-        first assigns it a value."""
+    def _stays_in_steps(self, node: ast.For, name: str, reads: list[ast.Name]) -> bool:
+        """Return whether the `reads` of a name are in this and other pipeline loops, each step of
+        which first assigns it a value."""
 
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
@@ -408,27 +407,26 @@ class Loops(TileLoops, Arithmetic):
             if in_steps(node)
             else []
         )
-        inside = (
-            {id(n) for loop in loops for s in loop.body for n in walk(s)}
-            if node in loops
-            else set()
-        )
-        return all(id(n) in inside for n in _reads(scope, name))
+        inside = {id(n) for loop in loops for n in walk(*loop.body)} if node in loops else set()
+        return all(id(n) in inside for n in reads)
 
-    def _used_after(self, loop: ast.For, name: str) -> ast.Name | None:
-        """Return where a name is read after a loop, before it is bound again."""
+    def _used_after(self, loop: ast.For, name: str, reads: list[ast.Name]) -> ast.Name | None:
+        """Return the first of the `reads` of a name that is after a loop, and before the name is
+        bound again."""
         end = loop.end_lineno or loop.lineno
         lines = (getattr(place, "lineno", 0) for place in self.scopes[-1][1][name])
         rebound = min((line for line in lines if line > end), default=math.inf)
-        reads = _reads(self.scopes[-1][0], name)
         return next((read for read in reads if end < read.lineno < rebound), None)
 
 
-def _reads(node: ast.AST, name: str) -> Iterator[ast.Name]:
-    """Yield where a variable is read below a node, not where nested functions have their own."""
+def _reads(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
+    """Yield where variables are read below a node, not where nested functions have their own."""
     for child in children(node):
-        if isinstance(child, Function) and any(bound == name for bound, _ in stores(child)):
-            continue
-        if isinstance(child, ast.Name) and child.id == name and isinstance(child.ctx, ast.Load):
+        own = [name for name, _ in stores(child)] if isinstance(child, Function) else ()
+        if (
+            isinstance(child, ast.Name)
+            and child.id not in hidden
+            and isinstance(child.ctx, ast.Load)
+        ):
             yield child
-        yield from _reads(child, name)
+        yield from _reads(child, hidden.union(own))

@@ -24,19 +24,18 @@ def begin_round() -> None:
     current().round()
 
 
-def for_simulation(module: ast.Module) -> ast.Module:
-    """Return a copy of a rewritten module as it is simulated."""
-    return _Simulated().visit(copy.deepcopy(module))  # type: ignore[no-any-return]
-
-
-class _Simulated(ast.NodeTransformer):
-    def visit_While(self, node: ast.While) -> Any:
-        self.generic_visit(node)
-        node.body.insert(0, located(ast.Expr(ast.Call(load(NAME), [], [])), node.test))
+def for_simulation(node: Any) -> Any:
+    """Return a copy of a rewritten module, or of a statement in it, as it is simulated. It shares
+    the expressions."""
+    if not isinstance(node, (ast.Module, ast.stmt)):
         return node
-
-    def visit_Assign(self, node: ast.Assign) -> Any:
-        if operation(node.value) is not branches.after_branch:
-            return node
+    if isinstance(node, ast.Assign) and operation(node.value) is branches.after_branch:
         unbound = ast.ExceptHandler(load("UnboundLocalError"), None, [ast.Pass()])
         return located(ast.Try([node], [unbound], [], []), node)
+    new = copy.copy(node)
+    for name, value in ast.iter_fields(node):
+        if isinstance(value, list):
+            setattr(new, name, [*map(for_simulation, value)])
+    if isinstance(new, ast.While):
+        new.body.insert(0, located(ast.Expr(ast.Call(load(NAME), [], [])), new.test))
+    return new

@@ -412,7 +412,7 @@ class GmemRef(StoringFacts):
         """Return the same array argument on another GPU."""
         return self.peers.setdefault(gpu, GmemRef(self.on[gpu], self.index, self.np, self.on, gpu))
 
-    @property
+    @functools.cached_property
     def flat(self) -> FlatRef:
         """The elements of a contiguous array, in order, as an array of one dimension."""
         return FlatRef(self)
@@ -421,6 +421,10 @@ class GmemRef(StoringFacts):
     def words(self) -> WordsRef:
         """The words of 32 bits of a contiguous array, in per-lane code (`memory.per_lane`)."""
         check_words(self.dtype, getattr(current(), "lane", None) is not None)
+        return self._words
+
+    @functools.cached_property
+    def _words(self) -> WordsRef:
         return WordsRef(self)
 
 
