@@ -215,7 +215,7 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
         if form.functions and masked:
             queries, keys = q.shape[form.positions], k.shape[form.positions]
             i, j = np.minimum(i, queries - 1), np.minimum(j, keys - 1)
-        if of is not None:
+        if of is not None and slope_of is not None:
             s, factor = s * scale, math.log2(math.e)
             # 16 bits: half of the registers until dP is known
             slope = slope_of(s, cta.b, h, i, j, score_0, score_1, score_2).astype(np.float16)

@@ -109,8 +109,9 @@ class SharedMemory(KernelShape):
 
     @property
     def _rings_end(self) -> int:
-        placed = (*self.all_rings, *self.scratch.values())
-        return max([HEADER, *(plan.memory.end for plan in placed)])
+        rings = (ring.memory.end for ring in self.all_rings)
+        scratch = (part.memory.end for part in self.scratch.values())
+        return max([HEADER, *rings, *scratch])
 
     @property
     def shares(self) -> tuple[tuple[str, int], ...]:
