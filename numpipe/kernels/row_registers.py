@@ -36,6 +36,7 @@ ONE = 1.5 * 2**23 + 127
 """a float32 number whose lowest bits are the exponent of 1.0"""
 BOX = 256
 """elements that TMA copies at once"""
+LARGEST = float(np.finfo(np.float32).max)
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
@@ -145,8 +146,8 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     @function
     def mean(f):
         total = sum_of(f)
-        # total / n, rounded once
-        return fma(total, inverse, total * (1 / n - inverse))
+        # total / n, rounded once; of an infinite total, inf - inf would be NaN
+        return fma(total, inverse, np.clip(total, -LARGEST, LARGEST) * (1 / n - inverse))
 
     @function
     def moments(f):

@@ -12,6 +12,7 @@ from ..core.functions import Function, function
 from ..diagnostics.argument_checks import word
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
+from ..kernels.row_registers import LARGEST
 from ..language.tiles.mathematics import fma
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided
@@ -19,8 +20,6 @@ from .declaration import op
 from .op_outputs import Place, same
 from .quantize import QUANTIZED, launch_quantized, result_type, scales_type
 from .tiled import TYPES, Tile, launch_over_tiles
-
-LARGEST = float(np.finfo(np.float32).max)
 
 
 def unit(gelu: bool) -> Function:

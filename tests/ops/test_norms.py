@@ -317,6 +317,16 @@ def test_long_rows_are_quantized_in_registers() -> None:
     assert abs(values.astype(int) - exact).max() <= 1
 
 
+@pytest.mark.parametrize("columns", [70, 512, 9001])
+def test_an_infinite_element_makes_the_others_0(columns: int) -> None:
+    x = numbers(3, columns)
+    x[1, 5] = np.inf
+    y = ops.rms_norm(x)
+    assert np.isnan(y[1, 5])
+    assert not np.delete(y[1], 5).any()
+    assert np.isfinite(y[::2]).all()
+
+
 def test_rows_without_columns_have_scales_and_statistics() -> None:
     x, weight = numbers(3, 0), numbers(0)
     assert (ops.rms_norm(x, weight, out_scales="row")[1] == 1).all()
