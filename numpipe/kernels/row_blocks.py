@@ -157,8 +157,9 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def by_part(tile, j, inside, how, numbers):
-        """Add the parts of a chunk, of STEP columns, to the numbers of lanes, by ``add(part, start,
-        numbers)``. Unless the chunk is `inside` the row, columns outside of it are `other`."""
+        """Add a chunk to the numbers of lanes, STEP columns at a time. `how` is (add, other):
+        ``add(part, start, numbers)`` adds a part, and columns outside the row are `other`, unless
+        the chunk is `inside` it."""
         add, other = how
         for c in static_range(0, width if inside else end, STEP):
             part = tile[:, c : c + STEP]
@@ -200,12 +201,12 @@ def functions(rows: Any) -> dict[str, Function]:
         return highest, by_part(tile, j, inside, (add, -np.inf), totals)
 
     @function
-    def fold(f, add, how, numbers):
-        """Add a value's chunks to the numbers of lanes."""
+    def fold(f, add_chunk, how, numbers):
+        """Add a value's chunks to the numbers of lanes, by `by_part`, `both` or `online`."""
         for step in range(whole):
-            numbers = add(f(columns(step)), columns(step), True, how, numbers)
+            numbers = add_chunk(f(columns(step)), columns(step), True, how, numbers)
         if whole < steps:
-            numbers = add(f(last()), last(), False, how, numbers)
+            numbers = add_chunk(f(last()), last(), False, how, numbers)
         return numbers
 
     @function

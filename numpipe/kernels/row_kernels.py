@@ -95,7 +95,7 @@ class RowKernel:
         matrix."""
         names = (*self.parameters, "out")
         given = [*args, *(named[name] for name in names if name in named)]
-        x = _info(next(iter(given), None))
+        x = _info(args[0] if args else named.get(names[0]))
         if len(x.shape) != 2:
             raise SpecError(
                 f"kernel {self.body.__name__}: '{names[0]}' must be a matrix, (rows, columns), got "

@@ -367,7 +367,9 @@ def _short(
     if whole and by_row:
         spare = 24 if brief else 32
     ctas = max(1, 512 // (live + spare))
-    if vectors > 1:  # lanes have parts of them, and as many registers as a multiple of 8
+    if vectors > 1:
+        # lanes have parts of them, and an SM gives out multiples of 8 registers. The numbers are
+        # the least without spills in layer_norm of float16 rows; a single wave of CTAs may spill
         ctas = min(ctas, 64 // cdiv(live + 17 + 6 * held + vectors * wide // 96, 8))
     if spare >= 40 and 512 // (ctas + 1) >= live + 16:
         ctas = with_room(ctas, cdiv(count, height))

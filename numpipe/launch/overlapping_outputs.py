@@ -3,8 +3,8 @@
 A kernel may work in place, with one array as input and output. An output may not share only *some*
 bytes with another array, as ``x[1:]`` and ``x[:-1]`` do, or all of them in another order, as
 ``x.T`` and ``x`` do, because what a CTA reads then depends on which CTAs have already written. Two
-outputs may not share any.
-Calls refuse such arrays when they see them for the first time, so repeated calls have no overhead.
+results of an op may not share any. Calls refuse such arrays when they see them for the first time,
+so repeated calls have no overhead.
 ``kernel.simulate`` and `verify` run such calls, and report the conflicting accesses.
 
 Columns 0, 2, 4 … and 1, 3, 5 … of a matrix are interleaved but share no byte:
@@ -31,10 +31,15 @@ as in ordinary views"""
 
 
 def check_overlap(
-    infos: Sequence[ArrayInfo], names: Sequence[str], outputs: int, kernel: str = ""
+    infos: Sequence[ArrayInfo],
+    names: Sequence[str],
+    outputs: int,
+    kernel: str = "",
+    distinct: bool = False,
 ) -> None:
-    """Raise SpecError if one of the last `outputs` arrays overlaps itself, another output, or an
-    input, unless output and input are the same view of the same memory.
+    """Raise SpecError if one of the last `outputs` arrays overlaps itself, or another array unless
+    both are the same view of the same memory. If outputs are `distinct`, two of them may not be the
+    same view either.
 
     All arrays must be on the host, or all on one GPU.
     """
@@ -42,10 +47,12 @@ def check_overlap(
     if not outputs:
         return
     check_elements(infos, names, outputs, kernel)
-    views = [_memory(info) for info in infos]
+    views = [_memory(info, True) for info in infos]
     for i in range(first, len(infos)):
         for j in range(i):
-            if _share(views[i], views[j]) and (j >= first or _view(infos[i]) != _view(infos[j])):
+            same = _view(infos[i]) == _view(infos[j]) and not (distinct and j >= first)
+            if not same and _share(views[i], views[j]):
+                other = f"a copy of {names[j]!r}" if j < first else f"another array as {names[i]!r}"
                 apart = infos[i].address - infos[j].address
                 begins = (
                     f"begins {abs(apart)} bytes {'after' if apart > 0 else 'before'} it"
@@ -57,7 +64,7 @@ def check_overlap(
                     f"{names[j]!r}: it {begins}, with shape {infos[i].shape} and strides "
                     f"{infos[i].strides} bytes, compared with {infos[j].shape} and "
                     f"{infos[j].strides}, so the result depends on which CTA writes first; fix: "
-                    f"pass a copy of {names[j]!r}"
+                    f"pass {other}"
                 )
 
 
@@ -80,10 +87,14 @@ def check_elements(
                 )
 
 
-def _memory(info: ArrayInfo) -> np.ndarray:
-    """Return host or GPU memory as an array that must not be read."""
-    kind = np.dtype(f"V{info.dtype.itemsize}")
-    return memory(info.address, info.shape, info.strides, kind, False, None)
+def _memory(info: ArrayInfo, once: bool = False) -> np.ndarray:
+    """Return host or GPU memory as an array that must not be read. With `once`, elements that a
+    stride of 0 repeats are there once, because NumPy limits the size of an array."""
+    kind, shape = np.dtype(f"V{info.dtype.itemsize}"), info.shape
+    if once:
+        pairs = zip(shape, info.strides, strict=True)
+        shape = tuple(dim if stride else min(dim, 1) for dim, stride in pairs)
+    return memory(info.address, shape, info.strides, kind, False, None)
 
 
 def _share(first: np.ndarray, second: np.ndarray) -> bool:

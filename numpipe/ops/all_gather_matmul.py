@@ -51,7 +51,7 @@ from .sharded_calls import (
     config_check,
     gathered_rows,
     planes,
-    products,
+    right_gradient,
     sharded_op,
 )
 
@@ -245,7 +245,7 @@ def _launch(shards: Shards, a: OnGpus, b: OnGpus, out: OnGpus, config: Any) -> N
             "matmul_reduce_scatter", grad_out, [xp.transposed(x) for x in b], mesh=mesh
         ),
         # gathers the rows again: the forward pass keeps only this GPU's own
-        "b": lambda xp, a, grad_out, mesh: products(xp, gathered_rows(xp, mesh, a), grad_out),
+        "b": lambda xp, a, grad_out, mesh: right_gradient(xp, gathered_rows(xp, mesh, a), grad_out),
     },
     operations=lambda a, out: 2.0 * math.prod(out.shape) * a.shape[1],
 )

@@ -765,7 +765,8 @@ def shown_in_all(batch, head, query, key, visible):  # type: ignore[no-untyped-d
 
 
 def _by_heads(x: Any) -> Any:
-    """Return a tensor of four dimensions: all batches are one, and without heads there is one."""
+    """Return a tensor of four dimensions: batch dimensions are flattened, and a tensor of three
+    dimensions gets a single head."""
     return x.unsqueeze(1) if x.ndim == 3 else x.flatten(0, -4)
 
 

@@ -86,9 +86,8 @@ def launch_reduced(
 
     def run(**views: Any) -> None:
         rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
-        reduced(*lacking(rows, "losses"))(
-            **rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place
-        )
+        kernel = reduced(*lacking(rows, "losses"))
+        kernel(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 
     launch_over_rows(run, inputs, {}, place)
 
@@ -121,6 +120,27 @@ def _launch(
         launch_reduced(losses, labels, loss, *how)
 
 
+def _launch_backward(
+    logits: ArrayInfo,
+    labels: ArrayInfo,
+    lse: ArrayInfo,
+    grad_loss: ArrayInfo,
+    dlogits: ArrayInfo,
+    label_smoothing: float,
+    ignore_index: int,
+    place: Place,
+) -> None:
+    rows = given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss)
+    launch_over_rows(
+        cross_entropy_gradient,
+        given(MATRIX, x=logits) | rows,
+        given(MATRIX, dx=dlogits),
+        place,
+        smoothing=float(label_smoothing),
+        ignored=int(ignore_index),
+    )
+
+
 LOGITS: dict[str, str | Operand] = {"logits": "... n", "labels": Operand("...", LABELS)}
 OF_ROWS = Operand("...", ("float32",))
 
@@ -129,16 +149,7 @@ OF_ROWS = Operand("...", ("float32",))
     operands={**LOGITS, "lse": OF_ROWS, "grad_loss": OF_ROWS},
     results={"dlogits": "... n"},
     types=TYPES,
-    launch=lambda logits, labels, lse, grad_loss, dlogits, label_smoothing, ignore_index, place: (
-        launch_over_rows(
-            cross_entropy_gradient,
-            given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss),
-            given(MATRIX, dx=dlogits),
-            place,
-            smoothing=float(label_smoothing),
-            ignored=int(ignore_index),
-        )
-    ),
+    launch=_launch_backward,
     batching="leading",
 )
 def cross_entropy_backward(

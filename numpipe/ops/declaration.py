@@ -510,7 +510,7 @@ class Op(Generic[P]):
             launch.check_writable(info, label, self.name)
         every = [*infos.values(), *found.values()]
         launch.same_place(every, [*infos, *labels], self.name)
-        launch.check_overlap(list(found.values()), labels, len(found), self.name)
+        launch.check_overlap(list(found.values()), labels, len(found), self.name, distinct=True)
         return found
 
     def _run(self, values: Mapping[str, Any], place: Place) -> None:

@@ -26,7 +26,7 @@ from .sharded_calls import (
     added_up,
     check_matrices,
     config_check,
-    products,
+    right_gradient,
     sharded_op,
 )
 
@@ -69,7 +69,7 @@ def _gradients(xp: Any, a: list, b: list, grad_out: list, mesh: Any) -> tuple[li
     grads = added_up(xp, mesh, grad_out)
     return (
         [xp("matmul", grad, xp.transposed(y)) for grad, y in zip(grads, b, strict=True)],
-        products(xp, a, grads),
+        right_gradient(xp, a, grads),
     )
 
 

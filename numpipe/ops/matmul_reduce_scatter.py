@@ -54,7 +54,7 @@ from .sharded_calls import (
     config_check,
     gathered_rows,
     planes,
-    products,
+    right_gradient,
     sharded_op,
 )
 
@@ -279,7 +279,7 @@ def launch(
         "a": lambda xp, b, grad_out, mesh: xp(
             "all_gather_matmul", grad_out, [xp.transposed(x) for x in b], mesh=mesh
         ),
-        "b": lambda xp, a, grad_out, mesh: products(xp, a, gathered_rows(xp, mesh, grad_out)),
+        "b": lambda xp, a, grad_out, mesh: right_gradient(xp, a, gathered_rows(xp, mesh, grad_out)),
     },
     operations=lambda a, b: 2.0 * math.prod(a.shape) * b.shape[1],
 )

@@ -47,7 +47,8 @@ from .tiled import rows_of
 @function
 def numbers(statistics, i):
     """Return 1 / sqrt(variance + eps) and the mean, or 0, of some rows."""
-    return statistics[i, ds(0, 1)], statistics[i, ds(1, 1)] if statistics.shape[1] == 2 else 0.0
+    mean = statistics[i, ds(1, 1)] if statistics.shape[1] == 2 else 0.0
+    return statistics[i, ds(0, 1)], mean
 
 
 @function
@@ -158,13 +159,12 @@ def of_short_rows(
 
     Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead. A lane
     has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes store
-    dx in shared memory, where they have read x; from there it is copied in memory order. `late`:
-    the last rows of a block are added to the sums after dx, until when lanes keep the gradients.
+    dx in shared memory, where they have read x; from there it is copied in memory order. With
+    `late`, the last rows of a block are added to the sums after dx is computed; until then, lanes
+    keep their gradients in registers.
     """
-    absent, vector = (
-        lacking(present, "grad_total", "dresidual", "dbias"),
-        layout.replace("rows", "row"),
-    )
+    absent = lacking(present, "grad_total", "dresidual", "dbias")
+    vector = layout.replace("rows", "row")
 
     @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
     def norm_gradient_of_short_rows(
@@ -540,7 +540,7 @@ CTAS = 2
 than another. Three would not find enough adjacent registers where CTAs of another launch are still
 running (measured on an H200)"""
 LIVE = 220
-"""most registers of a lane for tiles, if others shall not spill"""
+"""most registers of a lane for tiles; with more, others would spill"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -599,8 +599,9 @@ def launch_gradient(
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
         layout = f"rows {lanes}" + f" {run}" * (run > 2)
         row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
-        # registers of a lane: gradients, also times weight, normed rows, sums, others; weight
-        live = round_up(n, lanes * run) // lanes * (tile * lanes // 128 * (len(names) - 2) + 1)
+        # rows in a lane's registers: one for each array but two, and the weight
+        held = tile * lanes // 128 * (len(names) - 2) + 1
+        live = round_up(n, lanes * run) // lanes * held
         short = of_short_rows(layout, height, slots, run, live <= LIVE, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = min(cdiv(count, height), SMS * CTAS)
@@ -616,12 +617,11 @@ def launch_gradient(
         launch_over_rows(kernel, inputs, results | totals, place, **options)
         return
     # each row of sums begins at a multiple of 16 bytes, so that lanes load pairs
-    whole = len(totals) * programs
-    every = allocated(x, (whole, round_up(n, 4)), place, np.float32)
-    parts = strided(every, (whole, n), every.strides)
+    height = len(totals) * programs
+    every = allocated(x, (height, round_up(n, 4)), place, np.float32)
+    parts = strided(every, (height, n), every.strides)
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    launch_over_rows(
-        of_parts(n, round_up(programs, 64), *totals), given(MATRIX, parts=parts), totals, place
-    )
+    adder = of_parts(n, round_up(programs, 64), *totals)
+    launch_over_rows(adder, given(MATRIX, parts=parts), totals, place)

@@ -471,9 +471,8 @@ def launch_on_view(
     n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
     how = fold, short, exact, slots, wgs, shift, None if parts > 1 else finish
-    reducer(kind, down, *tile, *how, *inputs, *made)(
-        x, **inputs, **made, parts=parts, scale=scale, **place
-    )
+    kernel = reducer(kind, down, *tile, *how, *inputs, *made)
+    kernel(x, **inputs, **made, parts=parts, scale=scale, **place)
     if parts > 1:
         way = {"top": "max", "dot": "sum"}.get(kind, kind)
         launch_reduction(

@@ -221,9 +221,8 @@ def _launch(
         # the inverse is the rotation of (x2, x1)
         step = -1 if inverse else 1
         x1, x2 = halves(x, interleaved)[::step]
-        rotated(1 if changes[same] else repeats, height, width)(
-            x1, x2, cos, sin, *halves(y, interleaved)[::step], **place
-        )
+        kernel = rotated(1 if changes[same] else repeats, height, width)
+        kernel(x1, x2, cos, sin, *halves(y, interleaved)[::step], **place)
 
     half = (*x.shape[:-1], x.shape[-1] // 2)
     inputs = {"x": x, "cos": broadcast(cos, half), "sin": broadcast(sin, half)}

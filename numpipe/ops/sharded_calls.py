@@ -201,8 +201,8 @@ class Shards:
         return found
 
     def laid(self, name: str, infos: OnGpus) -> tuple[OnGpus, bool]:
-        """Return matrices that TMA can address by rows, and whether they are the transposes of the
-        arguments: views of them or copies.
+        """Return matrices whose rows TMA can address, views of the arguments or copies, and whether
+        they are the transposes of the arguments.
 
         Raises SpecError if some GPUs have row-major and others column-major matrices.
         """
@@ -340,8 +340,8 @@ class Shards:
 @function
 def divided_ctas(share):  # type: ignore[no-untyped-def]
     """Divide the CTAs of a kernel: one in `share` works with this GPU's own data, the others send.
-    Return this CTA's number, how many CTAs send, how many do not, and this CTA's number among
-    these, which is negative if it sends."""
+    Return (this CTA's number, the number of senders, the number of the others, this CTA's number
+    among the others: negative if it only sends)."""
     cta, ctas = axis_index("cta"), axis_size("cta")
     near = max(ctas // share, 1)
     return cta, max(ctas - near, 1), near, cta - (ctas - near)
@@ -401,8 +401,8 @@ def gathered_rows(xp: Any, mesh: Any, arrays: list) -> list:
     return [x.reshape(mesh.size * rows, columns) for x in found]
 
 
-def products(xp: Any, a: list, grads: list) -> list:
-    """Return ``a.T @ grad`` on each GPU, the gradient of the right matrix of a product."""
+def right_gradient(xp: Any, a: list, grads: list) -> list:
+    """Return ``a.T @ grad`` for each GPU: the gradient of the right matrix of a product."""
     return [xp("matmul", xp.transposed(x), grad) for x, grad in zip(a, grads, strict=True)]
 
 

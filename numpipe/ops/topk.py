@@ -196,7 +196,8 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
         groups = {"groups": _select(tops, k, **place)}
     chosen = allocated(x, (rows, 2, k + 1), place, np.int32)
     inside = results if block_of(kept) == kept else {}
-    selector(size, kept, members, bool(results))(x, **groups, chosen=chosen, **inside, k=k, **place)
+    kernel = selector(size, kept, members, bool(results))
+    kernel(x, **groups, chosen=chosen, **inside, k=k, **place)
     if results and not inside:
         ranker(kept)(x, chosen=chosen, **results, k=k, **place)
     return chosen

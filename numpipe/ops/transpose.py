@@ -21,7 +21,8 @@ __all__ = ["transpose"]
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:
-    for view in (x, transposed(x)):  # x itself, too, has its elements in another order
+    # `check_overlap` accepts the same view: x.T as out, or x itself as out
+    for view in (x, transposed(x)):
         launch.check_overlap([view, y], ["x", "out"], 1, "transpose")
     copy_into(transposed(x), y, place)
 

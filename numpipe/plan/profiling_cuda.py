@@ -67,6 +67,7 @@ def record(
     builder.emit_asm(nb.void, [*held, word, step], _EVENT, memory=False)
     fits = builder.icmp_unsigned("<", held[0], held[1])
     builder.store(builder.add(held[0], 1), used)
+    # LLVM drops the second loads of low and high
     address = wide_counter(builder, state, PROFILE + 2)
     address = builder.add(address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), 0))
     builder.store(builder.trunc(address, nb.i32), low)

@@ -70,9 +70,11 @@ class Resources:
     def _rows(self) -> Iterator[tuple[str, str]]:
         # setmaxnreg takes 256, but an instruction cannot name more than 255 registers
         compute = min(self.compute_registers, 255)
-        roles = f", then {compute} (compute) and {self.memory_registers} (memory)"
+        roles = ""
+        if self.memory_registers:
+            roles = f", then {compute} (compute) and {self.memory_registers} (memory)"
         yield "threads", f"{self.threads} a CTA"
-        yield "registers", f"{self.registers} a lane at entry{roles * bool(self.memory_registers)}"
+        yield "registers", f"{self.registers} a lane at entry{roles}"
         yield "spills, stack", f"{self.spill_bytes} B, {self.stack_bytes} B a lane"
         yield "shared memory", f"{self.smem_bytes} B a CTA"
         for what, nbytes in self.smem:

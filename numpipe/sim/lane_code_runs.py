@@ -251,7 +251,9 @@ class _Warp:
         number = lane.lane % WARP
         for byte in range(first, end):
             for did in _DONE:
-                for other in () if kind == did != "write" else self.touched.get((byte, did), ()):
+                if did == kind != "write":  # two loads, or two atomics, do not conflict
+                    continue
+                for other in self.touched.get((byte, did), ()):
                     if other != number:
                         raise race_report.race(
                             self.who,
@@ -288,7 +290,7 @@ class _Warp:
                 if not lane.dead:
                     with contextlib.suppress(Exception):
                         lane.throw()
-        return [results[number] for number in sorted(results)]
+        return [results[number] for number in range(len(lanes))]
 
     def _start(self, number: int, function: Callable, arguments: tuple) -> greenlet:
         machine = Lane(self, WARP * self.number + number)

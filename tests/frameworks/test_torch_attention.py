@@ -284,7 +284,8 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     ),
     "float32": (
         lambda: sdpa(Q.float(), K.float(), V.float()),
-        r"'q' is float32, .*; fix: convert it with q.to\(torch.bfloat16\)",
+        r"'q' is float32, .*; fix: convert it with q.to\(torch.bfloat16\), "
+        "or run under torch.autocast",
     ),
     "devices": (
         lambda: sdpa(Q, K.to("meta"), V),

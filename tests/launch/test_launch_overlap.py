@@ -110,9 +110,15 @@ def test_the_error_names_both_where_they_are_and_the_fix() -> None:
 def test_inputs_may_overlap_and_outputs_may_not() -> None:
     x, y, c = on_host(X[1:]), on_host(X[:-1]), on_host(np.zeros(4))
     launch.check_overlap([x, y, c], ["x", "y", "c"], 1)
-    for outs in ((x, y), (x, x)):
-        with pytest.raises(SpecError, match="argument 'd': .* overlaps argument 'c'"):
-            launch.check_overlap([c, *outs], ["x", "c", "d"], 2)
+    launch.check_overlap([c, x, x], ["x", "c", "d"], 2)
+    for outs, distinct in (((x, y), False), ((x, x), True)):
+        with pytest.raises(SpecError, match="'d': .* overlaps .* 'c'.*pass another array as 'd'"):
+            launch.check_overlap([c, *outs], ["x", "c", "d"], 2, distinct=distinct)
+
+
+def test_elements_that_a_stride_repeats_are_compared_once() -> None:
+    x = on_gpu(X[:1])._replace(shape=(2**31, 2**31), strides=(0, 0))
+    launch.check_overlap([x, on_gpu(np.zeros(4))], ["x", "c"], 1)
 
 
 # ---- when it is checked

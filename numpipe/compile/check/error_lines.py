@@ -31,7 +31,7 @@ TUPLES = (
     "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 )
 SCHEDULES = re.compile(r"numpipe.kernels.row_\w+\.py$")
-"""files of the functions of a schedule of rows"""
+"""matches the files that define the functions of row schedules"""
 LONGEST = 300
 """The maximum number of characters of a reason from Numba or Python that are shown."""
 _Error = TypeVar("_Error", bound=NumpipeError)
@@ -72,7 +72,7 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
             reason = f"{source.name}(…): {message.partition('; fix:')[0]}"
             message, places = "\n".join((f"{reason}; fix: pass what it takes", *rows)), places[:-1]
     while places[1:] and SCHEDULES.search(places[-1].filename):
-        places = places[:-1]  # what is wrong is what a kernel over rows passes
+        places = places[:-1]  # the mistake is in the arguments that the user's kernel passes
     if not message.startswith(f"kernel {unit.kernel}"):
         message = f"kernel {unit.kernel}: {message}"
     if places:

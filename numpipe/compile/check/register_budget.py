@@ -72,16 +72,16 @@ def needed(held: Iterable[LiveTile]) -> int:
 def excess(limit: int, held: Collection[LiveTile]) -> str:
     """Return why tiles do not fit in `limit` registers per lane, with the numbers; "" if they
     fit."""
-    products, every = needed(part for part in held if part.role), needed(held)
+    products, total = needed(part for part in held if part.role), needed(held)
     if products > limit - RESERVE:
         return (
             f"products in flight hold {products} registers per lane, but only {limit - RESERVE} "
             f"are available ({limit} of a compute lane, less {RESERVE} that ptxas keeps): it "
             "would serialize wgmma, register-pressure (C7512)"
         )
-    if every > limit - LEAST:
+    if total > limit - LEAST:
         return (
-            f"tiles hold {every} registers per lane while products are in flight, but "
+            f"tiles hold {total} registers per lane while products are in flight, but "
             f"only {limit - LEAST} are available ({limit} of a compute lane, less {LEAST} for "
             "addresses): the rest would be spilled"
         )

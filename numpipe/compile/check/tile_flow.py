@@ -337,7 +337,8 @@ class _Function:
             (seen.products, self.products),
             (seen.from_registers, self.operands),
         ):
-            found += filter(None, (self.position(self.definitions[name]) for name in names))
+            places = (self.position(self.definitions[name]) for name in names)
+            found.extend(place for place in places if place)
         carried = {
             target.name: self._next(target.name)
             for body in self.blocks.values()
@@ -473,13 +474,10 @@ class _Function:
 
     def _first(self, web: str) -> Position | None:
         """Return where a variable is first assigned."""
-        places = [
-            place
-            for name, one in self.webs.items()
-            if one == web and (made := self.definitions.get(name)) and not self._phi(made)
-            if (place := self.position(made))
-        ]
-        return min(places, key=lambda place: place.line, default=None)
+        members = [name for name, one in self.webs.items() if one == web]
+        made = [self.definitions[name] for name in members if name in self.definitions]
+        places = [self.position(statement) for statement in made if not self._phi(statement)]
+        return min(filter(None, places), key=lambda place: place.line, default=None)
 
     def _name(self, name: str) -> str:
         """Return a tile as the user wrote it: a variable, or the expression."""

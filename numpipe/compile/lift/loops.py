@@ -65,7 +65,8 @@ class Loops(TileLoops, Arithmetic):
         return next((scope[name] for _, scope in reversed(self.scopes) if name in scope), [])
 
     def _calls_of(self, value: ast.expr) -> list[ast.Call]:
-        """Return the calls whose result a value may be: itself, or those assigned to its name."""
+        """Return the calls that a value may come from: the value itself, if it is a call, or the
+        calls assigned to its name."""
         binds = self._binds(value.id) if isinstance(value, ast.Name) else []
         places = [place for place in binds if isinstance(place, ast.Name)]
         if not places:
@@ -422,11 +423,13 @@ class Loops(TileLoops, Arithmetic):
 def _reads(node: ast.AST, hidden: frozenset[str] = frozenset()) -> Iterator[ast.Name]:
     """Yield where variables are read below a node, not where nested functions have their own."""
     for child in children(node):
-        own = [name for name, _ in stores(child)] if isinstance(child, Function) else ()
+        inner = hidden
+        if isinstance(child, Function):
+            inner = hidden.union(name for name, _ in stores(child))
         if (
             isinstance(child, ast.Name)
             and child.id not in hidden
             and isinstance(child.ctx, ast.Load)
         ):
             yield child
-        yield from _reads(child, hidden.union(own))
+        yield from _reads(child, inner)

@@ -109,9 +109,9 @@ def wrapped(
         )
         places = [f"{INDEX.format(d)} = np__program_id({d})" for d in range(grid.parallel)]
         steps = [_size(grid, d) for d in grid.sequential] or ["1"]
-        ins, outs = map(_tuple, made)
+        in_specs, out_specs = map(_tuple, made)
         run = (
-            f"np__emit({name}, grid={_tuple(steps)}, in_specs={ins}, out_specs={outs})"
+            f"np__emit({name}, grid={_tuple(steps)}, in_specs={in_specs}, out_specs={out_specs})"
             f"({', '.join(tiles)})"
         )
         node.body = [

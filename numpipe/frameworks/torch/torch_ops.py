@@ -144,7 +144,8 @@ class TorchOp:
         recorded = self._refuse if declared.mutates else self._under_autograd
         schema = self._schema(name)
         self.op = define(library, schema, self._run, self._fake, recorded, self._over_batch)
-        if declared.types and all(dtype.itemsize == 2 for dtype in declared.types):
+        self.narrow = bool(declared.types) and all(each.itemsize == 2 for each in declared.types)
+        if self.narrow:
             wide = [bool(operand.types) for operand in declared.operands.values()]
             under_autocast(library, self.op, wide)
         if "out" in parameters:
@@ -349,7 +350,8 @@ class TorchOp:
             name: SimpleNamespace(shape=tensor.shape, dtype=element_type(self.name, name, tensor))
             for name, tensor in given.items()
         }
-        self.declared.check_types(infos, "convert it with {name}.to(torch.{dtype})")
+        autocast = ", or run under torch.autocast" if self.narrow else ""
+        self.declared.check_types(infos, "convert it with {name}.to(torch.{dtype})" + autocast)
         values = self.declared.checked(options) | {"gpus": gpus}
         first = next(iter(given.values()))
         made = tuple(

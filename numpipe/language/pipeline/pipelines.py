@@ -79,8 +79,9 @@ class PipelineBase:
     labels       the names of the leaves in messages
     rings, outs  which operands share a ring; the same for outputs
     unequal      whether it has steps_of
-    loaded       the numbers of the leaves that are loaded; `barrier_tree`: the shape of a
-                 step's barriers of one kind
+    rank         the number of dimensions of the grid
+    loaded       the numbers of the leaves that are loaded
+    barrier_tree the shape of a step's barriers of one kind
     manual       the kinds of barriers that the body handles itself, for each operand
                  (`operand_barriers`)
     single       whether each compute warpgroup runs it on its own (`steps`)
@@ -114,10 +115,10 @@ class PipelineBase:
         self.site = constant("pipeline", "site", site)
         self.where = where = f"kernel {self.unit.kernel}, pipeline at {self.site}"
         alone, known = constant(where, "single", alone), constant(where, "grid", known)
-        self.rank = len(grid)
         self.single = bool(alone) or not self.unit.warp_specialized
         self.manual = check_manual(where, self.single, ready, consumed)
         sizes = self._check_grid(grid, known, alone)
+        self.rank = len(grid)
         self._check_specs("in_specs", in_specs)
         self._check_specs("out_specs", out_specs)
         (inputs, shape), (outputs, outer) = (
@@ -430,9 +431,7 @@ def steps_over(
         )
         for plan, group in plan_rings(pipe, arrays, shared)
     ]
-    return _iterate(
-        Loop(pipe.grid, total, own, pipe, rings, arrays, groups, last, turns), nested, apart
-    )
+    return _iterate(Loop(pipe, rings, arrays, groups, last, turns, total, own), nested, apart)
 
 
 def arrays_of(

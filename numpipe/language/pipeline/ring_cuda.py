@@ -271,9 +271,11 @@ def copies_of(
     arrival: Any = None,
 ) -> Iterator[Copy]:
     """Implement `ring.copies_of`; `operands` has the types that their index maps return."""
-    builder, unit, plan, stage = ring.builder, ring.np.unit, ring.plan, stage_of(ring, slot)
+    builder, unit, plan = ring.builder, ring.np.unit, ring.plan
+    stage = stage_of(ring, slot)
     for number, kinds in operands.items():
-        start, table = start_of(ring, number, kinds, indices, at_step), ring.fields.table
+        start = start_of(ring, number, kinds, indices, at_step)
+        table = ring.fields.table
         if unit.gpus:
             table = builder.extract_value(table, number)
         copy = Copy(builder, unit, plan.copies[number], table, start, stage, arrival)

@@ -172,6 +172,7 @@ class LoopFacts(StoringFacts):
     rings, outs   the rings of a step, in the order of their first operands; its output rings
     arrays, tree  the leaves of what the pipeline is called on, and their shape; `places`: where
                   each is
+    rank          the number of dimensions of the grid
     barrier_tree  the shape of a step's barriers of one kind
     manual        the kinds of barriers that the body handles itself, for each operand
     unequal       whether this warpgroup may run fewer steps than there are
@@ -238,11 +239,21 @@ class LoopFacts(StoringFacts):
 
 class Loop(LoopFacts):
     """A loop on the simulated SM: its grid, its total number of steps, and the number of steps that
-    this warpgroup runs; then the arguments of `LoopFacts`."""
+    this warpgroup runs."""
 
-    def __init__(self, grid: tuple, total: Any, steps: Any, *facts: Any) -> None:
-        super().__init__(*facts)
-        self.grid, self.total, self.steps = grid, total, steps
+    def __init__(
+        self,
+        pipe: Any,
+        rings: Sequence[Ring],
+        arrays: Sequence,
+        groups: int,
+        last: int,
+        turns: Ints,
+        total: Any,
+        steps: Any,
+    ) -> None:
+        super().__init__(pipe, rings, arrays, groups, last, turns)
+        self.grid, self.total, self.steps = pipe.grid, total, steps
 
 
 def pending_groups(rings: Sequence, groups: int) -> int | None:

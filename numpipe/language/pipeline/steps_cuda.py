@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...core import numba as nb
 from ...core.numba import I32
 from ...core.op import cuda_meaning
@@ -11,6 +12,7 @@ from ...plan.nested_tuples_cuda import build_value, made
 from ..tiles.refs_cuda import SmemType
 from . import steps as source
 from .ring import slot_of, step_of, tiles_of
+from .ring_cuda import RingType
 from .warpgroup_order import skip_turn
 
 
@@ -18,8 +20,16 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
     """The type of `steps.Loop`, with everything that its role uses and that is known at compile
     time. Loops with equal types are compiled once."""
 
-    def __init__(self, *facts: Any) -> None:
-        source.LoopFacts.__init__(self, *facts)
+    def __init__(
+        self,
+        pipe: Any,
+        rings: list[RingType],
+        arrays: list,
+        groups: int,
+        last: int,
+        turns: Ints,
+    ) -> None:
+        source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
         nb.types.Type.__init__(
             self,
             name=(

@@ -67,8 +67,8 @@ def read_registers(builder: Any, layout: Layout, address: Any, dtype: np.dtype) 
             if layout.itemsize == 2
             else load_words(builder, machine, kind, at, access.count)
         )
-    kind = nb.f32 if dtype == FLOAT32 else nb.i32
-    return [builder.bitcast(part, kind) for part in in_place(builder, layout, found)]
+    register = nb.f32 if dtype == FLOAT32 else nb.i32
+    return [builder.bitcast(part, register) for part in in_place(builder, layout, found)]
 
 
 def addresses(

@@ -44,8 +44,7 @@ def writing(
     `start` has a value for each dimension.
 
     `statement`: PTX of an address $0 and a value $1, what a lane does with an element; "" stores
-    it. `parts`: the parts of the index,
-    one of which may be a vector.
+    it. `parts`: the parts of the index, one of which may be a vector.
     """
     scatters = scattered(parts) is not None
     limited = [axis for axis, part in enumerate(parts) if isinstance(part, LimitedType)]

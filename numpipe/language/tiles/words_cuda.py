@@ -20,7 +20,7 @@ def vector_of(count: int, first: int) -> tuple[str, str]:
 
 
 def type_of_bytes(nbytes: int) -> Any:
-    """Return the LLVM type of bytes that one instruction loads: an integer, or of more than 4 bytes
+    """Return the LLVM type that one instruction loads: an integer of up to 4 bytes, or a vector of
     32-bit integers."""
     return nb.ir.VectorType(nb.i32, nbytes // 4) if nbytes > 4 else nb.ir.IntType(8 * nbytes)
 
@@ -36,7 +36,7 @@ def load_words(
     builder: Any, machine: Any, kind: str, address: Any, count: int, space: str = "shared"
 ) -> list:
     """Load `count` adjacent elements of shared memory with one instruction; each has the LLVM type
-    `machine`, `kind` in PTX."""
+    `machine`, `kind` in PTX. `space`: the state space, "shared" or "shared::cluster"."""
     vector, names = vector_of(count, 0)
     text = f"ld.{space}{vector}.{kind} {names}, [${count}];"
     return builder.emit_asm([machine] * count, [address], text)  # type: ignore[no-any-return]
