@@ -194,6 +194,6 @@ CASES = {
     "alibi": Case(1, 2, 2, 136, 72, score=alibi, layout="bshd"),
     "scores of -inf": Case(1, 1, 1, 200, 200, score=hiding),
     "both, with arrays": Case(2, 4, 2, 72, 200, score=relative, mask=documents),
-    "dropout": Case(2, 4, 2, 200, 264, dtype="bfloat16", dropout=0.25),
+    "dropout": Case(2, 2, 1, 136, 200, dtype="bfloat16", dropout=0.25),
     "dropout, with both": Case(1, 2, 1, 136, 200, score=relative, mask=documents, dropout=0.5),
 }
