@@ -62,6 +62,7 @@ settings.load_profile("quick")
 GPU_TESTS = Path(__file__).parent / "gpu"
 SIMULATED = {
     *("language", "hazards", "ops", "misuse", "verify", "sim"),
+    *("calls", "examples"),
     *("model", "traces", "frameworks", "docs", "plan"),
 }
 CHILD = "NUMPIPE_GPU_TEST_CHILD"
