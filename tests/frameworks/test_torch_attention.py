@@ -114,12 +114,12 @@ def test_gradients_match_pytorch() -> None:
         torch.autograd.grad(made, given, weights, create_graph=True)
 
 
-@pytest.mark.parametrize("shape", [(2, 1, 1, 72), (72, 72), (2, 72, 1)])
+@pytest.mark.parametrize("shape", [(2, 1, 1, 72), (72, 72), (3, 72, 1)])
 @pytest.mark.parametrize("adds", [False, True], ids=["bool", "float"])
 @pytest.mark.usefixtures("real")
 def test_masks_match_pytorch(shape: tuple[int, ...], adds: bool, target: str) -> None:
     device = "cuda" if target == "gpu" else "cpu"
-    given = [torch.randn(2, 2, 72, 64, device=device).half().requires_grad_() for _ in range(3)]
+    given = [torch.randn(2, 3, 72, 64, device=device).half().requires_grad_() for _ in range(3)]
     visible = torch.rand(shape, device=device) < 0.4
     visible[..., 0] = True  # PyTorch's rows without keys are NaN in some versions
     bias = torch.randn(shape, device=device).half().masked_fill(~visible, -torch.inf)
