@@ -61,7 +61,8 @@ settings.load_profile("quick")
 
 GPU_TESTS = Path(__file__).parent / "gpu"
 SIMULATED = {
-    *("language", "hazards", "ops", "misuse", "verify"),
+    *("language", "hazards", "ops", "misuse", "verify", "sim"),
+    *("calls", "examples"),
     *("model", "traces", "frameworks", "docs", "plan"),
 }
 CHILD = "NUMPIPE_GPU_TEST_CHILD"

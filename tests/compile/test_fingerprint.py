@@ -455,7 +455,9 @@ def test_a_key_is_the_same_in_each_process(tmp_path: Path) -> None:
 
 
 def test_all_kernels_of_the_examples_have_a_key_that_is_the_same_in_each_process() -> None:
-    first, second = (said(EXAMPLES, ROOT, PYTHONHASHSEED=seed) for seed in "12")
+    first, second = (
+        said(EXAMPLES, ROOT, PYTHONHASHSEED=seed, NUMPIPE_COMPILE_CHECK="0") for seed in "12"
+    )
     assert first == second and "None" not in first
     assert {line.split()[0] for line in first.splitlines()} == {
         prefix + path.stem

@@ -34,14 +34,12 @@ def report() -> list[dict[str, Any]]:
     return found
 
 
-@pytest.mark.thorough
 def test_the_code_of_each_kernel_holds_its_own_constants_and_no_others(
     report: list[dict[str, Any]],
 ) -> None:
     assert [kernel["constants"] for kernel in report] == [[number] for number in range(KERNELS)]
 
 
-@pytest.mark.thorough
 def test_no_two_kernels_have_an_entry_of_the_same_name(report: list[dict[str, Any]]) -> None:
     assert len({kernel["entry"] for kernel in report}) == KERNELS
 

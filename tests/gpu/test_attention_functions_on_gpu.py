@@ -30,8 +30,7 @@ def test_attention_with_functions_matches_float64(name: str) -> None:
 @pytest.mark.parametrize("name, depth", zip(CASES, itertools.cycle((64, 128, 256))))
 def test_gradients_match_float64(name: str, depth: int) -> None:
     case = replace(CASES[name], depth=depth)
-    for deterministic in (False, True):
-        assert case.wrong_gradients("gpu", deterministic) == ""
+    assert case.wrong_gradients("gpu", False, True) == ""
 
 
 def test_pytorch_records_and_compiles_calls_with_functions() -> None:

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("torch")
 
 from tests.frameworks.test_torch_attention import (  # noqa: F401
+    real,
     test_a_layer_trains,
     test_dropout_follows_the_generator,
     test_masks_match_pytorch,

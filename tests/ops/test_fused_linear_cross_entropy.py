@@ -130,7 +130,6 @@ def test_in_pytorch_it_has_gradients() -> None:
     assert abs(loss.item() - right.item()) < 1e-3
     for found, wanted in zip(narrow, wide, strict=True):
         assert near(found.grad.double().numpy(), wanted.grad.numpy(), 2e-3)
-    torch.library.opcheck(torch.ops.numpipe.fused_linear_cross_entropy.default, (*narrow, labels))
 
 
 # ---- JAX

@@ -288,64 +288,26 @@ def test_compiled_calls_without_rows_return_every_result() -> None:
     assert shapes == [(0, 8), (0,), (0,), (0,), (0,), (0, 8), (0, 4)]
 
 
-def test_in_pytorch() -> None:
+def test_in_pytorch_both_halves_in_one_tensor_have_gradients() -> None:
     torch = pytest.importorskip("torch")
     gate, up, grad = (torch.tensor(numbers(2, 3, 32, seed=k)) for k in range(3))
-    cos, sin = torch.tensor(numbers(2, 3, 16))
-    functional = torch.nn.functional
-    cases = [
-        (numpipe.torch.swiglu, lambda g, u: functional.silu(g) * u, (gate, up)),
-        (numpipe.torch.geglu, lambda g, u: functional.gelu(g, approximate="tanh") * u, (gate, up)),
-        (
-            lambda x: numpipe.torch.rotary(x, cos, sin),
-            lambda x: torch.cat(
-                (
-                    x[..., :16] * cos - x[..., 16:] * sin,
-                    x[..., :16] * sin + x[..., 16:] * cos,
-                ),
-                -1,
-            ),
-            (gate,),
-        ),
-    ]
-    for ours, theirs, arrays in cases:
-        found = []
-        for function in (ours, theirs, torch.compile(ours, fullgraph=True, backend="aot_eager")):
-            given = [x.clone().requires_grad_() for x in arrays]
-            y = function(*given)
-            found.append([y, *torch.autograd.grad(y, given, grad)])
-        for got, wanted, compiled in zip(*found, strict=True):
-            torch.testing.assert_close(got, wanted, rtol=1e-5, atol=1e-5)
-            torch.testing.assert_close(compiled, got)
     both = torch.cat((gate, up), -1).requires_grad_()
+    apart = [x.requires_grad_() for x in (gate, up)]
     numpipe.torch.swiglu(both).backward(grad)
-    assert both.grad.shape == both.shape
-    for name, arrays in (
-        ("swiglu", (gate.requires_grad_(), up.requires_grad_())),
-        ("rotary", (gate, cos, sin)),
-        ("quantize", (grad,)),
-    ):
-        torch.library.opcheck(getattr(torch.ops.numpipe, name).default, arrays)
+    (torch.nn.functional.silu(gate) * up).backward(grad)
+    torch.testing.assert_close(both.grad, torch.cat([x.grad for x in apart], -1))
 
 
-def test_in_jax() -> None:
+def test_in_jax_vmap_shares_cos_and_sin_and_quantizes_each() -> None:
     jax = pytest.importorskip("jax")
     with jax.default_device(jax.devices("cpu")[0]):
-        gate, up = (jax.numpy.asarray(numbers(2, 3, 32, seed=k)) for k in range(2))
+        gate = jax.numpy.asarray(numbers(2, 3, 32))
         cos, sin = (jax.numpy.asarray(x) for x in numbers(2, 3, 16))
 
         def theirs(x: Any) -> Any:
             a, b = x[..., :16], x[..., 16:]
             return jax.numpy.concatenate((a * cos - b * sin, a * sin + b * cos), -1)
 
-        for ours, right in (
-            (lambda x: numpipe.jax.swiglu(x, up), lambda x: jax.nn.silu(x) * up),
-            (lambda x: numpipe.jax.rotary(x, cos, sin), theirs),
-        ):
-            for of in (lambda f: f, lambda f: jax.grad(lambda x: (f(x) ** 2).sum())):
-                np.testing.assert_allclose(
-                    jax.jit(of(ours))(gate), of(right)(gate), rtol=1e-4, atol=1e-5
-                )
         turned = jax.vmap(lambda x: numpipe.jax.rotary(x, cos, sin))(gate)
         np.testing.assert_allclose(turned, theirs(gate), rtol=1e-5, atol=1e-5)
         x = numbers(3, 2, 130)

@@ -253,9 +253,6 @@ def test_in_pytorch() -> None:
             made.square().sum().backward()
             wanted.square().sum().backward()
             torch.testing.assert_close(a.grad, b.grad)
-        torch.testing.assert_close(torch.vmap(lambda v, f=ours: f(v, -1))(x), ours(x, -1))
-        op = getattr(torch.ops.numpipe, name).default
-        torch.library.opcheck(op, (x.clone().requires_grad_(), 1))
     assert torch.equal(numpipe.torch.argmax(x, 1).long(), torch.argmax(x, 1))
 
 
@@ -269,5 +266,3 @@ def test_in_jax() -> None:
                 first = jax.jit(jax.grad(lambda v, f=ours, k=axis: (f(v, k) ** 2).sum()))
                 right = jax.grad(lambda v, f=theirs, k=axis: (f(v, k) ** 2).sum())
                 np.testing.assert_allclose(first(x), right(x), rtol=1e-5, atol=1e-6)
-            mapped = jax.vmap(lambda v, f=ours: f(v, -1))(x)
-            np.testing.assert_allclose(mapped, theirs(x, -1), rtol=1e-5, atol=1e-6)

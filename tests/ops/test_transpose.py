@@ -1,4 +1,4 @@
-"""Transposition of the last two dimensions: bits, strides, errors and gradients."""
+"""Transposition of the last two dimensions: bits, strides and errors."""
 
 from __future__ import annotations
 
@@ -53,18 +53,3 @@ def test_out_may_have_any_strides() -> None:
 def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(numpipe.SpecError, match=words):
         transpose(**arguments, target="sim")
-
-
-def test_in_pytorch_and_in_jax_it_is_differentiated_and_mapped(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    torch, jax = pytest.importorskip("torch"), pytest.importorskip("jax")
-    monkeypatch.setenv("NUMPIPE_TARGET", "sim")
-    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    x = torch.randn(6, 8, requires_grad=True)
-    numpipe.torch.transpose(x).square().sum().backward()
-    assert torch.equal(x.grad, 2 * x)
-    torch.library.opcheck(torch.ops.numpipe.transpose.default, (x,))
-    with jax.default_device(jax.devices("cpu")[0]):
-        made = jax.vmap(numpipe.jax.transpose)(jax.numpy.ones((2, 3, 4)))
-        assert made.shape == (2, 4, 3)

@@ -19,6 +19,7 @@ from tests.kernels.covering import examples
 from tests.kernels.gpu_kernels import CASES, Case
 
 MESH = numpipe.Mesh.simulated
+RINGS = "ring_gather", "reduce_scatter"
 
 
 @pytest.fixture(autouse=True)
@@ -38,9 +39,9 @@ def computes(case: Case, gpus: int, seed: Any, **options: Any) -> None:
             )
 
 
-@pytest.mark.variants(4, thorough=20)
+@pytest.mark.variants(4, thorough=16)
 @pytest.mark.parametrize("gpus", [1, 2, 3, 4, 8])
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [name for name in CASES if name not in RINGS])
 def test_kernels_compute_the_same_in_every_schedule(name: str, gpus: int) -> None:
     for seed in (None, *range(2 if gpus > 4 else 4)):
         computes(CASES[name], gpus, seed)
@@ -48,7 +49,7 @@ def test_kernels_compute_the_same_in_every_schedule(name: str, gpus: int) -> Non
 
 @pytest.mark.schedules
 @pytest.mark.parametrize("gpus", [2, 3, 4, pytest.param(8, marks=pytest.mark.thorough)])
-@pytest.mark.parametrize("name", ["ring_gather", "reduce_scatter"])
+@pytest.mark.parametrize("name", RINGS)
 def test_rings_and_sums_in_a_fixed_order_have_the_same_bits(name: str, gpus: int) -> None:
     for seed in range(examples(20)):
         computes(CASES[name], gpus, seed, ctas=1 + seed % 3 if gpus < 8 else 1)

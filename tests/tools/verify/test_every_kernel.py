@@ -114,8 +114,8 @@ def attention() -> None:
         ("causal", Config(80, 3, turns=False, dynamic=False)),
     ):
         CASES[name].run("sim", config)
-    attention_function_cases.CASES["documents"].wrong_gradients("sim")
-    attention_function_cases.CASES["dropout"].wrong_gradients("sim")
+    attention_function_cases.CASES["documents"].wrong_gradients("sim", False)
+    attention_function_cases.CASES["dropout"].wrong_gradients("sim", False)
 
 
 def attention_gradients() -> None:
