@@ -91,10 +91,10 @@ def test_what_takes_longer_is_refused_with_the_estimate_and_the_fix(
         SpecError,
         match=rf"kernel {kernel.name}: simulating it would take about \d+ s \(.* clusters took 0 "
         rf"s\), "
-        r"and the limit is 0.01 s: use smaller arrays, .* kernel.simulate\(…, "
+        r"and the limit is 0.1 s: use smaller arrays, .* kernel.simulate\(…, "
         r"limit=\d+\)",
     ):
-        kernel.simulate(*arrays(32), limit=0.01)
+        kernel.simulate(*arrays(256), limit=0.1)
     x, y = arrays(8)
     kernel.simulate(x, y, limit=math.inf)
     np.testing.assert_array_equal(x, y)
