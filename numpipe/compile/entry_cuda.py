@@ -258,7 +258,7 @@ def build(unit: Unit, function: Callable, scalars: Sequence) -> tuple[Callable, 
             unit, lambda unit, builder, np_, role=role, emit=emit: emit(builder, unit, role, np_)
         )
 
-    def run(role: Role, before: Sequence[str], function: str, behind: Sequence[str]) -> list[str]:
+    def run(role: Role, before: Sequence[str], function: str, after: Sequence[str]) -> list[str]:
         np_ = f"{role}_np"
         return [
             f"{np_} = {role}_context()",
@@ -267,7 +267,7 @@ def build(unit: Unit, function: Callable, scalars: Sequence) -> tuple[Callable, 
             *[f"begin_profile_{role}({np_})"] * profiled,
             *before,
             f"{function}{np_}, {inner.replace('ROLE', role.name)})",
-            *behind,
+            *after,
             *[f"end_profile_{role}({np_})"] * profiled,
         ]
 

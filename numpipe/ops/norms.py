@@ -46,7 +46,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     kind, block_of = quantized or ("int8", None)
     *_, quantized_ = quantizer(kind, block_of)
 
-    # the draw takes registers: with less than 2 held, ptxas spills
+    # random numbers take registers: with held=1, there would be more CTAs, and ptxas would spill
     @rows(operands=1 + adds, held=2 if drops else adds, unit=UNITS[block_of], without=absent)
     def norm(
         x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,

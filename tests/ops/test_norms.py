@@ -317,7 +317,7 @@ def test_long_rows_are_quantized_in_registers() -> None:
     assert abs(values.astype(int) - exact).max() <= 1
 
 
-@pytest.mark.parametrize("columns", [70, 512, 9001])
+@pytest.mark.parametrize("columns", [70, 512, 9100])
 def test_an_infinite_element_makes_the_others_0(columns: int) -> None:
     x = numbers(3, columns)
     x[1, 5] = np.inf

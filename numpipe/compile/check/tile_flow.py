@@ -347,11 +347,11 @@ class _Function:
         }
         for label, body in self.blocks.items():
             state = states[label]
-            behind = [ends[label]]
+            after = [ends[label]]
             for statement in reversed(body):
-                behind.append(self._before(statement, behind[-1]))
+                after.append(self._before(statement, after[-1]))
             measured: set[str] = set()
-            for statement, live in zip(body, reversed(behind[:-1]), strict=True):
+            for statement, live in zip(body, reversed(after[:-1]), strict=True):
                 self._ended(statement, state)
                 name = statement.target.name if isinstance(statement, nb.numba_ir.Assign) else ""
                 if name and self._makes(statement):

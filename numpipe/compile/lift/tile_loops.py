@@ -130,12 +130,12 @@ class TileLoops(SplitLoops, Turns):
             advance += parts.placed(index, load(end))
         test = self.call(arith.lt, [self.call(*step, node), load(end)], node)
         body, ordered = self.tile_body(node, in_turns)
-        behind = (
+        after = (
             self.statement(pingpong.end_turns, [load(name) for name in (t, cta, end)], node)
             if ordered
             else None
         )
-        return self._with_loop(node, setup, test, [*advance, *body], behind)
+        return self._with_loop(node, setup, test, [*advance, *body], after)
 
     def _with_loop(
         self,
@@ -143,15 +143,13 @@ class TileLoops(SplitLoops, Turns):
         setup: list[ast.stmt],
         test: ast.expr,
         body: list[ast.stmt],
-        behind: ast.stmt | None,
+        after: ast.stmt | None,
     ) -> list[ast.stmt]:
         """Return the loop over tiles with the statements before and after it."""
         loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
         return [
-            located(statement, node)
-            for statement in (*setup, loop, behind)
-            if statement is not None
+            located(statement, node) for statement in (*setup, loop, after) if statement is not None
         ]
 
     def _check_tiles_loop(
@@ -360,8 +358,8 @@ class TileLoops(SplitLoops, Turns):
         go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)], node)), node)
         body, ordered = self.tile_body(node, in_turns)
         test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
-        behind = self.statement(tile_scheduler.end_tiles, [int(ordered)], node)
-        return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], behind)
+        after = self.statement(tile_scheduler.end_tiles, [int(ordered)], node)
+        return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], after)
 
 
 def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
