@@ -267,7 +267,7 @@ def functions(rows: Any) -> dict[str, Function]:
         lanes
         | row_registers.averages(n, sum_of)
         | {
-            "load": row_registers.loads(fetch, value),
+            "load": row_registers.loads(fetch, value, operands),
             "store": store,
             "replace": replace,
             "sum": sum_of,

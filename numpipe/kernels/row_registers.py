@@ -39,6 +39,10 @@ BOX = 256
 LARGEST = float(np.finfo(np.float32).max)
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
+OPERANDS = (
+    "row.load loads another number of matrices than the kernel was declared with; fix: pass "
+    "operands=2 to numpipe.rows for row.load(k, x, y), and operands=1 for row.load(k, x)"
+)
 
 
 def common(rows: Any) -> dict[str, Function]:
@@ -162,11 +166,12 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     return {"mean": mean, "moments": moments}
 
 
-def loads(fetch: Function, value: Function) -> Function:
+def loads(fetch: Function, value: Function, operands: int) -> Function:
     """Return the function that loads rows of one or two matrices as values."""
 
     @function
     def load(k, x, y=None, dtype="float32"):
+        assert operands == (1 if y is None else 2), OPERANDS
         fetch(x, k, 0)
         if y is not None:
             fetch(y, k, 1)
@@ -477,7 +482,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "number": number,
             "put": put,
             "columns": columns,
-            "load": loads(fetch, value),
+            "load": loads(fetch, value, operands),
             "vector": vector,
             "store": store,
             "put_again": put_again,

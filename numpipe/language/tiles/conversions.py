@@ -13,7 +13,7 @@ accumulator              coalesced              through shared memory, panels of
 coalesced                accumulator            barrier of the warpgroup before, and within, as
                                                 warps keep their rows, of the warp
 by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements
-                                                after 64 x 64: two barriers each
+                                                after 64 x 64 (`panel`): two barriers each
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
 the same                                        none
 =======================  =====================  ====================================================
@@ -32,12 +32,13 @@ from dataclasses import replace
 from typing import Any
 
 from ...arch.dimensions import Ints
+from ...core.arith import cdiv
 from ...core.machine import current
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from .exchange import ROOM, each_to_all, exchange, rows
-from .layout_names import COALESCED, COLUMN, ROW, name_of
+from .layout_names import COALESCED, COLUMN, ROW, ROWS, name_of
 from .layouts import ACCUMULATOR, BLOCK, Form, by_rows, coalesced_form, fits, panel_width, ways
 from .tile import Tile, tile_form
 
@@ -129,7 +130,7 @@ def moved(tile: Tile, form: Form) -> Tile:
         machine.unit.plan_exchange(nbytes)
         what = f"a register tile in {form.layout} layout"
         if not in_chunks(have, form):
-            for _ in range(panels(form.shape)):
+            for _ in range(panels(have, form)):
                 exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
         else:
             # of one panel, because all panels are alike
@@ -157,18 +158,29 @@ def moved_bytes(have: Form, form: Form) -> int:
         return 0
     if in_chunks(have, form):
         return BLOCK * panel_width(have if have.name.vector else form)
-    if len(form.shape) == 2 and 1 not in form.shape:
-        return BLOCK * BLOCK * form.dtype.itemsize
-    nbytes = math.prod(form.shape) * form.dtype.itemsize
+    nbytes = math.prod(panel(have, form)) * form.dtype.itemsize
     if nbytes > ROOM:
+        fix = "take parts of it" if 1 in panel(have, form) else f'cast it to "{ROWS}" first'
         raise SpecError(
             f"{have} would be moved to {form.layout} layout through {nbytes} bytes of shared "
-            f"memory, but {ROOM} is the maximum; fix: take parts of it"
+            f"memory, but {ROOM} is the maximum; fix: {fix}"
         )
     return nbytes
 
 
-def panels(shape: Ints) -> int:
-    """Return how many panels of 64 x 64 elements a tile has; of a vector one."""
-    whole = len(shape) == 2 and 1 not in shape
-    return math.prod(-(-size // 64) for size in shape) if whole else 1
+def panel(have: Form, form: Form) -> Ints:
+    """Return the rows and columns of the panels in which a tile moves between two layouts, in each
+    of which all lanes have their elements at the same places; a vector is moved as a whole."""
+    shape = (1, *form.shape)[-2:]
+    if 1 in shape:
+        return shape
+    rows, columns = (
+        1 << max(of.record.own(127)[axis].bit_length() for of in (have, form)) for axis in (0, 1)
+    )
+    columns = max(columns, min(BLOCK, BLOCK * BLOCK // rows))
+    return max(rows, BLOCK * BLOCK // columns), columns
+
+
+def panels(have: Form, form: Form) -> int:
+    """Return how many panels a tile has."""
+    return math.prod(map(cdiv, (1, *form.shape)[-2:], panel(have, form)))

@@ -84,9 +84,11 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
         anywhere.store(builder, line, base, TileType(replace(one.form, shape=flat)), none, parts)
         barrier(builder)
         return anywhere.load(builder, line, base, TileType(replace(result.form, shape=flat)), none)
-    panel = Layout((64, 64), size, 1, min(128, 64 * size), 64 * min(128, 64 * size))
+    sides = source.panel(have.form, result.form)
+    width = min(128, sides[1] * size)
+    panel = Layout(sides, size, 1, width, sides[0] * width)
     found: list = [None] * result.elements
-    stored, loaded = anywhere.panels(have), anywhere.panels(result)
+    stored, loaded = anywhere.panels(have, sides), anywhere.panels(result, sides)
     for origin in stored:
         barrier(builder)
         anywhere.store(builder, panel, base, have, none, value, stored[origin], origin)

@@ -11,6 +11,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from ...arch.dimensions import Ints
 from ...arch.register_layouts import RegisterLayout
 from ...core import numba as nb
 from ...core.formula_cuda import Value
@@ -72,12 +73,13 @@ def addresses(
     return address
 
 
-def panels(tile: TileType) -> dict[tuple[int, int], list[int]]:
-    """Return the elements of a lane that lie in each panel of 64 x 64 elements of a tile, keyed by
-    the panel's first row and column."""
+def panels(tile: TileType, sides: Ints) -> dict[tuple[int, int], list[int]]:
+    """Return the elements of a lane that lie in each panel of a tile, keyed by the panel's first
+    row and column."""
     found: dict[tuple[int, int], list[int]] = {}
-    for number, (down, right) in enumerate(tile.form.places):
-        found.setdefault(((down or 0) // 64 * 64, (right or 0) // 64 * 64), []).append(number)
+    for number, place in enumerate(tile.form.places):
+        row, column = ((at or 0) // side * side for at, side in zip(place, sides, strict=True))
+        found.setdefault((row, column), []).append(number)
     return found
 
 
