@@ -31,12 +31,12 @@ import math
 from dataclasses import replace
 from typing import Any
 
-from ...arch.dimensions import Ints
 from ...core.arith import cdiv
 from ...core.machine import current
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
+from ...plan.layout import Layout
 from .exchange import ROOM, each_to_all, exchange, rows
 from .layout_names import COALESCED, COLUMN, ROW, ROWS, name_of
 from .layouts import ACCUMULATOR, BLOCK, Form, by_rows, coalesced_form, fits, panel_width, ways
@@ -158,29 +158,31 @@ def moved_bytes(have: Form, form: Form) -> int:
         return 0
     if in_chunks(have, form):
         return BLOCK * panel_width(have if have.name.vector else form)
-    nbytes = math.prod(panel(have, form)) * form.dtype.itemsize
-    if nbytes > ROOM:
-        fix = "take parts of it" if 1 in panel(have, form) else f'cast it to "{ROWS}" first'
+    way = panel(have, form)
+    if way.nbytes > ROOM:
+        fix = "take parts of it" if way.flat else f'cast it to "{ROWS}" first'
         raise SpecError(
-            f"{have} would be moved to {form.layout} layout through {nbytes} bytes of shared "
+            f"{have} would be moved to {form.layout} layout through {way.nbytes} bytes of shared "
             f"memory, but {ROOM} is the maximum; fix: {fix}"
         )
-    return nbytes
+    return way.nbytes
 
 
-def panel(have: Form, form: Form) -> Ints:
-    """Return the rows and columns of the panels in which a tile moves between two layouts, in each
-    of which all lanes have their elements at the same places; a vector is moved as a whole."""
-    shape = (1, *form.shape)[-2:]
-    if 1 in shape:
-        return shape
+def panel(have: Form, form: Form) -> Layout:
+    """Return the layout in shared memory of a panel, in which a part of a tile moves between two
+    layouts. Its sides are such that all lanes have the same parts of it. A vector has one panel."""
+    size = form.dtype.itemsize
+    if len(form.shape) == 1 or 1 in form.shape:
+        return Layout((1, max(form.shape)), size, 1, 16, 16)
     rows, columns = (
         1 << max(of.record.own(127)[axis].bit_length() for of in (have, form)) for axis in (0, 1)
     )
     columns = max(columns, min(BLOCK, BLOCK * BLOCK // rows))
-    return max(rows, BLOCK * BLOCK // columns), columns
+    rows, width = max(rows, BLOCK * BLOCK // columns), min(128, columns * size)
+    return Layout((rows, columns), size, 1, width, rows * width)
 
 
 def panels(have: Form, form: Form) -> int:
     """Return how many panels a tile has."""
-    return math.prod(map(cdiv, (1, *form.shape)[-2:], panel(have, form)))
+    way = panel(have, form)
+    return 1 if way.flat else math.prod(map(cdiv, form.shape, way.shape))

@@ -13,7 +13,7 @@ from ...core.formula_cuda import Value
 from ...core.op import cuda_meaning
 from ...diagnostics.errors import SpecError
 from ...plan.context_cuda import ContextType
-from ...plan.layout import Layout, swizzled
+from ...plan.layout import swizzled
 from . import conversions as source
 from . import scattered_shared_cuda as anywhere
 from .layouts import ACCUMULATOR, BLOCK, panel_width, run_offset
@@ -74,21 +74,17 @@ def _by_element(builder: Any, have: TileType, value: Any, result: TileType) -> l
     """Return a tile's registers in another layout: panel by panel, those that have an element store
     it, and all load theirs."""
     base, size = builder.external(EXCHANGE, nb.i32), have.dtype.itemsize
-    none = nb.const(0), nb.const(0)
-    if len(have.shape) == 1 or 1 in have.shape:
-        flat = (max(have.shape),)
-        line = Layout((1, *flat), size, 1, 16, 16)
+    none, panel = (nb.const(0), nb.const(0)), source.panel(have.form, result.form)
+    if panel.flat:
+        flat = panel.sides
         one = TileType(have.form.settled())
         parts = assembled(builder, one, part_of_either(builder, have, value, one))
         barrier(builder)
-        anywhere.store(builder, line, base, TileType(replace(one.form, shape=flat)), none, parts)
+        anywhere.store(builder, panel, base, TileType(replace(one.form, shape=flat)), none, parts)
         barrier(builder)
-        return anywhere.load(builder, line, base, TileType(replace(result.form, shape=flat)), none)
-    sides = source.panel(have.form, result.form)
-    width = min(128, sides[1] * size)
-    panel = Layout(sides, size, 1, width, sides[0] * width)
+        return anywhere.load(builder, panel, base, TileType(replace(result.form, shape=flat)), none)
     found: list = [None] * result.elements
-    stored, loaded = anywhere.panels(have, sides), anywhere.panels(result, sides)
+    stored, loaded = (anywhere.panels(tile, panel.shape) for tile in (have, result))
     for origin in stored:
         barrier(builder)
         anywhere.store(builder, panel, base, have, none, value, stored[origin], origin)

@@ -14,7 +14,7 @@ import numpipe
 from numpipe import ds, show_layout
 from numpipe.core import numba as nb
 from numpipe.errors import SpecError
-from numpipe.language.tiles import scattered_shared_cuda
+from numpipe.language.tiles import conversions, scattered_shared_cuda
 from numpipe.language.tiles.layouts import Form, by_rows, places
 from numpipe.language.tiles.scattered_shared import held
 from numpipe.language.tiles.tile_cuda import TileType
@@ -177,6 +177,52 @@ def test_addresses_in_shared_memory_match_the_elements(
                     start,
                     number,
                 )
+
+
+@pytest.mark.parametrize(
+    ("shape", "one", "other"),
+    [
+        ((8, 256), "rows 32 4", "rows 32"),
+        ((8, 1000), "rows 32 8", "rows 16"),
+        ((64, 248), "rows 32 4", "accumulator"),
+        ((256, 16), "rows 1", "rows 4"),
+        ((24, 100), "rows 8", "rows 32 4"),
+    ],
+)
+def test_lanes_find_their_elements_in_the_panel_of_a_cast(
+    shape: tuple[int, int], one: str, other: str
+) -> None:
+    builder, origin = LaneBuilder(), tuple(map(nb.const, (0, 0)))
+    builder.lane_index = lambda: LANES.view(LaneInts)  # type: ignore[attr-defined]
+    forms = [Form(shape, np.dtype(np.float16), layout) for layout in (one, other)]
+    panel = conversions.panel(*forms)
+    stored, loaded = (scattered_shared_cuda.panels(TileType(f), panel.shape) for f in forms)
+    for at in stored:
+        memory = dict[int, tuple[int, int]]()
+        for form, numbers in zip(forms, (stored[at], loaded[at]), strict=True):
+            known = set(memory)
+            address = scattered_shared_cuda.addresses(
+                builder, panel, nb.const(0), TileType(form), origin, at
+            )
+            row, column = form.record.own(LANES)
+            for number in numbers:
+                down, right = form.places[number]
+                for lane, place in enumerate(np.broadcast_to(address(number), 128).tolist()):
+                    element = row[lane] + down, column[lane] + right
+                    if all(np.array(element) < shape):
+                        assert place < panel.nbytes <= conversions.moved_bytes(*forms)
+                        assert element == memory.setdefault(place, element)
+                        assert form is forms[0] or place in known
+
+
+def test_a_cast_without_room_for_a_panel_names_one_that_has_it() -> None:
+    def of(more: str) -> Any:
+        form = Form((64, 256), F32, "rows 32 4")
+        return conversions.moved_bytes(form, Form(form.shape, F32, more))
+
+    with pytest.raises(SpecError, match='accumulator layout .*32768 bytes.*cast it to "rows" first'):
+        of("accumulator")
+    assert of("rows 32") == conversions.ROOM
 
 
 def test_show_layout_draws_rows() -> None:
