@@ -31,8 +31,9 @@ from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
 from ..plan.context import axis_index
 from . import row_registers
+from .row_registers import LARGEST
 
-LOWEST = float(np.finfo(np.float32).min)
+LOWEST = -LARGEST
 """lower bound of the maximum of a lane's elements: if all are -inf, exp(-inf - LOWEST) is 0 rather
 than NaN"""
 
@@ -257,7 +258,8 @@ def functions(rows: Any) -> dict[str, Function]:
         ones = lambda j: full((1, j.size), 1.0, np.float32)
         counts = fold(ones, by_part, (plus, 0.0), zero)
         inverse = 1.0 / np.maximum(counts, 1.0)
-        inner = np.maximum(squares - totals * totals * inverse, 0.0)
+        # of infinite squares, inf - inf would be NaN
+        inner = np.maximum(squares - np.minimum(totals * totals * inverse, LARGEST), 0.0)
         own = near + totals * inverse
         average = mean_of_lanes(lambda j: own * counts)
         off = own - average

@@ -39,10 +39,6 @@ BOX = 256
 LARGEST = float(np.finfo(np.float32).max)
 CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
-OPERANDS = (
-    "row.load loads another number of matrices than the kernel was declared with; fix: pass "
-    "operands=2 to numpipe.rows for row.load(k, x, y), and operands=1 for row.load(k, x)"
-)
 
 
 def common(rows: Any) -> dict[str, Function]:
@@ -169,9 +165,14 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
 def loads(fetch: Function, value: Function, operands: int) -> Function:
     """Return the function that loads rows of one or two matrices as values."""
 
+    other = 3 - operands
+    wrong = (
+        f"numpipe.rows has operands={operands}, but this row.load {other}; fix: operands={other}"
+    )
+
     @function
     def load(k, x, y=None, dtype="float32"):
-        assert operands == (1 if y is None else 2), OPERANDS
+        assert operands == (1 if y is None else 2), wrong
         fetch(x, k, 0)
         if y is not None:
             fetch(y, k, 1)

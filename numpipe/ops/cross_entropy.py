@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from ..diagnostics.argument_checks import FLAG, FRACTION, INT32, word
-from ..diagnostics.errors import SpecError
+from ..diagnostics.errors import SimulationError, SpecError, reported
+from ..diagnostics.reports import Report
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
@@ -45,6 +46,22 @@ def as_int32(labels: ArrayInfo) -> ArrayInfo:
     return window(labels, Part(0, labels.shape, labels.strides), 4)
 
 
+def check_labels(labels: ArrayInfo, classes: int, ignore_index: int) -> None:
+    """Raise SimulationError (`out-of-bounds`) for a label in host memory that is no class."""
+    found = labels.array
+    if found is None:
+        return
+    wrong = (found != ignore_index) & ((found < 0) | (found >= classes))
+    if wrong.any():
+        place = np.argwhere(wrong)[0].tolist()
+        fix = f"pass labels of 0…{classes - 1}, or ignore_index for rows without a label"
+        text = (
+            f"cross_entropy: labels{place} is {found[tuple(place)]}, but the logits have {classes} "
+            f"classes; fix: {fix}"
+        )
+        raise reported(SimulationError, Report("out-of-bounds", text, fix=fix))
+
+
 def launch_rows(
     logits: ArrayInfo,
     labels: ArrayInfo,
@@ -59,6 +76,7 @@ def launch_rows(
 ) -> None:
     """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
     which may be the logits, their gradient for the gradient grad of each loss, 1 by default."""
+    check_labels(labels, logits.shape[-1], ignore_index)
     inputs = given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), grad=grad)
     results = given(ROWS, loss=loss, lse=lse) | given(MATRIX, dx=dlogits)
     absent = tuple(lacking(inputs | results, "grad", "lse", "dx"))
@@ -130,6 +148,7 @@ def _launch_backward(
     ignore_index: int,
     place: Place,
 ) -> None:
+    check_labels(labels, logits.shape[-1], ignore_index)
     rows = given(ROWS, labels=as_int32(labels), lse=lse, grad=grad_loss)
     launch_over_rows(
         cross_entropy_gradient,
@@ -257,14 +276,16 @@ def cross_entropy(
     with_gradient    return (loss, gradient of the logits), computed at once: with
                      ``out=(loss, logits)``, the gradient replaces the logits. With reduction
                      "none" it is that of each row's own loss
-    debug            report a label outside 0…n - 1 on the GPU as a SimulationError, `out-of-bounds`
+    debug            report a label outside 0…n - 1 in the GPU's memory as a SimulationError,
+                     `out-of-bounds`
     out              a float32 array for the loss; allocated by default
     target, stream   as for any kernel
 
     Logits are read once, and once more for their gradient, which has no gradient itself. Raises
-    SpecError for other shapes, types and options. A label outside 0…n - 1 is the hazard
-    `out-of-bounds` in the simulator, and on the GPU with `debug`; without, the GPU reads 0 for its
-    logit.
+    SpecError for other shapes, types and options, and SimulationError, with the hazard
+    `out-of-bounds`, for a label outside 0…n - 1 in host memory. The GPU reports one in its own
+    memory with `debug`; without, it reads 0 for its logit. It reads the low 32 bits of int64
+    labels.
 
     >>> logits, labels = np.zeros((3, 4), np.float32), np.array([0, 3, -100])
     >>> cross_entropy(logits, labels, target="sim") == np.log(np.float32(4))

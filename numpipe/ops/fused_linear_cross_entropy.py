@@ -20,7 +20,7 @@ from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import strided, transposed
 from ..plan.specs import ArrayType
-from .cross_entropy import LABELS, OPTIONS, as_int32, launch_reduced, launch_rows
+from .cross_entropy import LABELS, OPTIONS, as_int32, check_labels, launch_reduced, launch_rows
 from .declaration import Operand, op
 from .matmul import TYPES, launch_product
 from .op_outputs import Place, allocated, same
@@ -71,6 +71,7 @@ def _launch(
     reduction: str,
     place: Place,
 ) -> None:
+    check_labels(labels, weight.shape[0], ignore_index)
     mean = reduction == "mean"
 
     def product(a: ArrayInfo, b: ArrayInfo, out: ArrayInfo, added: bool = False) -> None:

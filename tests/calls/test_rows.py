@@ -17,7 +17,7 @@ from numpipe.kernels.row_kernels import Rows, choose
 from numpipe.kernels.row_schedules import Needs
 from numpipe.launch.array_info import ArrayInfo, dense_strides
 from tests.kernels.compilers import compiles
-from tests.kernels.rows_of_kernels import KERNELS, in_steps, operands, softmax, wrong
+from tests.kernels.rows_of_kernels import KERNELS, in_steps, layer_norm, operands, softmax, wrong
 
 LENGTHS = {
     "one element": (5, 1),
@@ -110,6 +110,13 @@ def test_a_row_of_equal_or_infinite_elements() -> None:
     x[0, 2400:], x[1] = 0.0, 3e38
     for kernel in (softmax.kernel(x), softmax.scheduled(in_steps(2500, 3))):
         check_extremes(*kernel(x, target="sim"))
+
+
+def test_rows_whose_variance_overflows_become_zeros() -> None:
+    x = np.random.default_rng(0).standard_normal((2, 2500)).astype(np.float32) * 1e30
+    arrays = x, np.ones(2500, np.float32), np.zeros(2500, np.float32)
+    for kernel in (layer_norm.kernel(*arrays), layer_norm.scheduled(in_steps(2500, 3))):
+        assert (kernel(*arrays, target="sim") == 0).all()
 
 
 @pytest.mark.parametrize("row", [Rows(2500, 1, 2560, 1, 2048), in_steps(2500, 3)], ids=str)
@@ -280,6 +287,47 @@ def test_what_a_schedule_cannot_take_is_an_error_at_the_kernels_line() -> None:
     for columns in (40, 33000):
         with pytest.raises(numpipe.CompileError, match=r"^\S*test_rows.py:.*\n +row.store\(block"):
             sums(np.ones((3, columns), np.float32), target="sim")
+
+
+@pytest.mark.parametrize("columns", [40, 33000])
+@pytest.mark.parametrize("operands", [1, 2])
+def test_loads_of_other_than_the_declared_matrices_are_refused(operands: int, columns: int) -> None:
+    @numpipe.rows(operands=operands)
+    def added(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            if operands == 1:
+                value, other, block = row.load(k, x, y)
+            else:
+                value, block = row.load(k, x)
+            row.store(block, y, value)
+
+    x = numpipe.ArrayType((3, columns), np.float32)
+    fix = rf"^\S*test_rows.py:.*; fix: operands={3 - operands}\n.*row.load"
+    with pytest.raises(numpipe.CompileError, match=fix):
+        added.kernel(x, x).inspect("ptx", x, x)
+
+
+def test_a_second_load_or_store_of_a_block_is_refused() -> None:
+    @numpipe.rows()
+    def loaded(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            other, block = row.load(k, y)
+            row.store(block, y, lambda j: value(j) + other(j))
+
+    @numpipe.rows()
+    def stored(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, x, value)
+            row.store(block, y, value)
+
+    x = np.ones((3, 40), np.float32)
+    for kernel, name in ((loaded, "load"), (stored, "store")):
+        line = kernel.body.__code__.co_firstlineno + 3 + (name == "store")
+        text = rf":{line + 1}: .*line {line} calls row.{name}, too.*fix: pass both .* row.{name}\n"
+        with pytest.raises(numpipe.CompileError, match=text):
+            kernel(x, x.copy(), target="sim")
 
 
 def test_a_schedule_is_pickled_and_names_what_it_lacks() -> None:

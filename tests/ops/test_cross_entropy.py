@@ -196,16 +196,31 @@ def test_infinities_and_rows_without_a_loss_are_as_in_torch(columns: int) -> Non
     assert np.isnan(ops.cross_entropy(x[:0], labels[:0]))
 
 
-@pytest.mark.usefixtures("blocks")
+@pytest.mark.parametrize("wrong", [-1, 40, 1 << 32])
+def test_a_label_outside_the_vocabulary_is_a_hazard(wrong: int) -> None:
+    x, labels = numbers(4, 40).reshape(2, 2, 40), np.array([[0, 39], [2, wrong]])
+    w, flat = numbers(40, 64).astype(np.float16), labels.reshape(-1)
+    for call in (
+        lambda: ops.cross_entropy(x, labels),
+        lambda: cross_entropy_backward(x, labels, x[..., 0], x[..., 0]),
+        lambda: ops.fused_linear_cross_entropy(w[:4].reshape(2, 2, 64), w, labels),
+    ):
+        with pytest.raises(
+            SimulationError, match=rf"labels\[1, 1\] is {wrong}, .* 40 .*fix: "
+        ) as e:
+            call()
+        assert e.value.report is not None and e.value.report.hazard == "out-of-bounds"
+    if wrong < 1 << 31:
+        ops.cross_entropy(x.reshape(4, 40), flat, ignore_index=wrong)
+
+
 @pytest.mark.parametrize("columns", [40, 3000, 4500])
-@pytest.mark.parametrize("label", [-1, 1], ids=["below", "beyond"])
-def test_a_label_outside_the_vocabulary_is_a_hazard(columns: int, label: int) -> None:
-    x, wrong = numbers(3, columns), label if label < 0 else columns
-    with pytest.raises(SimulationError, match=f"index {wrong} along dimension 1 is outside") as e:
-        ops.cross_entropy(x, np.array([0, wrong, 2]))
-    assert e.value.report.hazard == "out-of-bounds"
-    ops.cross_entropy(x, np.array([0, columns - 1, 2]))
-    ops.cross_entropy(x, np.array([0, wrong, 2]), ignore_index=wrong)
+@pytest.mark.usefixtures("blocks")
+def test_the_kernel_reads_no_logit_outside_the_row(columns: int) -> None:
+    x, labels = numbers(3, columns), np.array([0, columns, 2], np.int32)
+    kernel = forward(("grad", "lse", "dx"), False).kernel(x)
+    with pytest.raises(SimulationError, match=f"index {columns} along dimension 1 is outside"):
+        kernel(x, labels, loss=np.zeros(3, np.float32), smoothing=0.0, ignored=-100)
 
 
 @pytest.mark.parametrize(

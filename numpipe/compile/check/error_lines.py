@@ -23,6 +23,7 @@ from ...diagnostics.errors import CompileError, NumpipeError, Position, Simulati
 from ...diagnostics.reports import Line
 from ...language.tiles.layouts import ACCUMULATOR, cast_for, said
 from ...plan.unit import Unit
+from ..lift.function_calls import SCHEDULES
 from ..lift.lift import Lifted
 from ..lift.nodes import names, walk
 from ..lift.positions import FIRST, Source
@@ -30,8 +31,6 @@ from ..lift.positions import FIRST, Source
 TUPLES = (
     "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 )
-SCHEDULES = re.compile(r"numpipe.kernels.row_\w+\.py$")
-"""matches the files that define the functions of row schedules"""
 LONGEST = 300
 """The maximum number of characters of a reason from Numba or Python that are shown."""
 _Error = TypeVar("_Error", bound=NumpipeError)

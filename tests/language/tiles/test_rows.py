@@ -220,7 +220,9 @@ def test_a_cast_without_room_for_a_panel_names_one_that_has_it() -> None:
         form = Form((64, 256), F32, "rows 32 4")
         return conversions.moved_bytes(form, Form(form.shape, F32, more))
 
-    with pytest.raises(SpecError, match='accumulator layout .*32768 bytes.*cast it to "rows" first'):
+    with pytest.raises(
+        SpecError, match='accumulator layout .*32768 bytes.*cast it to "rows" first'
+    ):
         of("accumulator")
     assert of("rows 32") == conversions.ROOM
 
