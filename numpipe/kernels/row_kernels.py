@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.arith import cdiv
+from ..diagnostics.argument_checks import FLAG, Rule, is_int, require, whole
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import (
     ArrayInfo,
@@ -36,6 +37,12 @@ MANY = 1 << 20
 """elements from which on short rows are loaded in blocks"""
 SHORT = 512
 """bytes of a row from which on blocks are loaded only if some rows are not aligned to 4 bytes"""
+NEEDS = {
+    "operands": whole(1, 2),
+    "held": whole(0),
+    "unit": Rule(("1", "128"), lambda unit: is_int(unit) and unit in (1, 128)),
+    **dict.fromkeys(("once", "scans", "by_row"), FLAG),
+}
 
 
 @dataclass(eq=False, repr=False)
@@ -145,6 +152,8 @@ def _info(array: Any) -> ArrayInfo:
 
 
 def rows(
+    body: Callable | None = None,
+    /,
     *,
     operands: int = 1,
     held: int = 0,
@@ -153,7 +162,7 @@ def rows(
     scans: bool = False,
     by_row: bool = False,
     **options: Any,
-) -> Callable[[Callable], RowKernel]:
+) -> Any:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
 
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
@@ -186,7 +195,9 @@ def rows(
     must not stand in an `if` on run-time values. Automatic barriers of shared memory are off: a
     kernel that uses shared memory itself needs its own.
 
-    Raises SpecError for a function without a parameter `row`.
+    Raises SpecError for a function without a parameter `row`, and for other values.
     """
     needs = Needs(operands, held, once, unit, scans, by_row)
-    return lambda body: RowKernel(body, needs, options)
+    require("rows", needs._asdict(), **NEEDS)
+    make = functools.partial(RowKernel, needs=needs, options=options)
+    return make if body is None else make(body)

@@ -72,8 +72,11 @@ def element_type(dtype: np.dtype, name: str, kernel: str) -> np.dtype:
     element = _exact.get(dtype)
     if element is None:
         raise SpecError(
-            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported; "
-            f"convert to one of {', '.join(DTYPES)} in native byte order{packed_fix(dtype)}"
+            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported"
+            + (
+                packed_fix(dtype)
+                or f"; fix: convert it to one of {', '.join(DTYPES)} in native byte order"
+            )
         )
     return element
 

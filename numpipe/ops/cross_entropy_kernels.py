@@ -64,7 +64,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     options = {"compiler_params": params} if debug else {}
 
     @rows(
-        held=smooth or "dx" not in lacking,
+        held=int(smooth or "dx" not in lacking),
         once="dx" in lacking,
         by_row=True,
         without=lacking,

@@ -476,7 +476,7 @@ class Op(Generic[P]):
             if len(parts) != len(dims):
                 raise SpecError(
                     f"{self.name}: '{name}' must have the dimensions {operand.dims}, got shape "
-                    f"{shape}"
+                    f"{shape}; fix: pass {name}.reshape(…)"
                 )
             for dim, part in zip(dims, parts, strict=True):
                 known, where = sizes.setdefault(dim, (part, name))

@@ -61,7 +61,7 @@ def _reduction(name: str, kind: str, doc: str, gradient: Any = None) -> Any:
         if axis is not None and not -rank <= axis < rank:
             raise SpecError(
                 f"{name}: axis must be an int of {-rank}…{rank - 1} or None for shape {shape}, got "
-                f"{axis}" + ("" if rank else "; fix: pass axis=None")
+                f"{axis}; fix: pass axis={-1 if rank else None}"
             )
         if "max" in kind and not _count(x, axis):
             raise SpecError(

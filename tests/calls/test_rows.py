@@ -296,7 +296,7 @@ def test_loads_of_other_than_the_declared_matrices_are_refused(operands: int, co
     def added(x, y, *, row: numpipe.Static):
         for k in row.blocks(x):
             if operands == 1:
-                value, other, block = row.load(k, x, y)
+                value, _, block = row.load(k, x, y)
             else:
                 value, block = row.load(k, x)
             row.store(block, y, value)

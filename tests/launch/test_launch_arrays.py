@@ -164,7 +164,7 @@ def test_a_buffer_is_refused_and_numpy_makes_an_array_of_it(buffer: Any, called:
 )
 def test_element_types_no_kernel_takes_are_refused(array: np.ndarray[Any, Any]) -> None:
     with pytest.raises(
-        SpecError, match="element type .* is not supported; convert to one of bool, int8"
+        SpecError, match="element type .* is not supported; fix: convert it to one of bool, int8"
     ):
         launch.describe(array, "a")
 

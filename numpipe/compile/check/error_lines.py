@@ -18,6 +18,8 @@ from itertools import islice
 from types import FunctionType, TracebackType
 from typing import Any, TypeVar
 
+import numpy as np
+
 from ...core.inert import REASON
 from ...diagnostics.errors import CompileError, NumpipeError, Position, SimulationError
 from ...diagnostics.reports import Line
@@ -76,11 +78,29 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
         message = f"kernel {unit.kernel}: {message}"
     if places:
         *outer, inner = places
+        if "fix: " not in message:
+            message += _outside(inner, lifted)
         calls = dict.fromkeys(f"{place.filename}:{place.line}" for place in reversed(outer))
         calls.pop(f"{inner.filename}:{inner.line}", None)
         message = "\n".join([inner.stamp(message), *(f"  called at {call}" for call in calls)])
     error.args = (message,)
     return error
+
+
+def _outside(place: Position, lifted: Lifted) -> str:
+    """Return the fix for code that reads an array from outside the kernel; "" for other code."""
+    for source in lifted.sources:
+        if source.covers(place.filename, place.line):
+            local = names(ast.Store, source.tree)
+            local |= {node.arg for node in walk(source.tree) if isinstance(node, ast.arg)}
+            for name in re.findall(r"\b[^\W\d]\w*", _code(place)):
+                value = source.namespace.get(name)
+                if name not in local and hasattr(type(value), "__array__") and np.ndim(value):
+                    return (
+                        f"; '{name}' is an array outside the kernel; fix: pass it as an argument "
+                        f"(to a function of ops.attention with score=(f, {name}) or mask=)"
+                    )
+    return ""
 
 
 def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:
