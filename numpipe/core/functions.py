@@ -98,6 +98,8 @@ class Function(Generic[P, R]):
                 )
         functools.update_wrapper(self, function)
         self.function = function
+        self.refusal: Callable[[dict[str, Any], bool], str] = lambda known, again: ""
+        """why a kernel may not call it, or "": with these compile-time arguments, or `again`"""
         remember(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -270,7 +270,7 @@ def functions(rows: Any) -> dict[str, Function]:
         | row_registers.averages(n, sum_of)
         | {
             "load": row_registers.loads(fetch, value, operands),
-            "store": store,
+            "store": row_registers.once(store),
             "replace": replace,
             "sum": sum_of,
             "sums": sums,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import FLAG, Rule, is_int, require, whole
+from ..diagnostics.argument_checks import require, whole
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import (
     ArrayInfo,
@@ -37,12 +37,6 @@ MANY = 1 << 20
 """elements from which on short rows are loaded in blocks"""
 SHORT = 512
 """bytes of a row from which on blocks are loaded only if some rows are not aligned to 4 bytes"""
-NEEDS = {
-    "operands": whole(1, 2),
-    "held": whole(0),
-    "unit": Rule(("1", "128"), lambda unit: is_int(unit) and unit in (1, 128)),
-    **dict.fromkeys(("once", "scans", "by_row"), FLAG),
-}
 
 
 @dataclass(eq=False, repr=False)
@@ -198,6 +192,6 @@ def rows(
     Raises SpecError for a function without a parameter `row`, and for other values.
     """
     needs = Needs(operands, held, once, unit, scans, by_row)
-    require("rows", needs._asdict(), **NEEDS)
+    require("rows", locals(), operands=whole(1, 2), held=whole(0), unit=whole(1, 128))
     make = functools.partial(RowKernel, needs=needs, options=options)
     return make if body is None else make(body)

@@ -162,24 +162,34 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     return {"mean": mean, "moments": moments}
 
 
+def once(called: Function, operands: int = 0) -> Function:
+    """Refuse a second call of a function in a kernel, and a load of other than `operands`
+    matrices."""
+
+    def refusal(known: dict[str, Any], again: bool) -> str:
+        given, name = 1 + (known.get("y", 0) is not None), f"row.{called.__name__}"
+        if again:
+            return f"a second {name} finds its memory in use; fix: pass it both matrices at once"
+        if operands in (0, given):
+            return ""
+        return f"{name} loads {given}, not {operands}; fix: write numpipe.rows(operands={given})"
+
+    called.refusal = refusal
+    return called
+
+
 def loads(fetch: Function, value: Function, operands: int) -> Function:
     """Return the function that loads rows of one or two matrices as values."""
 
-    other = 3 - operands
-    wrong = (
-        f"numpipe.rows has operands={operands}, but this row.load {other}; fix: operands={other}"
-    )
-
     @function
     def load(k, x, y=None, dtype="float32"):
-        assert operands == (1 if y is None else 2), wrong
         fetch(x, k, 0)
         if y is not None:
             fetch(y, k, 1)
             return value(k, x, 0, dtype), value(k, y, 1, dtype), k
         return value(k, x, 0, dtype), k
 
-    return load
+    return once(load, operands)
 
 
 def functions(rows: Any) -> dict[str, Function]:
@@ -485,7 +495,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "columns": columns,
             "load": loads(fetch, value, operands),
             "vector": vector,
-            "store": store,
+            "store": once(store),
             "put_again": put_again,
             "replace": replace,
             "sum": sum_of,

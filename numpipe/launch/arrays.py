@@ -123,6 +123,11 @@ _torch_dtypes: dict[Any, np.dtype] = {}
 
 
 def _torch(obj: Any, name: str, kernel: str) -> ArrayInfo:
+    if obj.is_neg():
+        raise SpecError(
+            f"{argument(name, kernel)}: a tensor whose memory has the negated elements (a part of "
+            f"x.conj()); fix: pass {name}.resolve_neg()"
+        )
     device = obj.get_device()
     if device < 0:
         return _torch_cpu(obj, name, kernel)

@@ -204,9 +204,9 @@ def _select(x: Any, k: int, target: str | None, stream: Any, **results: Any) -> 
 
 
 def _values(x: Any, k: int) -> ArrayType:
-    n, most = x.shape[-1], min(x.shape[-1], 1024)
-    if not 1 <= k <= most:
-        raise SpecError(f"topk: k={k}, but rows of x have {n} elements; fix: pass k of 1…{most}")
+    n = x.shape[-1]
+    if not 0 < k <= n:
+        raise SpecError(f"topk: k={k}, but rows of x have {n} elements; fix: pass k of 1…{n}")
     return ArrayType((*x.shape[:-1], k), x.dtype)
 
 
@@ -220,7 +220,7 @@ def _values(x: Any, k: int) -> ArrayType:
     launch=lambda x, values, indices, k, place: launch_over_rows(
         _select, given(MATRIX, x=x), given(MATRIX, values=values, indices=indices), place, k=k
     ),
-    checks={"k": whole()},
+    checks={"k": whole(0, 1024)},
     gradients={"x": lambda xp, x, indices, grad_values: xp.scattered(x, indices, grad_values)},
     batching="leading",
 )

@@ -18,14 +18,11 @@ from itertools import islice
 from types import FunctionType, TracebackType
 from typing import Any, TypeVar
 
-import numpy as np
-
 from ...core.inert import REASON
 from ...diagnostics.errors import CompileError, NumpipeError, Position, SimulationError
 from ...diagnostics.reports import Line
 from ...language.tiles.layouts import ACCUMULATOR, cast_for, said
 from ...plan.unit import Unit
-from ..lift.function_calls import SCHEDULES
 from ..lift.lift import Lifted
 from ..lift.nodes import names, walk
 from ..lift.positions import FIRST, Source
@@ -33,6 +30,8 @@ from ..lift.positions import FIRST, Source
 TUPLES = (
     "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
 )
+SCHEDULES = re.compile(r"numpipe.kernels.row_\w+\.py$")
+"""matches the files that define the functions of row schedules"""
 LONGEST = 300
 """The maximum number of characters of a reason from Numba or Python that are shown."""
 _Error = TypeVar("_Error", bound=NumpipeError)
@@ -78,29 +77,11 @@ def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> 
         message = f"kernel {unit.kernel}: {message}"
     if places:
         *outer, inner = places
-        if "fix: " not in message:
-            message += _outside(inner, lifted)
         calls = dict.fromkeys(f"{place.filename}:{place.line}" for place in reversed(outer))
         calls.pop(f"{inner.filename}:{inner.line}", None)
         message = "\n".join([inner.stamp(message), *(f"  called at {call}" for call in calls)])
     error.args = (message,)
     return error
-
-
-def _outside(place: Position, lifted: Lifted) -> str:
-    """Return the fix for code that reads an array from outside the kernel; "" for other code."""
-    for source in lifted.sources:
-        if source.covers(place.filename, place.line):
-            local = names(ast.Store, source.tree)
-            local |= {node.arg for node in walk(source.tree) if isinstance(node, ast.arg)}
-            for name in re.findall(r"\b[^\W\d]\w*", _code(place)):
-                value = source.namespace.get(name)
-                if name not in local and hasattr(type(value), "__array__") and np.ndim(value):
-                    return (
-                        f"; '{name}' is an array outside the kernel; fix: pass it as an argument "
-                        f"(to a function of ops.attention with score=(f, {name}) or mask=)"
-                    )
-    return ""
 
 
 def _position(lifted: Lifted, filename: str, line: int, places: list[Position]) -> Position | None:
@@ -435,6 +416,14 @@ _STILL_IN_TUPLE = re.compile(
 _SIZE = re.compile(r"\b((\w+)\.shape\[(\d+)\])")
 _HINTS = (
     (_STILL_IN_TUPLE, TUPLES),
+    (
+        re.compile(
+            r"only integers, slices|array index type|'tile' (has no len|does not support ufuncs)|"
+            r"'(Tensor|jax\S+)'|(and|modify) readonly array|, (ndarray|readonly array)\b"
+        ),
+        "; fix: pass an array from outside the kernel as an argument, and a function of attention "
+        "as score=(f, array)",
+    ),
     (
         re.compile(
             r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot "

@@ -5,7 +5,6 @@ from __future__ import annotations
 
 import ast
 import inspect
-import re
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -13,18 +12,12 @@ from typing import Any
 from ...core.functions import Facts, Function
 from ...core.op import Op
 from ...diagnostics.errors import NumpipeError
-from ...language.grid import tile_loop
 from ...plan.specs import BlockSpec
 from .calls_and_slices import plain
 from .constants import MISSING, StaticArray
 from .nested import Nested
 from .nodes import tuple_of
 from .rewriter import NOT_MINE
-
-SCHEDULES = re.compile(r"numpipe.kernels.row_\w+(\.py)?$")
-"""matches the files and modules that define the functions of row schedules"""
-ONCE = "load", "store"
-"""functions of row schedules of which a kernel has one call"""
 
 
 @dataclass(frozen=True)
@@ -82,20 +75,10 @@ class Functions(Nested):
         args = dict(zip(names, self.bind(function, node), strict=True))
         values = {name: self.value(arg) for name, arg in args.items()}
         known = {name: value for name, value in values.items() if value is not MISSING}
-        if function is tile_loop.planar_snake and (
-            why := tile_loop.wrong_snake(known.get("minor_dim"), known.get("tile_width"))
-        ):
-            # else an index error, or a division by zero, in a line of its own source
+        place = self.source.position(node)
+        # else the error would be in a line of its own source
+        if why := function.refusal(known, place != self.session.calls.setdefault(function, place)):
             self.error(node, why)
-        name = function.__name__  # type: ignore[attr-defined]
-        if name in ONCE and SCHEDULES.search(function.__module__):
-            first = self.session.sites.setdefault(name, self.source.position(node))
-            if first != self.source.position(node):
-                self.error(
-                    node,
-                    f"line {first.line} calls row.{name}, too: a block has one place in shared "
-                    f"memory; fix: pass both matrices to one call of row.{name}",
-                )
         bound = self._lifted(function, known, node)
         left = [self._settled(self.visit(args[name])) for name in bound.parameters]
         call = ast.copy_location(ast.Call(self._bind(bound, node), left, []), node)
@@ -138,12 +121,8 @@ class Functions(Nested):
             try:
                 bound = self.session.functions[key] = self.lift_function(function, known)
             except NumpipeError as error:
-                place, text = self.source.position(node), str(error)
-                if SCHEDULES.search(function.__module__):  # the mistake is in the call
-                    text = place.stamp(text.partition(": ")[2].partition("\n")[0])
-                else:
-                    text += f"\n  called at {place.filename}:{place.line}"
-                error.args = (text,)
+                place = self.source.position(node)
+                error.args = (f"{error}\n  called at {place.filename}:{place.line}",)
                 raise
             finally:
                 active.pop()

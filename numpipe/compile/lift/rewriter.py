@@ -50,6 +50,8 @@ class Session:
         self.texts: list[str] = []
         self.functions: dict = {}
         """rewritten functions, by function and known arguments"""
+        self.calls: dict = {}
+        """the position of the first call of each function"""
         self.active: list = []
         """functions that are being rewritten, outermost first"""
         self.sites: dict[str, Position] = {}

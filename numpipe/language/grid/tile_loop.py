@@ -160,9 +160,9 @@ def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple:
     return tuple(np.int32(i) for i in table.array[int(t), :columns])
 
 
-def wrong_snake(minor_dim: Any, tile_width: Any) -> str:
-    """Return what is wrong with these arguments of a call in a kernel, or "". None stands for a
-    run-time value."""
+def _wrong_snake(known: dict[str, Any], again: bool) -> str:
+    """Return what is wrong with these compile-time arguments of a call in a kernel, or ""."""
+    minor_dim, tile_width = map(known.get, ("minor_dim", "tile_width"))
     if not whole(0, 1).holds(minor_dim):
         return (
             "planar_snake: minor_dim must be 0 or 1, a compile-time constant: the dimension that "
@@ -206,3 +206,6 @@ def planar_snake(lin: Any, shape: Any, minor_dim: Any, tile_width: Any) -> Any:
     if minor_dim == 1:
         return along, across
     return across, along
+
+
+planar_snake.refusal = _wrong_snake

@@ -130,7 +130,8 @@ def moved(tile: Tile, form: Form) -> Tile:
         machine.unit.plan_exchange(nbytes)
         what = f"a register tile in {form.layout} layout"
         if not in_chunks(have, form):
-            for _ in range(panels(have, form)):
+            way = panel(have, form)
+            for _ in range(1 if way.flat else math.prod(map(cdiv, form.shape, way.shape))):
                 exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
         else:
             # of one panel, because all panels are alike
@@ -173,16 +174,10 @@ def panel(have: Form, form: Form) -> Layout:
     layouts. Its sides are such that all lanes have the same parts of it. A vector has one panel."""
     size = form.dtype.itemsize
     if len(form.shape) == 1 or 1 in form.shape:
-        return Layout((1, max(form.shape)), size, 1, 16, 16)
+        return Layout((1, math.prod(form.shape)), size, 1, 16, 16)
     rows, columns = (
         1 << max(of.record.own(127)[axis].bit_length() for of in (have, form)) for axis in (0, 1)
     )
     columns = max(columns, min(BLOCK, BLOCK * BLOCK // rows))
     rows, width = max(rows, BLOCK * BLOCK // columns), min(128, columns * size)
     return Layout((rows, columns), size, 1, width, rows * width)
-
-
-def panels(have: Form, form: Form) -> int:
-    """Return how many panels a tile has."""
-    way = panel(have, form)
-    return 1 if way.flat else math.prod(map(cdiv, form.shape, way.shape))
