@@ -67,17 +67,17 @@ def argument(name: str, kernel: str) -> str:
     return f"argument {name!r} of kernel {kernel!r}" if kernel else f"argument {name!r}"
 
 
-def element_type(dtype: np.dtype, name: str, kernel: str) -> np.dtype:
+def unsupported(dtype: str, fix: str = "") -> SpecError:
+    """Return the error for an array of an element type that kernels do not have."""
+    fix = fix or f"; fix: convert it to one of {', '.join(DTYPES)} in native byte order"
+    return SpecError(f"element type {dtype} is not supported{fix}")
+
+
+def element_type(dtype: np.dtype) -> np.dtype:
     """Return the element type. Raises SpecError if kernels do not support it."""
     element = _exact.get(dtype)
     if element is None:
-        raise SpecError(
-            f"{argument(name, kernel)}: element type {dtype!s} ({dtype.str}) is not supported"
-            + (
-                packed_fix(dtype)
-                or f"; fix: convert it to one of {', '.join(DTYPES)} in native byte order"
-            )
-        )
+        raise unsupported(f"{dtype!s} ({dtype.str})", packed_fix(dtype))
     return element
 
 

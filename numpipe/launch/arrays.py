@@ -18,10 +18,10 @@ import numpy as np
 from ..arch.dtypes import BY_DTYPE
 from ..diagnostics.errors import SpecError
 from . import driver, jax_arrays
-from .array_info import DTYPES, ArrayInfo, argument, dense_strides, element_type
+from .array_info import DTYPES, ArrayInfo, argument, dense_strides, element_type, unsupported
 
-Reader = Callable[[Any, str, str], ArrayInfo]
-READERS: dict[type, Reader] = {ArrayInfo: lambda info, name, kernel: info}
+Reader = Callable[[Any], ArrayInfo]
+READERS: dict[type, Reader] = {ArrayInfo: lambda info: info}
 """function that describes objects of a type, added when the first object of the type is seen;
 `DeviceArray`'s is present from the start. An ArrayInfo describes itself, so that callers which
 already have one, for example of a window (`windows`), can pass it"""
@@ -38,14 +38,17 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
     Raises SpecError for anything that is not an array, and for unsupported element types.
     """
     reader = READERS.get(type(obj))
-    if reader is not None:
-        return reader(obj, name, kernel)
-    reader = _choose(obj, name, kernel)
     try:
-        info = reader(obj, name, kernel)
-    except SpecError:
-        raise
+        if reader is not None:
+            return reader(obj)
+        reader = _choose(obj)
+        info = reader(obj)
+    except SpecError as error:
+        text = f"{argument(name, kernel)}: {error}".replace("{name}", name)
+        raise SpecError(text) from error.__cause__
     except Exception as error:  # an object that only resembles an array
+        if type(obj) in READERS:
+            raise
         raise SpecError(
             f"{argument(name, kernel)}: a {type(obj).__name__} cannot be read as an array "
             f"({type(error).__name__}: {error}); fix: pass a NumPy array, a PyTorch tensor, or a "
@@ -76,17 +79,14 @@ def library(kind: type) -> str:
     return _libraries[kind]
 
 
-def _choose(obj: Any, name: str, kernel: str) -> Reader:
+def _choose(obj: Any) -> Reader:
     if isinstance(obj, np.ma.MaskedArray):
         raise SpecError(
-            f"{argument(name, kernel)}: masked arrays are not supported, because kernels do not "
-            f"read masks: pass {name}.filled(0), or {name}.data and the mask as a separate array"
+            "masked arrays are not supported, because kernels do not read masks: pass "
+            "{name}.filled(0), or {name}.data and the mask as a separate array"
         )
     if isinstance(obj, type):
-        raise SpecError(
-            f"{argument(name, kernel)}: the class {obj.__name__} is not an array; fix: pass an "
-            "instance of it"
-        )
+        raise SpecError(f"the class {obj.__name__} is not an array; fix: pass an instance of it")
     if isinstance(obj, np.ndarray):
         return _numpy
     if hasattr(obj, "data_ptr") and hasattr(obj, "get_device") and hasattr(obj, "stride"):
@@ -101,39 +101,33 @@ def _choose(obj: Any, name: str, kernel: str) -> Reader:
         return _dlpack
     if isinstance(obj, (array.array, memoryview)):
         what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
-        raise SpecError(
-            f"{argument(name, kernel)}: {what} is not supported as an array: pass "
-            f"np.asarray({name})"
-        )
+        raise SpecError(what + " is not supported as an array: pass np.asarray({name})")
     fix = (
         "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with "
         "__cuda_array_interface__ or __dlpack__"
     )
     if isinstance(obj, (list, tuple)):
         fix += " (np.asarray converts a list)"
-    raise SpecError(f"{argument(name, kernel)}: a {type(obj).__name__} is not an array; {fix}")
+    raise SpecError(f"a {type(obj).__name__} is not an array; {fix}")
 
 
-def _numpy(obj: np.ndarray, name: str, kernel: str) -> ArrayInfo:
-    dtype = element_type(obj.dtype, name, kernel)
+def _numpy(obj: np.ndarray) -> ArrayInfo:
+    dtype = element_type(obj.dtype)
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
 _torch_dtypes: dict[Any, np.dtype] = {}
 
 
-def _torch(obj: Any, name: str, kernel: str) -> ArrayInfo:
+def _torch(obj: Any) -> ArrayInfo:
     if obj.is_neg():
-        raise SpecError(
-            f"{argument(name, kernel)}: a tensor whose memory has the negated elements (a part of "
-            f"x.conj()); fix: pass {name}.resolve_neg()"
-        )
+        raise SpecError("the memory of this tensor holds -x; fix: pass {name}.resolve_neg()")
     device = obj.get_device()
     if device < 0:
-        return _torch_cpu(obj, name, kernel)
+        return _torch_cpu(obj)
     dtype = _torch_dtypes.get(obj.dtype)
     if dtype is None:
-        dtype = _torch_dtype(obj, name, kernel)
+        dtype = _torch_dtype(obj)
     size = dtype.itemsize
     return ArrayInfo(
         "torch",
@@ -147,26 +141,21 @@ def _torch(obj: Any, name: str, kernel: str) -> ArrayInfo:
     )
 
 
-def _torch_dtype(obj: Any, name: str, kernel: str) -> np.dtype:
+def _torch_dtype(obj: Any) -> np.dtype:
     spelled = str(obj.dtype)
     dtype = DTYPES.get(spelled.rpartition(".")[2])
     if dtype is None:
-        raise SpecError(
-            f"{argument(name, kernel)}: element type {spelled} is not supported; convert to one "
-            f"of {', '.join(DTYPES)}"
-        )
+        raise unsupported(spelled)
     return _torch_dtypes.setdefault(obj.dtype, dtype)
 
 
-def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
+def _torch_cpu(obj: Any) -> ArrayInfo:
     """Describe a CPU tensor through a NumPy view of its memory. It is first viewed as integers if
     NumPy lacks its type (bfloat16, float8)."""
-    dtype = _torch_dtype(obj, name, kernel)
+    dtype = _torch_dtype(obj)
     where = obj.device.type
     if where != "cpu":
-        raise SpecError(
-            f"{argument(name, kernel)}: a tensor on device {where!r}; move it to 'cuda' or 'cpu'"
-        )
+        raise SpecError(f"a tensor on device {where!r}; move it to 'cuda' or 'cpu'")
     flat = obj.detach()
     if not BY_DTYPE[dtype].in_numpy:
         torch = sys.modules["torch"]
@@ -177,13 +166,13 @@ def _torch_cpu(obj: Any, name: str, kernel: str) -> ArrayInfo:
     )
 
 
-def _cupy(obj: Any, name: str, kernel: str) -> ArrayInfo:
-    dtype = element_type(obj.dtype, name, kernel)
+def _cupy(obj: Any) -> ArrayInfo:
+    dtype = element_type(obj.dtype)
     memory = obj.data
     return ArrayInfo("cuda", memory.ptr, obj.shape, obj.strides, dtype, memory.device_id, True, obj)
 
 
-def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
+def _interface(obj: Any) -> ArrayInfo:
     """Describe an object by its CUDA Array Interface, version 2 or 3."""
     try:
         interface = obj.__cuda_array_interface__
@@ -193,15 +182,12 @@ def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
         strides = None if strides is None else tuple(map(index, strides))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise SpecError(
-            f"{argument(name, kernel)}: {type(obj).__name__}.__cuda_array_interface__ cannot be "
-            f"read ({type(error).__name__}: {error})"
+            f"{type(obj).__name__}.__cuda_array_interface__ cannot be read "
+            f"({type(error).__name__}: {error})"
         ) from error
     if interface.get("mask") is not None:
-        raise SpecError(
-            f"{argument(name, kernel)}: masked arrays are not supported; fill the masked elements "
-            "first"
-        )
-    dtype = _typestr(obj, typestr, name, kernel)
+        raise SpecError("masked arrays are not supported; fill the masked elements first")
+    dtype = _typestr(obj, typestr)
     if strides is None:
         strides = dense_strides(shape, dtype.itemsize)
     return ArrayInfo("cuda", ptr, shape, strides, dtype, _device_of(ptr), not readonly, obj)
@@ -210,7 +196,7 @@ def _interface(obj: Any, name: str, kernel: str) -> ArrayInfo:
 _typestrs: dict[str, np.dtype] = {}
 
 
-def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype:
+def _typestr(obj: Any, typestr: str) -> np.dtype:
     """Return the element type of a type string, or of the object if the string is ambiguous:
     ml_dtypes types have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
     dtype = _typestrs.get(typestr)
@@ -218,15 +204,15 @@ def _typestr(obj: Any, typestr: str, name: str, kernel: str) -> np.dtype:
         return dtype
     by_typestr, by_object = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
     if by_typestr is not None and by_typestr.kind != "V":
-        return _typestrs.setdefault(typestr, element_type(by_typestr, name, kernel))
+        return _typestrs.setdefault(typestr, element_type(by_typestr))
     dtype = by_typestr if by_object is None else by_object
     if dtype is None:
         raise SpecError(
-            f"{argument(name, kernel)}: the __cuda_array_interface__ of this {type(obj).__name__} "
+            f"the __cuda_array_interface__ of this {type(obj).__name__} "
             f"has typestr {typestr!r}, which NumPy does not know, and no usable dtype attribute; "
             f"give it one of {', '.join(DTYPES)}"
         )
-    return element_type(dtype, name, kernel)
+    return element_type(dtype)
 
 
 def _numpys(dtype: Any) -> np.dtype | None:
@@ -246,35 +232,34 @@ def _device_of(ptr: int) -> int:
         return 0
 
 
-def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
+def _dlpack(obj: Any) -> ArrayInfo:
     """Describe an exporter of DLPack, using ``numpy.from_dlpack`` for host memory and cuda-core's
     StridedMemoryView for GPU memory.
 
     Raises SpecError for devices and element types that CUDA does not have, and if cuda-core is
     missing."""
-    where = argument(name, kernel)
     try:
         device, ordinal = (int(number) for number in obj.__dlpack_device__())
         if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
             raise SpecError(
-                f"{where}: a {type(obj).__name__} on DLPack device type {device}; move it to a "
+                f"a {type(obj).__name__} on DLPack device type {device}; move it to a "
                 "CUDA GPU or to the CPU"
             )
         if device in (_CPU, _CUDA_HOST):
             array = np.from_dlpack(obj)
-            dtype = element_type(array.dtype, name, kernel)
+            dtype = element_type(array.dtype)
             return ArrayInfo(
                 "host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array
             )
         from cuda.core.utils import StridedMemoryView
 
         view = StridedMemoryView.from_dlpack(obj, stream_ptr=_UNORDERED)
-        dtype = element_type(view.dtype, name, kernel)
+        dtype = element_type(view.dtype)
     except SpecError:
         raise
     except ImportError as error:
         raise SpecError(
-            f"{where}: a {type(obj).__name__} on a GPU requires the package cuda-core, which "
+            f"a {type(obj).__name__} on a GPU requires the package cuda-core, which "
             f"cannot be imported ({error}); install it, or pass the result of torch.from_dlpack "
             "or cupy.from_dlpack"
         ) from error
@@ -282,7 +267,7 @@ def _dlpack(obj: Any, name: str, kernel: str) -> ArrayInfo:
     # types
     except Exception as error:
         raise SpecError(
-            f"{where}: {type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: "
+            f"{type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: "
             f"{error}); pass it as an array of its own library, or through "
             "__cuda_array_interface__"
         ) from error

@@ -119,8 +119,8 @@ class DeviceArray(DeviceBuffer):
         return f"DeviceArray(shape={self.shape}, dtype={self.dtype.name}, device={self.device})"
 
 
-def _read(array: DeviceArray, name: str, kernel: str) -> ArrayInfo:
-    element_type(array.dtype, name, kernel)
+def _read(array: DeviceArray) -> ArrayInfo:
+    element_type(array.dtype)
     return array.info()
 
 

@@ -22,10 +22,10 @@ import numpy as np
 
 from ..arch.dimensions import Ints
 from ..diagnostics.errors import SpecError
-from .array_info import ArrayInfo, argument, dense_strides, element_type
+from .array_info import ArrayInfo, dense_strides, element_type
 
 
-def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
+def read(obj: Any) -> ArrayInfo:
     """Describe a JAX array after waiting until it has been computed. The error of a failed
     computation is raised here.
 
@@ -33,23 +33,21 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
     for an array on several devices or on one that is not a GPU, and for an unsupported element
     type.
     """
-    where = argument(name, kernel)
     if type(obj).__module__.partition(".")[0] != "jaxlib":
         raise SpecError(
-            f"{where}: a {type(obj).__name__} of JAX has no memory of its own; call kernels on "
+            f"a {type(obj).__name__} of JAX has no memory of its own; call kernels on "
             "jax.Array values, outside of jax.jit, jax.grad and jax.vmap; inside of them call "
             "numpipe.jax.matmul, numpipe.jax.attention or numpipe.jax.call(kernel)"
         )
     if obj.is_deleted():
         raise SpecError(
-            f"{where}: this JAX array was deleted or donated (donate_argnums); pass one that still "
-            "exists"
+            "this JAX array was deleted or donated (donate_argnums); pass one that still exists"
         )
-    dtype = element_type(obj.dtype, name, kernel)
+    dtype = element_type(obj.dtype)
     try:
         ordinal = _ordinal(obj.sharding)
     except ValueError as error:
-        raise SpecError(f"{where}: a JAX array {error}") from None
+        raise SpecError(f"a JAX array {error}") from None
     obj.block_until_ready()
     shape = obj.shape
     if ordinal < 0:
@@ -59,7 +57,7 @@ def read(obj: Any, name: str, kernel: str) -> ArrayInfo:
         "jax",
         obj.unsafe_buffer_pointer(),
         shape,
-        _strides(obj, shape, dtype, where),
+        _strides(obj, shape, dtype),
         dtype,
         ordinal,
         False,
@@ -89,7 +87,7 @@ def _ordinal(sharding: Any) -> int:
     return int(device.local_hardware_id)
 
 
-def _strides(obj: Any, shape: Ints, dtype: np.dtype, where: str) -> Ints:
+def _strides(obj: Any, shape: Ints, dtype: np.dtype) -> Ints:
     """Return the byte strides of a C-contiguous array, or of the array's own layout if it has one
     (jax.experimental.layout)."""
     layout = getattr(getattr(obj, "format", None), "layout", None)
@@ -102,9 +100,7 @@ def _strides(obj: Any, shape: Ints, dtype: np.dtype, where: str) -> Ints:
         )
         strides = tuple(by_axis[axis] for axis in range(len(shape)))
     if getattr(layout, "tiling", None):
-        raise SpecError(
-            f"{where}: a JAX array whose layout is tiled ({layout}); pass jax.numpy.copy(x)"
-        )
+        raise SpecError(f"a JAX array whose layout is tiled ({layout}); pass jax.numpy.copy(x)")
     return strides
 
 

@@ -361,6 +361,9 @@ class TorchTensor:
     def get_device(self) -> int:
         return self._device
 
+    def is_neg(self) -> bool:
+        return False
+
 
 def view(
     address: int, shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any

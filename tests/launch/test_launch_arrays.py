@@ -134,6 +134,14 @@ def test_a_tensor_of_an_unsupported_type_is_refused() -> None:
         launch.describe(TorchTensor(512, (4,), "complex64", (1,)), "x")
 
 
+def test_a_tensor_whose_memory_is_negated_is_refused() -> None:
+    torch = pytest.importorskip("torch")
+    x = torch.view_as_complex(torch.ones(4, 8, 2)).conj().imag
+    with pytest.raises(SpecError, match=r"argument 'x': .* fix: pass x.resolve_neg\(\)"):
+        launch.describe(x, "x")
+    assert launch.describe(x.resolve_neg(), "x").array.tolist() == x.tolist()
+
+
 def test_a_tensor_without_memory_is_refused() -> None:
     with pytest.raises(SpecError, match="device 'meta'; move it to 'cuda' or 'cpu'"):
         launch.describe(TorchTensor(0, (4,), "float32", (1,), device=-1), "x")

@@ -135,8 +135,8 @@ def moved(tile: Tile, form: Form) -> Tile:
                 exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
         else:
             # of one panel, because all panels are alike
-            panel = rows(panel_width(have if have.name.vector else form))
-            exchange(machine, panel, panel, what, apart=True)
+            one = rows(panel_width(have if have.name.vector else form))
+            exchange(machine, one, one, what, apart=True)
     return Tile(tile.value, form)
 
 
