@@ -269,8 +269,8 @@ def functions(rows: Any) -> dict[str, Function]:
         lanes
         | row_registers.averages(n, sum_of)
         | {
-            "load": row_registers.loads(fetch, value, operands),
-            "store": row_registers.once(store),
+            "load": row_registers.loads(fetch, value, n, operands),
+            "store": row_registers.checked(store, n),
             "replace": replace,
             "sum": sum_of,
             "sums": sums,

@@ -16,14 +16,13 @@ from ..diagnostics.errors import SpecError
 from ..launch.array_info import (
     ArrayInfo,
     dense_strides,
-    info_of_zeros,
     major_order,
     tma_addressable,
 )
-from ..launch.arrays import describe
 from ..plan.params import CompilerParams
-from ..plan.specs import ArrayType, persistent
+from ..plan.specs import persistent
 from .decorator import kernel
+from .definition import described
 from .row_registers import CLUSTER
 from .row_schedules import Needs, Rows, choose
 
@@ -96,7 +95,7 @@ class RowKernel:
         matrix."""
         names = (*self.parameters, "out")
         given = [*args, *(named[name] for name in names if name in named)]
-        x = _info(args[0] if args else named.get(names[0]))
+        x = described(args[0] if args else named.get(names[0]), names[0], self.body.__name__)
         if len(x.shape) != 2:
             raise SpecError(
                 f"kernel {self.body.__name__}: '{names[0]}' must be a matrix, (rows, columns), got "
@@ -109,7 +108,11 @@ class RowKernel:
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
         odd = n % 2 and rows.height == 1
         if rows.steps or odd or (many and (size < SHORT or size % 4)):
-            infos = [_info(array) for array in given if getattr(array, "shape", ()) == x.shape]
+            infos = [
+                described(array, "", "")
+                for array in given
+                if getattr(array, "shape", ()) == x.shape
+            ]
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
             rows = choose(n, self.needs, dtype, aligned, flat, count, vectors)
@@ -136,13 +139,6 @@ def _flat(info: ArrayInfo) -> bool:
     size = info.dtype.itemsize
     dense = info.strides == dense_strides(info.shape, size) and info.kind != "host"
     return dense and info.ptr % 16 == 0 and math.prod(info.shape) < 2**31 - 16
-
-
-def _info(array: Any) -> ArrayInfo:
-    """Describe an array, or one that does not exist."""
-    if isinstance(array, ArrayType):
-        return info_of_zeros(array.shape, array.dtype)
-    return describe(array, "x")
 
 
 def rows(

@@ -162,13 +162,17 @@ def averages(n: int, sum_of: Function) -> dict[str, Function]:
     return {"mean": mean, "moments": moments}
 
 
-def once(called: Function, operands: int = 0) -> Function:
-    """Refuse a second call of a function in a kernel, and a load of other than `operands`
-    matrices."""
+def checked(called: Function, n: int, operands: int = 0) -> Function:
+    """Refuse calls with arrays of other than n columns, second calls of functions of blocks, and
+    loads of other than `operands` matrices."""
+    name = f"row.{called.__name__}"
 
     def refusal(known: dict[str, Any], again: bool) -> str:
-        given, name = 1 + (known.get("y", 0) is not None), f"row.{called.__name__}"
-        if again:
+        given = 1 + (known.get("y", 0) is not None)
+        for sizes in [getattr(array, "sizes", ()) for array in known.values()]:
+            if sizes and sizes[-1] != n:
+                return f"{name} of an array of {sizes[-1]} columns in a kernel over rows of {n}"
+        if again and name != "row.vector":
             return f"a second {name} finds its memory in use; fix: pass it both matrices at once"
         if operands in (0, given):
             return ""
@@ -178,18 +182,19 @@ def once(called: Function, operands: int = 0) -> Function:
     return called
 
 
-def loads(fetch: Function, value: Function, operands: int) -> Function:
+def loads(fetch: Function, value: Function, n: int, operands: int) -> Function:
     """Return the function that loads rows of one or two matrices as values."""
 
     @function
     def load(k, x, y=None, dtype="float32"):
         fetch(x, k, 0)
         if y is not None:
+            assert x.shape[0] == y.shape[0], "row.load loads matrices of equally many rows"
             fetch(y, k, 1)
             return value(k, x, 0, dtype), value(k, y, 1, dtype), k
         return value(k, x, 0, dtype), k
 
-    return once(load, operands)
+    return checked(load, n, operands)
 
 
 def functions(rows: Any) -> dict[str, Function]:
@@ -493,9 +498,9 @@ def functions(rows: Any) -> dict[str, Function]:
             "number": number,
             "put": put,
             "columns": columns,
-            "load": loads(fetch, value, operands),
-            "vector": vector,
-            "store": once(store),
+            "load": loads(fetch, value, n, operands),
+            "vector": checked(vector, n),
+            "store": checked(store, n),
             "put_again": put_again,
             "replace": replace,
             "sum": sum_of,

@@ -262,7 +262,7 @@ def test_other_than_a_matrix_is_refused_with_a_fix() -> None:
         with pytest.raises(SpecError, match=fix.format(re.escape(str(array.shape)))):
             softmax(array, target="sim")
     softmax(x.reshape(-1, x.shape[-1]), target="sim")
-    with pytest.raises(SpecError, match="argument 'x': a NoneType is not an array"):
+    with pytest.raises(SpecError, match="argument 'x' of kernel 'softmax': a NoneType is not"):
         softmax(target="sim")
 
 
@@ -305,6 +305,36 @@ def test_loads_of_other_than_the_declared_matrices_are_refused(operands: int, co
     fix = rf"^\S*test_rows.py:.*; fix: write numpipe.rows\(operands={3 - operands}\)\n.*row.load"
     with pytest.raises(numpipe.CompileError, match=fix):
         added.kernel(x, x).inspect("ptx", x, x)
+
+
+@pytest.mark.parametrize("columns", [40, 33000])
+def test_arrays_that_have_other_rows_are_refused(columns: int) -> None:
+    @numpipe.rows(operands=2)
+    def scaled(x, other, v, y, *, row: numpipe.Static):
+        weight = row.vector(v)
+        for k in row.blocks(x):
+            value, more, block = row.load(k, x, other)
+            row.store(block, y, lambda j: (value(j) + more(j)) * weight(j))
+
+    x, text = (
+        np.ones((3, columns), np.float32),
+        "of an array of {} columns in a kernel over rows of",
+    )
+    less, v = np.ones((3, columns - 4), np.float32), np.ones(columns, np.float32)
+    for name, bad in (
+        ("load", (x, less, v, x.copy())),
+        ("vector", (x, x, v[:1], x.copy())),
+        ("store", (x, x, v, less)),
+    ):
+        told = (
+            f"row.{name} {text.format(bad[{'load': 1, 'vector': 2, 'store': 3}[name]].shape[-1])}"
+        )
+        with pytest.raises(numpipe.CompileError, match=rf"test_rows.py:.*{told} {columns}\n"):
+            scaled(*bad, target="sim")
+    with pytest.raises(
+        numpipe.SimulationError, match="row.load loads matrices of equally many rows"
+    ):
+        scaled(x, x[:1], v, x.copy(), target="sim")
 
 
 def test_a_second_load_or_store_of_a_block_is_refused() -> None:
