@@ -37,25 +37,22 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
 
     Raises SpecError for anything that is not an array, and for unsupported element types.
     """
-    reader = READERS.get(type(obj))
     try:
-        if reader is not None:
-            return reader(obj)
-        reader = _choose(obj)
+        reader = READERS.get(type(obj)) or _choose(obj)
         info = reader(obj)
     except SpecError as error:
-        text = f"{argument(name, kernel)}: {error}".replace("{name}", name)
-        raise SpecError(text) from error.__cause__
+        text = str(error).replace("{name}", name)
+        cause = error.__cause__
     except Exception as error:  # an object that only resembles an array
-        if type(obj) in READERS:
-            raise
-        raise SpecError(
-            f"{argument(name, kernel)}: a {type(obj).__name__} cannot be read as an array "
-            f"({type(error).__name__}: {error}); fix: pass a NumPy array, a PyTorch tensor, or a "
-            "CuPy or JAX array"
-        ) from error
-    READERS[type(obj)] = reader
-    return info
+        text = (
+            f"a {type(obj).__name__} cannot be read as an array ({type(error).__name__}: {error}); "
+            "fix: pass a NumPy array, a PyTorch tensor, or a CuPy or JAX array"
+        )
+        cause = error
+    else:
+        READERS[type(obj)] = reader
+        return info
+    raise SpecError(f"{argument(name, kernel)}: {text}") from cause
 
 
 _LIBRARIES = {
@@ -99,16 +96,13 @@ def _choose(obj: Any) -> Reader:
         return _interface
     if hasattr(obj, "__dlpack__") and hasattr(obj, "__dlpack_device__"):
         return _dlpack
-    if isinstance(obj, (array.array, memoryview)):
-        what = "a memoryview" if isinstance(obj, memoryview) else "an array.array"
-        raise SpecError(what + " is not supported as an array: pass np.asarray({name})")
     fix = (
-        "pass a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with "
+        "a NumPy array, a PyTorch tensor, a CuPy or JAX array, or an object with "
         "__cuda_array_interface__ or __dlpack__"
     )
-    if isinstance(obj, (list, tuple)):
-        fix += " (np.asarray converts a list)"
-    raise SpecError(f"a {type(obj).__name__} is not an array; {fix}")
+    if isinstance(obj, (list, tuple, array.array, memoryview)):
+        fix = "np.asarray({name})"
+    raise SpecError(f"a {type(obj).__name__} is not an array; fix: pass {fix}")
 
 
 def _numpy(obj: np.ndarray) -> ArrayInfo:
@@ -160,10 +154,7 @@ def _torch_cpu(obj: Any) -> ArrayInfo:
     if not BY_DTYPE[dtype].in_numpy:
         torch = sys.modules["torch"]
         flat = flat.view(torch.int16 if dtype.itemsize == 2 else torch.uint8)
-    view = flat.numpy().view(dtype)
-    return ArrayInfo(
-        "host", 0, view.shape, view.strides, dtype, -1, view.flags.writeable, obj, view
-    )
+    return _numpy(flat.numpy().view(dtype))._replace(owner=obj)
 
 
 def _cupy(obj: Any) -> ArrayInfo:
@@ -174,17 +165,11 @@ def _cupy(obj: Any) -> ArrayInfo:
 
 def _interface(obj: Any) -> ArrayInfo:
     """Describe an object by its CUDA Array Interface, version 2 or 3."""
-    try:
-        interface = obj.__cuda_array_interface__
-        ptr, readonly = interface["data"]
-        ptr, shape = index(ptr or 0), tuple(map(index, interface["shape"]))
-        strides, typestr = interface.get("strides"), interface["typestr"]
-        strides = None if strides is None else tuple(map(index, strides))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise SpecError(
-            f"{type(obj).__name__}.__cuda_array_interface__ cannot be read "
-            f"({type(error).__name__}: {error})"
-        ) from error
+    interface = obj.__cuda_array_interface__
+    ptr, readonly = interface["data"]
+    ptr, shape = index(ptr or 0), tuple(map(index, interface["shape"]))
+    strides, typestr = interface.get("strides"), interface["typestr"]
+    strides = None if strides is None else tuple(map(index, strides))
     if interface.get("mask") is not None:
         raise SpecError("masked arrays are not supported; fill the masked elements first")
     dtype = _typestr(obj, typestr)
@@ -238,39 +223,24 @@ def _dlpack(obj: Any) -> ArrayInfo:
 
     Raises SpecError for devices and element types that CUDA does not have, and if cuda-core is
     missing."""
+    device, ordinal = (int(number) for number in obj.__dlpack_device__())
+    if device in (_CPU, _CUDA_HOST):
+        return _numpy(np.from_dlpack(obj))._replace(owner=obj)
+    if device not in (_CUDA, _CUDA_MANAGED):
+        raise SpecError(
+            f"a {type(obj).__name__} on DLPack device type {device}; fix: move it to a CUDA GPU or "
+            "to the CPU"
+        )
     try:
-        device, ordinal = (int(number) for number in obj.__dlpack_device__())
-        if device not in (_CPU, _CUDA, _CUDA_HOST, _CUDA_MANAGED):
-            raise SpecError(
-                f"a {type(obj).__name__} on DLPack device type {device}; move it to a "
-                "CUDA GPU or to the CPU"
-            )
-        if device in (_CPU, _CUDA_HOST):
-            array = np.from_dlpack(obj)
-            dtype = element_type(array.dtype)
-            return ArrayInfo(
-                "host", 0, array.shape, array.strides, dtype, -1, array.flags.writeable, obj, array
-            )
         from cuda.core.utils import StridedMemoryView
-
-        view = StridedMemoryView.from_dlpack(obj, stream_ptr=_UNORDERED)
-        dtype = element_type(view.dtype)
-    except SpecError:
-        raise
     except ImportError as error:
         raise SpecError(
-            f"a {type(obj).__name__} on a GPU requires the package cuda-core, which "
-            f"cannot be imported ({error}); install it, or pass the result of torch.from_dlpack "
-            "or cupy.from_dlpack"
+            f"a {type(obj).__name__} on a GPU requires the package cuda-core, which cannot be "
+            f"imported ({error}); fix: install it, or pass the result of torch.from_dlpack or "
+            "cupy.from_dlpack"
         ) from error
-    # exporters raise errors of their own, and NumPy and cuda-core several kinds for unsupported
-    # types
-    except Exception as error:
-        raise SpecError(
-            f"{type(obj).__name__}.__dlpack__ cannot be read ({type(error).__name__}: "
-            f"{error}); pass it as an array of its own library, or through "
-            "__cuda_array_interface__"
-        ) from error
+    view = StridedMemoryView.from_dlpack(obj, stream_ptr=_UNORDERED)
+    dtype = element_type(view.dtype)
     shape = tuple(view.shape)
     strides = (
         dense_strides(shape, dtype.itemsize)

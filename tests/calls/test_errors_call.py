@@ -190,7 +190,7 @@ def test_a_kernel_has_parameters() -> None:
 @pytest.mark.parametrize(
     "value, part",
     [
-        ([[1.0]], "a list is not an array; pass a NumPy array"),
+        ([[1.0]], "a list is not an array; fix: pass np.asarray(b)"),
         (None, "a NoneType is not an array"),
         ("text", "a str is not an array"),
         (np.zeros((64, 64), object), "element type object"),
