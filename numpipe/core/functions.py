@@ -98,7 +98,7 @@ class Function(Generic[P, R]):
                 )
         functools.update_wrapper(self, function)
         self.function = function
-        self.refusal: Callable[[dict[str, Any], bool], str] = lambda known, again: ""
+        self.refusal: Any = lambda known, again: ""
         """why a kernel may not call it, or "": with these compile-time arguments, or `again`"""
         remember(function)
 

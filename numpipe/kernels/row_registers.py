@@ -167,16 +167,19 @@ def checked(called: Function, n: int, operands: int = 0) -> Function:
     loads of other than `operands` matrices."""
     name = f"row.{called.__name__}"
 
-    def refusal(known: dict[str, Any], again: bool) -> str:
+    def refusal(known: Any, again: bool) -> str:
         given = 1 + (known.get("y", 0) is not None)
-        for sizes in [getattr(array, "sizes", ()) for array in known.values()]:
-            if sizes and sizes[-1] != n:
-                return f"{name} of an array of {sizes[-1]} columns in a kernel over rows of {n}"
+        for array in known.values():
+            columns = (n, *getattr(array, "sizes", ()))[-1]
+            if columns != n:
+                return f"{name} of an array of {columns} columns in a kernel over rows of {n}"
         if again and name != "row.vector":
             return f"a second {name} finds its memory in use; fix: pass it both matrices at once"
-        if operands in (0, given):
-            return ""
-        return f"{name} loads {given}, not {operands}; fix: write numpipe.rows(operands={given})"
+        if operands and operands != given:
+            return (
+                f"{name} loads {given}, not {operands}; fix: pass operands={given} to numpipe.rows"
+            )
+        return ""
 
     called.refusal = refusal
     return called

@@ -82,8 +82,6 @@ def _choose(obj: Any) -> Reader:
             "masked arrays are not supported, because kernels do not read masks: pass "
             "{name}.filled(0), or {name}.data and the mask as a separate array"
         )
-    if isinstance(obj, type):
-        raise SpecError(f"the class {obj.__name__} is not an array; fix: pass an instance of it")
     if isinstance(obj, np.ndarray):
         return _numpy
     if hasattr(obj, "data_ptr") and hasattr(obj, "get_device") and hasattr(obj, "stride"):

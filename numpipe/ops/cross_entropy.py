@@ -50,7 +50,8 @@ def check_labels(labels: ArrayInfo, classes: int, ignore_index: int) -> None:
     """Raise SimulationError (`out-of-bounds`) for a label in host memory that is no class."""
     if (found := labels.array) is None:
         return
-    wrong = np.argwhere((found != ignore_index) & ((found < 0) | (found >= classes)))
+    inside = np.clip(found, 0, classes - 1)
+    wrong = np.argwhere((found != ignore_index) & (found != inside))
     for place in wrong.tolist()[:1]:
         text = (
             f"cross_entropy: labels{place} is {found[tuple(place)]}, but the logits have {classes} "

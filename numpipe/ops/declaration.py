@@ -388,15 +388,14 @@ class Op(Generic[P]):
     def described(self, given: Mapping[str, Any]) -> Arrays:
         """Describe the operands that are `given`.
 
-        Raises SpecError for an argument that is not an array, for other element types, if types or
-        devices differ, and for tensors that require a gradient.
+        Raises SpecError for an argument that is not an array, for other element types, if types
+        differ, and for tensors that require a gradient.
         """
         infos = {name: launch.describe(array, name, self.name) for name, array in given.items()}
         self.check_types(infos)
         other = f"call numpipe.torch.{self.name}, or " if self.gradients else ""
         for name, info in infos.items():
             self._check_recorded(name, info.owner, other)
-        launch.same_place(list(infos.values()), list(infos), self.name)
         return infos
 
     def _check_recorded(self, name: str, array: Any, other: str = "") -> None:
@@ -413,8 +412,9 @@ class Op(Generic[P]):
         results: Mapping[str, ArrayType],
         target: str | None,
     ) -> None:
-        """Raise SpecError for sizes that kernels cannot index, and TargetError for operands that
-        the target cannot run on, before anything is allocated or copied."""
+        """Raise SpecError for sizes that kernels cannot index and for operands on several devices,
+        and TargetError for operands that the target cannot run on, before anything is allocated or
+        copied."""
         if taken() is not None:
             return
         fresh = {

@@ -302,7 +302,7 @@ def test_loads_of_other_than_the_declared_matrices_are_refused(operands: int, co
             row.store(block, y, value)
 
     x = numpipe.ArrayType((3, columns), np.float32)
-    fix = rf"^\S*test_rows.py:.*; fix: write numpipe.rows\(operands={3 - operands}\)\n.*row.load"
+    fix = rf"^\S*test_rows.py:.*; fix: pass operands={3 - operands} to numpipe.rows\n.*row.load"
     with pytest.raises(numpipe.CompileError, match=fix):
         added.kernel(x, x).inspect("ptx", x, x)
 

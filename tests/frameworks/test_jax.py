@@ -461,6 +461,8 @@ def test_vmap_of_rows_by_one_matrix_is_one_product_of_more_rows() -> None:
             "activation must be None, 'relu', 'silu', 'gelu'",
         ),
         (((5, 16), (16, 8)), {"bias": jnp.zeros(5, np.float16)}, "'bias' must be"),
+        (((5, 16), (16, 8)), {"bias": "zeros"}, "'bias' is not an array of numbers: .*fix: pass"),
+        (((5, 16), (16, 8)), {"bias": jax.random.key(0)}, "'bias' is not an array of numbers: "),
         (
             ((5, 16), (16, 8)),
             {"bias": jnp.zeros(8, np.int32)},

@@ -45,7 +45,7 @@ def front(op: Op) -> Callable:
                     f"jax.jit(…, static_argnames={name!r})"
                 )
         given = {
-            name: array if isinstance(array, _Swapped) else jnp.asarray(array)
+            name: array if isinstance(array, _Swapped) else _array(f"{op.name}: '{name}'", array)
             for name, array in op.given(arrays).items()
         }
         for name in op.underived.intersection(given):
@@ -149,6 +149,18 @@ class _Form:
         self.op.check_types(operands)
         values = self.op.checked(dict(self.options).values())
         return list(self.op.result_types(operands, values).values())
+
+
+def _array(what: str, value: Any) -> Any:
+    """Return an operand as a JAX array. Raises SpecError for other values."""
+    try:
+        array = jnp.asarray(value)
+        array_type(array)
+    except (TypeError, ValueError) as error:
+        raise SpecError(
+            f"{what} is not an array of numbers: {error}; fix: pass a JAX or NumPy array"
+        ) from None
+    return array
 
 
 # ---- derivatives

@@ -17,7 +17,7 @@ import torch
 from torch.autograd import forward_ad, profiler
 
 from ...diagnostics.errors import SpecError
-from ...launch.array_info import DTYPES
+from ...launch.array_info import DTYPES, unsupported
 
 Op = Any
 """a `torch._ops.OpOverload`"""
@@ -104,10 +104,7 @@ def element_type(of: str, name: str, tensor: torch.Tensor) -> np.dtype:
     the op or the kernel, for the message."""
     spelled = str(tensor.dtype).rpartition(".")[2]
     if spelled not in DTYPES:
-        raise SpecError(
-            f"{of}: '{name}' has element type {tensor.dtype}, which no kernel takes; fix: convert "
-            f"it to one of {', '.join(DTYPES)}"
-        )
+        raise SpecError(f"{of}: '{name}': {unsupported(str(tensor.dtype))}")
     return DTYPES[spelled]
 
 

@@ -160,7 +160,7 @@ def table_entry(table: Any, t: Any, end: Any, columns: int) -> tuple:
     return tuple(np.int32(i) for i in table.array[int(t), :columns])
 
 
-def _wrong_snake(known: dict[str, Any], again: bool) -> str:
+def _wrong_snake(known: Any, again: Any) -> str:
     """Return what is wrong with these compile-time arguments of a call in a kernel, or ""."""
     minor_dim, tile_width = map(known.get, ("minor_dim", "tile_width"))
     if not whole(0, 1).holds(minor_dim):
