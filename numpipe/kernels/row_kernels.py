@@ -118,6 +118,12 @@ class RowKernel:
             rows = choose(n, self.needs, dtype, aligned, flat, count, vectors)
         return self.scheduled(rows)
 
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(
+            f"a kernel over rows has no attribute '{name}'; fix: use '{name}' of the kernel of a "
+            "call, which .kernel(x, …) returns"
+        )
+
     def __call__(self, *args: Any, **named: Any) -> Any:
         """Run the kernel on a matrix and other arrays."""
         return self.kernel(*args, **named)(*args, **named)

@@ -176,33 +176,14 @@ def _interface(obj: Any) -> ArrayInfo:
     return ArrayInfo("cuda", ptr, shape, strides, dtype, _device_of(ptr), not readonly, obj)
 
 
-_typestrs: dict[str, np.dtype] = {}
-
-
 def _typestr(obj: Any, typestr: str) -> np.dtype:
     """Return the element type of a type string, or of the object if the string is ambiguous:
     ml_dtypes types have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
-    dtype = _typestrs.get(typestr)
-    if dtype is not None:
-        return dtype
-    by_typestr, by_object = _numpys(typestr), _numpys(getattr(obj, "dtype", None))
-    if by_typestr is not None and by_typestr.kind != "V":
-        return _typestrs.setdefault(typestr, element_type(by_typestr))
-    dtype = by_typestr if by_object is None else by_object
-    if dtype is None:
-        raise SpecError(
-            f"the __cuda_array_interface__ of this {type(obj).__name__} "
-            f"has typestr {typestr!r}, which NumPy does not know, and no usable dtype attribute; "
-            f"give it one of {', '.join(DTYPES)}"
-        )
-    return element_type(dtype)
-
-
-def _numpys(dtype: Any) -> np.dtype | None:
     try:
-        return None if dtype is None else np.dtype(dtype)
+        dtype = np.dtype(typestr)
     except TypeError:
-        return None
+        dtype = np.dtype("V1")
+    return element_type(np.dtype(getattr(obj, "dtype", dtype)) if dtype.kind == "V" else dtype)
 
 
 def _device_of(ptr: int) -> int:

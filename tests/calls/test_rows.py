@@ -367,6 +367,28 @@ def test_a_schedule_is_pickled_and_names_what_it_lacks() -> None:
         row.median  # noqa: B018
 
 
+def test_a_kernel_over_rows_needs_no_options_and_says_where_its_kernels_are() -> None:
+    @numpipe.rows
+    def doubled(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, y, lambda j: value(j) * 2.0)
+
+    x = np.ones((3, 40), np.float32)
+    with pytest.raises(AttributeError, match=r"no attribute 'simulate'; fix: .* \.kernel\(x, …\)"):
+        doubled.simulate(x, x.copy())
+    y = x.copy()
+    doubled.kernel(x, y).simulate(x, y)
+    assert (y == 2).all()
+    for options, words in (
+        ({"operands": 3}, "operands must be an int of 1…2, got 3"),
+        ({"held": -1}, "held must be an int >= 0, got -1"),
+        ({"unit": 0}, "unit must be an int of 1…128, got 0"),
+    ):
+        with pytest.raises(SpecError, match=f"rows: {words}"):
+            numpipe.rows(**options)
+
+
 def test_a_result_that_only_put_stores_is_an_output() -> None:
     @numpipe.rows(once=True)
     def total(x, sums, *, row: numpipe.Static):

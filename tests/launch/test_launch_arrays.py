@@ -98,14 +98,13 @@ def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
     array = CudaArray(64, (4,), "<f1")
     with pytest.raises(
         SpecError,
-        match="argument 'a' of kernel 'k': the __cuda_array_interface__ of this CudaArray has "
-        "typestr '<f1', which NumPy does not know.*give it one of .*float8_e5m2",
+        match="argument 'a' of kernel 'k': element type .* not supported; fix: .*float8_e5m2",
     ):
         launch.describe(array, "a", "k")
     array.dtype = ml_dtypes.float8_e5m2  # type: ignore[attr-defined]
     assert launch.describe(array, "a").dtype == ml_dtypes.float8_e5m2
     array.dtype = object()  # type: ignore[attr-defined]
-    with pytest.raises(SpecError, match="typestr '<f1'"):
+    with pytest.raises(SpecError, match="argument 'a': a CudaArray cannot be read as an array"):
         launch.describe(array, "a")
 
 
