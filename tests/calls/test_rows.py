@@ -360,6 +360,28 @@ def test_a_second_load_or_store_of_a_block_is_refused() -> None:
             kernel(x, x.copy(), target="sim")
 
 
+@pytest.mark.parametrize("simulated", [True, False])
+def test_values_that_are_not_called_or_unpacked_have_a_fix(simulated: bool) -> None:
+    @numpipe.rows()
+    def uncalled(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, y, value * 2.0)
+
+    @numpipe.rows()
+    def packed(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            p = row.softmax(value)
+            row.store(block, y, lambda j: p(j))
+
+    x = np.ones((3, 40), np.float32)
+    for kernel, fix in ((uncalled, r"value\(j\)"), (packed, r"p, total = row.softmax")):
+        one = kernel.kernel(x, x)
+        with pytest.raises(numpipe.CompileError, match=f"; fix: .*{fix}"):
+            one.simulate(x, x.copy()) if simulated else one.inspect("ptx", x, x.copy())
+
+
 def test_a_schedule_is_pickled_and_names_what_it_lacks() -> None:
     row = Rows(1024, 1, 512, wgs=2, whole=512)
     assert pickle.loads(pickle.dumps(row)) == row

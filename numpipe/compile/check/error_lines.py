@@ -425,6 +425,14 @@ _HINTS = (
         "as score=(f, array)",
     ),
     (
+        re.compile(r"'functools.partial'|got partial|\b(for|and|got) nested function"),
+        "; fix: call the function, such as value(j) for a value of a row",
+    ),
+    (
+        re.compile(r"'tuple' object is not callable|\(nested function,.*\) is not a function"),
+        "; fix: unpack the tuple, such as value, block = row.load(…) or p, total = row.softmax(…)",
+    ),
+    (
         re.compile(
             r"(operand type|supported between|not defined for|register tiles?\b[^()]*\bgot "
             r"(?!\()).*shared-memory tile|shared-memory tile.* has no attribute"
