@@ -337,6 +337,21 @@ def test_arrays_that_have_other_rows_are_refused(columns: int) -> None:
         scaled(x, x[:1], v, x.copy(), target="sim")
 
 
+def test_groups_of_tiles_that_begin_anywhere_are_refused() -> None:
+    def doubled(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, y, lambda j: row.joined(row.groups(value(j), j) * 2.0))
+
+    x, y = np.ones((3, 40), np.float32), np.zeros((3, 40), np.float32)
+    with pytest.raises(
+        numpipe.CompileError, match="test_rows.py:.*fix: pass unit=128 to numpipe.rows"
+    ):
+        numpipe.rows(doubled)(x, y, target="sim")
+    numpipe.rows(unit=128)(doubled)(x, y, target="sim")
+    assert (y == 2).all()
+
+
 def test_a_second_load_or_store_of_a_block_is_refused() -> None:
     @numpipe.rows()
     def loaded(x, y, *, row: numpipe.Static):
