@@ -191,7 +191,8 @@ def rows(
     must not stand in an `if` on run-time values. Automatic barriers of shared memory are off: a
     kernel that uses shared memory itself needs its own.
 
-    Raises SpecError for a function without a parameter `row`, and for other values.
+    ``@numpipe.rows`` without parentheses is ``@numpipe.rows()``. Raises SpecError for a function
+    without a parameter `row`, and for other values.
     """
     needs = Needs(operands, held, once, unit, scans, by_row)
     require("rows", locals(), operands=whole(1, 2), held=whole(0), unit=whole(1, 128))
