@@ -44,10 +44,7 @@ def read(obj: Any) -> ArrayInfo:
             "this JAX array was deleted or donated (donate_argnums); pass one that still exists"
         )
     dtype = element_type(obj.dtype)
-    try:
-        ordinal = _ordinal(obj.sharding)
-    except ValueError as error:
-        raise SpecError(f"a JAX array {error}") from None
+    ordinal = _ordinal(obj.sharding)
     obj.block_until_ready()
     shape = obj.shape
     if ordinal < 0:
@@ -67,22 +64,24 @@ def read(obj: Any) -> ArrayInfo:
 
 @functools.lru_cache(maxsize=256)
 def _ordinal(sharding: Any) -> int:
-    """Return the CUDA ordinal of an array's only device, or -1 for the CPU. Raises ValueError for
+    """Return the CUDA ordinal of an array's only device, or -1 for the CPU. Raises SpecError for
     an array that no kernel can use."""
     devices = sharding.device_set
     if len(devices) != 1:
-        raise ValueError(
-            f"on {len(devices)} devices; pass one of its shards, x.addressable_data(i)"
+        raise SpecError(
+            f"a JAX array on {len(devices)} devices; pass one of its shards, x.addressable_data(i)"
         )
     (device,) = devices
     if device.platform == "cpu":
         return -1
     if device.platform not in ("gpu", "cuda"):
-        raise ValueError(f"on platform {device.platform!r}; move it to a CUDA GPU or to the CPU")
+        raise SpecError(
+            f"a JAX array on platform {device.platform!r}; move it to a CUDA GPU or to the CPU"
+        )
     if "host" in (sharding.memory_kind or ""):
-        raise ValueError(
-            f"in memory of kind {sharding.memory_kind!r}; move it with jax.device_put(x, "
-            "x.sharding.with_memory_kind('device'))"
+        raise SpecError(
+            f"a JAX array in memory of kind {sharding.memory_kind!r}; move it with "
+            "jax.device_put(x, x.sharding.with_memory_kind('device'))"
         )
     return int(device.local_hardware_id)
 
