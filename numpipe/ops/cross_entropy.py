@@ -50,8 +50,7 @@ def check_labels(labels: ArrayInfo, classes: int, ignore_index: int) -> None:
     """Raise SimulationError (`out-of-bounds`) for a label in host memory that is no class."""
     if (found := labels.array) is None:
         return
-    inside = np.clip(found, 0, classes - 1)
-    wrong = np.argwhere((found != ignore_index) & (found != inside))
+    wrong = np.argwhere((found != ignore_index) & (found != np.clip(found, 0, classes - 1)))
     for place in wrong.tolist()[:1]:
         text = (
             f"cross_entropy: labels{place} is {found[tuple(place)]}, but the logits have {classes} "

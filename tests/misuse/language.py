@@ -5,6 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any
 
+import numpy as np
+
 from numpipe import SimulationError, SpecError
 from tests.kernels.refusals import Cases
 
@@ -16,7 +18,37 @@ def plain(x: Any) -> Any:
 
 
 STEP = "; a step's indices and its tiles are tuples, one of each too: for (k,), (tile,) in pipe(a)"
-refused = Cases(ROWS=ROWS, functools=functools, plain=plain)
+OUTSIDE = (
+    "; fix: pass an array from outside the kernel as an argument, and a function of attention as "
+    "score=(f, array)"
+)
+TABLE = np.ones((64, 64), np.float16)
+refused = Cases(ROWS=ROWS, functools=functools, plain=plain, TABLE=TABLE)
+
+# arrays from outside the kernel
+refused(
+    "a_product_with_an_array_from_outside",
+    """
+    c[ds(0, 64), ds(0, 64)] = a[ds(0, 64), ds(0, 64)] * TABLE
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated="TypeError: operand 'tile' does not support ufuncs (__array_ufunc__=None)" + OUTSIDE,
+    compiled="`a[ds(0, 64), ds(0, 64)] * TABLE` cannot be compiled: '*' is not defined for tile "
+    "(64, 64) float16 and readonly array(float16, 2d, C)" + OUTSIDE,
+    fix={"TABLE": "b[ds(0, 64), ds(0, 64)]"},
+)
+refused(
+    "a_part_of_an_array_from_outside",
+    """
+    c[ds(0, 64), ds(0, 64)] = TABLE[ds(0, 64), ds(0, 64)]
+    #                         ^^^^^^^^^^^^^^^^^^^^^^^^^^^
+""",
+    simulated="IndexError: only integers, slices (`:`), ellipsis (`...`), numpy.newaxis (`None`) "
+    "and integer or boolean arrays are valid indices" + OUTSIDE,
+    compiled="`TABLE[ds(0, 64), ds(0, 64)]` cannot be compiled: Unsupported array index type "
+    "ds(64) in (ds(64), ds(64))" + OUTSIDE,
+    fix={"TABLE": "b"},
+)
 
 # statements and expressions without a meaning on the GPU
 refused(

@@ -418,11 +418,16 @@ _HINTS = (
     (_STILL_IN_TUPLE, TUPLES),
     (
         re.compile(
-            r"only integers, slices|array index type|'tile' (has no len|does not support ufuncs)|"
+            r"only integers, slices|array index type|'tile' does not support ufuncs|"
             r"'(Tensor|jax\S+)'|(and|modify) readonly array|, (ndarray|readonly array)\b"
         ),
         "; fix: pass an array from outside the kernel as an argument, and a function of attention "
         "as score=(f, array)",
+    ),
+    (
+        re.compile("'tile' has no len"),
+        "; fix: write x.shape[0] for the length of a tile x, and pass an array from outside the "
+        "kernel as an argument",
     ),
     (
         re.compile(r"'functools.partial'|got partial|\b(for|and|got) nested function"),
