@@ -120,8 +120,8 @@ class RowKernel:
 
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(
-            f"a kernel over rows has no attribute '{name}'; fix: use '{name}' of the kernel of a "
-            "call, which .kernel(x, …) returns"
+            f"a kernel over rows has no attribute '{name}'; fix: .kernel(x, …) returns the kernel "
+            "of a call, which has the attributes of kernels"
         )
 
     def __call__(self, *args: Any, **named: Any) -> Any:
@@ -158,7 +158,7 @@ def rows(
     scans: bool = False,
     by_row: bool = False,
     **options: Any,
-) -> Any:
+) -> Callable[[Callable], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
 
         @numpipe.rows(out_type=lambda x: ArrayType(x.shape, x.dtype))
