@@ -120,10 +120,6 @@ def common(rows: Any) -> dict[str, Function]:
             tile = np.where(column(j) < n, tile, 0.0)
         return with_rows(layout_cast(tile, lanes) if lanes else tile, 0)
 
-    if rows.needs.unit < GROUP:
-        wrong = "tiles begin anywhere in a group; fix: pass unit=128 to numpipe.rows"
-        groups.refusal = lambda known, again: wrong
-
     @function
     def joined(tile):
         return with_rows(tile, height, lanes)
