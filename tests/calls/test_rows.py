@@ -344,7 +344,7 @@ def test_groups_of_tiles_that_begin_anywhere_are_refused() -> None:
             row.store(block, y, lambda j: row.joined(row.groups(value(j), j) * 2.0))
 
     x, y = np.ones((3, 40), np.float32), np.zeros((3, 40), np.float32)
-    with pytest.raises(numpipe.CompileError, match=r"test_rows.py:.*fix: numpipe.rows\(unit=128\)"):
+    with pytest.raises(SpecError, match=r"test_rows.py:.*fix: numpipe.rows\(unit=128\)"):
         numpipe.rows(doubled)(x, y, target="sim")
     numpipe.rows(unit=128)(doubled)(x, y, target="sim")
     assert (y == 2).all()
