@@ -164,15 +164,14 @@ def _cupy(obj: Any) -> ArrayInfo:
 def _interface(obj: Any) -> ArrayInfo:
     """Describe an object by its CUDA Array Interface, version 2 or 3."""
     interface = obj.__cuda_array_interface__
-    ptr, readonly = interface["data"]
-    ptr, shape = index(ptr or 0), tuple(map(index, interface["shape"]))
-    strides, typestr = interface.get("strides"), interface["typestr"]
-    strides = None if strides is None else tuple(map(index, strides))
     if interface.get("mask") is not None:
         raise SpecError("masked arrays are not supported; fill the masked elements first")
-    dtype = _typestr(obj, typestr)
+    ptr, readonly = interface["data"]
+    ptr, shape = index(ptr or 0), tuple(map(index, interface["shape"]))
+    dtype, strides = _typestr(obj, interface["typestr"]), interface.get("strides")
     if strides is None:
         strides = dense_strides(shape, dtype.itemsize)
+    strides = tuple(map(index, strides))
     return ArrayInfo("cuda", ptr, shape, strides, dtype, _device_of(ptr), not readonly, obj)
 
 
