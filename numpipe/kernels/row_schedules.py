@@ -254,11 +254,13 @@ def choose(
     (operands, held, once, unit, _, by_row), itemsize = needs, dtype.itemsize
     # float32 matrices, and bytes of a column, in registers
     values, nbytes, brief = max(held, operands), max(4 * held, operands * itemsize), needs.brief
-    flat = flat and not aligned and unit == 1
+    # a group of one column would be no matrix
+    flat = flat and not aligned and n % unit != 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
     by_warp = brief and (by_row or not flat) and count >= (8 if by_row else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
+    flat = flat and unit == 1
     part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
     while n > part * wgs:
         wgs *= 2

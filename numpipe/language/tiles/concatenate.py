@@ -54,7 +54,10 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
     across = along == len(shape) - 1
-    if first.name.lanes == WHOLE if across else first.name.word == ROWS:
+    name = first.name
+    repeats = across and name.lanes * name.run
+    fits = name.word == ROWS and not any(form.shape[-1] % repeats for form in forms[:-1] if repeats)
+    if fits or (across and name.lanes == WHOLE):
         result = replace(result, layout=first.layout)
     for form in forms:
         index: list = [ALL] * len(shape)

@@ -2,7 +2,7 @@
 None]``, ``reshape``.
 
 Each lane keeps the elements that it has, so the start and size of a slice must be multiples of the
-distance at which the layout repeats:
+distance at which the layout repeats, or the slice ends where the tile does:
 
 ===================  ==============================  ===============================================
 layout               along rows, in multiples of     along columns, in multiples of
@@ -94,7 +94,7 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
                 f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile "
                 f"{form.shape}; fix: select elements in 0 … {size - 1}"
             )
-        if (start % step or count % step) and count != size:
+        if start % step or (count % step and start + count < size):
             raise SpecError(
                 f"tile[…]: elements {start} … {start + count - 1}{along}: the start and the size "
                 f"of a part of a tile {form} must be multiples of {step}, because lanes keep "
