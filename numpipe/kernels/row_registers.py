@@ -319,22 +319,23 @@ def functions(rows: Any) -> dict[str, Function]:
                 v[i, ds(column, 1)] = values
 
     @function
-    def each_group(k, tile, j, v, change):
-        """Return columns j with each group changed: ``change(groups)`` is new groups, and a number
-        for each, which is stored to v."""
-        tile = layout_cast(tile, lanes) if lanes else tile
-        if n % GROUP and not loops:
-            tile = np.where(column(j) < n, tile, 0.0)
-        if height == 1:
-            made, numbers = change(with_rows(tile, 0))
-            v[k, ds(j.start // GROUP, numbers.shape[0])] = numbers.reshape(-1)
-            return with_rows(made, height)
-        parts = ()
-        for c in static_range(0, width, GROUP):
-            made, numbers = change(tile[:, c : min(c + GROUP, width)])
-            put(k, v, numbers, c // GROUP)
-            parts += (made,)
-        return np.concatenate(parts, axis=1)
+    def each_group(k, v, f, change):
+        def of(j):
+            tile = layout_cast(f(j), lanes) if lanes else f(j)
+            if n % GROUP and not loops:
+                tile = np.where(column(j) < n, tile, 0.0)
+            if height == 1:
+                made, numbers = change(with_rows(tile, 0))
+                v[k, ds(j.start // GROUP, numbers.shape[0])] = numbers.reshape(-1)
+                return with_rows(made, 1)
+            parts = ()
+            for c in static_range(0, width, GROUP):
+                made, numbers = change(tile[:, c : min(c + GROUP, width)])
+                put(k, v, numbers, c // GROUP)
+                parts += (made,)
+            return np.concatenate(parts, axis=1)
+
+        return of
 
     @function
     def memory():

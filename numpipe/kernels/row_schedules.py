@@ -144,12 +144,15 @@ class Rows:
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
-    ``row.groups(tile, j)``,             the columns j of a value as groups (rows * groups, 128) of
-    ``row.joined(groups)``               adjacent columns, with 0 from column n on; and back
+    ``row.each_group(k, v, f, change)``  the value f with each group of 128 adjacent columns
+                                         changed: ``change(groups)`` gets one group of several rows,
+                                         or several of one row, (groups, columns), and returns new
+                                         groups and a number for each, (groups, 1), an element of
+                                         the matrix v (rows, groups of a row). 128 columns, of which
+                                         those outside the row are 0, or only those inside it
     ``row.get(k, v)``,                   load and store an element of a vector for each row,
     ``row.put(k, v, values)``,           (rows, 1), or of column c of a matrix
     ``row.put(k, v, values, c)``
-    ``row.put_groups(k, v, values, j)``  store an element of a vector for each group of columns j
     ===================================  ==========================================================
 
     Tiles may be wider than the row. Their elements from column n on are undefined; these functions

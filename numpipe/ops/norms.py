@@ -114,7 +114,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
 
             if quantized:
                 factor = inverse if folds else 1.0
-                result = quantized_(row, row.put, k, scales, result, factor)
+                result = quantized_(row, row.put, row.each_group, k, scales, result, factor)
             if adds and not stored:
                 row.store(block, y, result, total, value)
             else:

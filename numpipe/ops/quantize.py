@@ -47,7 +47,7 @@ LEAST = 1e-35
 def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
     """Return three functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
     `top`; ``scaled(tile, scale, factor)``, a float32 tile times a factor, divided by its scale and
-    rounded to `dtype`; and ``quantized(row, row.put, k, scales, f, factor)``, which
+    rounded to `dtype`; and ``quantized(row, row.put, row.each_group, k, scales, f, factor)``, which
     stores the scales of a value f of rows times a positive factor and returns the scaled value.
     """
     most, kind, rounds = TOP[dtype], ELEMENTS[dtype].dtype, dtype == "int8"
@@ -66,7 +66,7 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
         return values.astype(kind)
 
     @function
-    def quantized(row, put, k, scales, f, factor=1.0):
+    def quantized(row, put, each_group, k, scales, f, factor=1.0):
         if block == "row":
             scale = scale_of(row.max(lambda j: np.abs(f(j))) * factor)
             put(k, scales, scale)
@@ -77,7 +77,7 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
             scale = scale_of(top[:, None] * factor)
             return scaled(group, scale, factor), scale
 
-        return lambda j: row.each_group(k, f(j), j, scales, by_group)
+        return each_group(k, scales, f, by_group)
 
     return scale_of, scaled, quantized
 
@@ -105,7 +105,7 @@ def by_row(activated: Function | None, dtype: str, block: str) -> RowKernel:
                     y, _ = activated(gate(j))
                     return y * factor(j)
 
-            made = quantized(row, row.put, k, scales, number)
+            made = quantized(row, row.put, row.each_group, k, scales, number)
             row.store(rest, y, made)
 
     return quantize_row

@@ -94,7 +94,8 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
                 f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile "
                 f"{form.shape}; fix: select elements in 0 … {size - 1}"
             )
-        if start % step or (count % step and start + count < size):
+        last = start + count == size and count > 1  # a single column would have another layout
+        if count != size and (start % step or (count % step and not last)):
             raise SpecError(
                 f"tile[…]: elements {start} … {start + count - 1}{along}: the start and the size "
                 f"of a part of a tile {form} must be multiples of {step}, because lanes keep "
