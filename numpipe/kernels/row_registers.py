@@ -330,9 +330,10 @@ def functions(rows: Any) -> dict[str, Function]:
                 return with_rows(made, 1)
             parts = ()
             for c in static_range(0, width, GROUP):
-                made, numbers = change(tile[:, c : min(c + GROUP, width)])
+                part = tile[:, c : min(c + GROUP, width)]
+                made, numbers = change(part if loops else with_rows(part, height))
                 put(k, v, numbers, c // GROUP)
-                parts += (made,)
+                parts += (made if loops else with_rows(made, height, lanes),)
             return np.concatenate(parts, axis=1)
 
         return of

@@ -348,9 +348,12 @@ def _short(
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
     if flat and not (brief and height == 8):
-        room = (PACKED_TILE if packed else TILE) // (n * held)
+        itemsize = rows.keywords["dtype"].itemsize
+        room = (PACKED_TILE if packed else TILE << (unit > 1)) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        span, itemsize = height * n, rows.keywords["dtype"].itemsize
+        # lanes of more rows may need fewer others to have different banks
+        height <<= 4 * shared_lanes(2 * height, n, itemsize) <= shared_lanes(height, n, itemsize)
+        span = height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * needs.operands * itemsize + 1) + 4096
         live = span * held // 128 + n * vectors // shared_lanes(height, n, itemsize) + 20

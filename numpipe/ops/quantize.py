@@ -21,6 +21,7 @@ from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, rows
 from ..language.tiles.mathematics import rsqrt
+from ..language.tiles.tile import bitcast
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Static
 from .declaration import op
@@ -73,7 +74,13 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
             return lambda j: scaled(f(j), scale, factor)
 
         def by_group(group):
-            top = np.abs(group).max(axis=1)
+            tops = np.abs(group)
+            if row.loops:
+                top = tops.max(axis=1)
+            else:
+                # the bits of positive numbers have the same order, and a warp compares them at once
+                tops = np.maximum(tops[:, 0:64], tops[:, 64:128])
+                top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
             scale = scale_of(top[:, None] * factor)
             return scaled(group, scale, factor), scale
 
