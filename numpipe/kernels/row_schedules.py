@@ -192,7 +192,8 @@ class Rows:
         if self.layout:
             return self.layout
         if self.loops:
-            lanes = shared_lanes(height, self.n, itemsize)
+            # of more rows of a warp, elements would often be in the same banks
+            lanes = max(shared_lanes(height, self.n, itemsize), 16 * (needs.unit > 1))
             # an odd number of words from lane to lane, so that they have different banks
             run = 4 * cdiv(self.n - 2 * lanes, 4 * lanes) + 2
             adjacent = needs.scans and lanes > 1 and itemsize == 2
@@ -348,12 +349,9 @@ def _short(
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
     if flat and not (brief and height == 8):
-        itemsize = rows.keywords["dtype"].itemsize
         room = (PACKED_TILE if packed else TILE << (unit > 1)) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        # lanes of more rows may need fewer others to have different banks
-        height <<= 4 * shared_lanes(2 * height, n, itemsize) <= shared_lanes(height, n, itemsize)
-        span = height * n
+        span, itemsize = height * n, rows.keywords["dtype"].itemsize
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * needs.operands * itemsize + 1) + 4096
         live = span * held // 128 + n * vectors // shared_lanes(height, n, itemsize) + 20

@@ -18,9 +18,8 @@ from .elementwise import check_axis
 from .layout_names import COLUMN, ROW, ROWS
 from .layouts import Form
 from .refs import ALL, Span
-from .row_layouts import WHOLE
 from .tile import Tile, TileLike, check_form, form_of
-from .tile_slices import elements_of, part_form
+from .tile_slices import elements_of, part_form, steps
 
 CALL = "np.concatenate"
 
@@ -53,11 +52,9 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     shape = list(first.shape)
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
-    across = along == len(shape) - 1
-    name = first.name
-    repeats = across and name.lanes * name.run
-    fits = name.word == ROWS and not any(form.shape[-1] % repeats for form in forms[:-1] if repeats)
-    if fits or (across and name.lanes == WHOLE):
+    step = steps(first)[along] if first.name.lanes else 0
+    fits = step and not any(form.shape[along] % step for form in forms[:-1])
+    if fits and (first.name.word == ROWS or along == len(shape) - 1):
         result = replace(result, layout=first.layout)
     for form in forms:
         index: list = [ALL] * len(shape)

@@ -34,8 +34,6 @@ last elements of some lanes are outside the tile (`Form.outside`). Nothing reads
 
 from __future__ import annotations
 
-from collections import Counter
-
 from ...arch.dimensions import Ints, round_up
 from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Registers
 from .layout_names import ROW, ROWS, name_of
@@ -81,21 +79,6 @@ def rows_apart(rows: int, lanes: int) -> int:
     return power_of_two(covered_rows(rows) // 2, 128 // lanes)
 
 
-def words_of_a_bank(lanes: int, columns: int, itemsize: int) -> int:
-    """Return how many words of one bank a warp loads at once, at most, from rows that follow each
-    other in shared memory, if `lanes` lanes share a row.
-
-    >>> [words_of_a_bank(lanes, 59, 2) for lanes in (4, 8, 16, 32)]
-    [2, 4, 2, 1]
-    """
-    words = {
-        (row * columns + 2 * lane) * itemsize // 4
-        for row in range(32 // lanes)
-        for lane in range(lanes)
-    }
-    return max(Counter(word % 32 for word in words).values())
-
-
 def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     """Return how many lanes share a row of a tile that they load from shared memory, where rows
     follow each other without gaps: enough for all lanes to have rows, for at most 32 columns of a
@@ -104,13 +87,13 @@ def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     >>> [shared_lanes(256, n, 2) for n in (17, 24, 33, 64)], shared_lanes(20, 24, 2)
     ([1, 2, 2, 16], 8)
     """
-    least = max(
+    least = (
         4 if itemsize == 4 else 1,  # a lane's sum of a whole row has a larger error (H200)
         256 >> (covered_rows(rows) - 1).bit_length(),
         columns / 32,
+        power_of_two(columns * itemsize, 128) / 8,
     )
-    fit = (n for n in reversed(EVERY) if n >= least and words_of_a_bank(n, columns, itemsize) < 3)
-    return next(fit, EVERY[0])
+    return next((lanes for lanes in reversed(EVERY) if lanes >= max(least)), EVERY[0])
 
 
 def record(shape: Ints, layout: str) -> RegisterLayout:
