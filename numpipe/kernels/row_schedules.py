@@ -258,8 +258,8 @@ def choose(
     (operands, held, once, unit, _, by_row), itemsize = needs, dtype.itemsize
     # float32 matrices, and bytes of a column, in registers
     values, nbytes, brief = max(held, operands), max(4 * held, operands * itemsize), needs.brief
-    # a group of one column would be no matrix
-    flat = flat and not aligned and n % unit != 1
+    # lanes load pairs of even rows quickly, and a group of one column would be no matrix
+    flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
     by_warp = brief and (by_row or not flat) and count >= (8 if by_row else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
