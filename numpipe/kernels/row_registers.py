@@ -330,10 +330,10 @@ def functions(rows: Any) -> dict[str, Function]:
                 return with_rows(made, 1)
             parts = ()
             for c in static_range(0, width, GROUP):
-                part = tile[:, c : min(c + GROUP, width)]
-                made, numbers = change(part if loops else with_rows(part, height))
+                part = with_rows(tile[:, c : min(c + GROUP, width)], height)
+                made, numbers = change(part)
                 put(k, v, numbers, c // GROUP)
-                parts += (made if loops else with_rows(made, height, lanes),)
+                parts += (with_rows(made, height, lanes),)
             return np.concatenate(parts, axis=1)
 
         return of

@@ -52,9 +52,8 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     shape = list(first.shape)
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
-    step = steps(first)[along] if first.name.lanes else 0
-    fits = step and not any(form.shape[along] % step for form in forms[:-1])
-    if fits and (first.name.word == ROWS or along == len(shape) - 1):
+    rows = first.name.word == ROWS or (first.name.lanes and along == len(shape) - 1)
+    if rows and not any(form.shape[along] % steps(first)[along] for form in forms[:-1]):
         result = replace(result, layout=first.layout)
     for form in forms:
         index: list = [ALL] * len(shape)
