@@ -177,7 +177,7 @@ def rows(
               that it loads. A row is in registers if they have room for so many
     once      whether it has one pass over a row: a single reduction, or a single store. If it
               stores what it computes, pass held=1, too: otherwise ptxas may spill
-    unit      128 for a kernel that calls `row.groups`
+    unit      128 for a kernel that calls `row.each_group`
     scans     whether it scans rows: lanes have more adjacent columns of contiguous rows
     by_row    whether the kernel computes much for each row: then lanes have more columns of fewer
               rows

@@ -44,7 +44,7 @@ CLUSTER = "cluster"
 def common(rows: Any) -> dict[str, Function]:
     """Return the functions that do not depend on where a row is."""
     height, n, lanes = rows.height, rows.n, rows.lanes
-    across, shifts = cdiv(n, GROUP), rows.shifts
+    shifts = rows.shifts
     precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
     @function
@@ -102,28 +102,6 @@ def common(rows: Any) -> dict[str, Function]:
     def get(k, v):
         return v[ds(k * height, height)][:, None]
 
-    @function
-    def put_groups(k, v, values, j):
-        group, number = j.start // GROUP, iota(values.shape[0])
-        if height == 1:
-            v[ds(k * across + group, values.shape[0], stop=(k + 1) * across)] = values
-        else:
-            # groups of the same columns of the rows of four warps follow each other
-            count = j.size // GROUP
-            group, row = (number >> 2) % count, number // (4 * count) * 4 + (number & 3)
-            at = (k * height + row) * across + group
-            v[index(np.where(group < across, at, -1), "zero")] = values
-
-    @function
-    def groups(tile, j):
-        if n % GROUP:
-            tile = np.where(column(j) < n, tile, 0.0)
-        return with_rows(layout_cast(tile, lanes) if lanes else tile, 0)
-
-    @function
-    def joined(tile):
-        return with_rows(tile, height, lanes)
-
     return {
         "exp": term,
         "log": log,
@@ -132,9 +110,6 @@ def common(rows: Any) -> dict[str, Function]:
         "column": column,
         "random": random,
         "get": get,
-        "put_groups": put_groups,
-        "groups": groups,
-        "joined": joined,
     }
 
 
@@ -296,19 +271,22 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def put_rows(k, x, tile):
-        # tiles in shared memory have a multiple of 16 bytes
-        if loops and span * x.dtype.itemsize % 16 == 0:
+        if loops:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
                 rows, _ = place(0, 1)
-                rows = rows.at[ds(0, span)]
             else:
-                rows = scratch(SMEM((span,), x.dtype))
+                rows = scratch(SMEM((room,), x.dtype))
             # lanes overwrite only what they have loaded: no barrier is needed before
-            rows[...] = layout_cast(tile, lanes)
+            rows[ds(0, span)] = layout_cast(tile, lanes)
             meet()
-            x.flat[ds(k * span, span)] = load_tile(rows, "runs")
+            if span * x.dtype.itemsize % 16 == 0:
+                x.flat[ds(k * span, span)] = load_tile(rows.at[ds(0, span)], "runs")
+            else:
+                # blocks of one-byte elements, which begin at multiples of 8 bytes
+                x.flat[ds(k * span, span - 8)] = load_tile(rows.at[ds(0, span - 8)], "row 128 8")
+                x.flat[ds(k * span + span - 8, 8)] = rows[ds(span - 8, 8)]
         else:
             x[ds(k * height, height), columns()] = tile
 
@@ -363,6 +341,26 @@ def functions(rows: Any) -> dict[str, Function]:
                 v[i] = values.reshape(-1)
             else:
                 v[i, ds(column, 1)] = values
+
+    @function
+    def each_group(k, v, f, change):
+        def of(j):
+            tile = layout_cast(f(j), lanes) if lanes else f(j)
+            if n % GROUP and not loops:
+                tile = np.where(column(j) < n, tile, 0.0)
+            if height == 1:
+                made, numbers = change(with_rows(tile, 0))
+                v[k, ds(j.start // GROUP, numbers.shape[0])] = numbers.reshape(-1)
+                return with_rows(made, 1)
+            parts = ()
+            for c in static_range(0, width, GROUP):
+                part = with_rows(tile[:, c : min(c + GROUP, width)], height)
+                made, numbers = change(part)
+                put(k, v, numbers, c // GROUP)
+                parts += (with_rows(made, height, lanes),)
+            return np.concatenate(parts, axis=1)
+
+        return of
 
     @function
     def memory():
@@ -500,6 +498,7 @@ def functions(rows: Any) -> dict[str, Function]:
             "blocks": blocks,
             "number": number,
             "put": put,
+            "each_group": each_group,
             "columns": columns,
             "load": loads(fetch, value, n, operands),
             "vector": checked(vector, n),

@@ -144,12 +144,15 @@ class Rows:
     ``row.column(j)``                    the column of each element, (1, columns), int32
     ``row.random(k, j, seed)``           random float32 numbers in [0, 1), which depend on the seed,
                                          row and column alone
-    ``row.groups(tile, j)``,             the columns j of a value as groups (rows * groups, 128) of
-    ``row.joined(groups)``               adjacent columns, with 0 from column n on; and back
+    ``row.each_group(k, v, f, change)``  the value f with each group of 128 adjacent columns
+                                         changed: ``change(groups)`` gets one group of several rows,
+                                         or several of one row, (groups, columns), and returns new
+                                         groups and a number for each, (groups, 1), an element of
+                                         the matrix v (rows, groups of a row). 128 columns, of which
+                                         those outside the row are 0, or only those inside it
     ``row.get(k, v)``,                   load and store an element of a vector for each row,
     ``row.put(k, v, values)``,           (rows, 1), or of column c of a matrix
     ``row.put(k, v, values, c)``
-    ``row.put_groups(k, v, values, j)``  store an element of a vector for each group of columns j
     ===================================  ==========================================================
 
     Tiles may be wider than the row. Their elements from column n on are undefined; these functions
@@ -189,7 +192,8 @@ class Rows:
         if self.layout:
             return self.layout
         if self.loops:
-            lanes = shared_lanes(height, self.n, itemsize)
+            # of more rows of a warp, elements would often be in the same banks
+            lanes = max(shared_lanes(height, self.n, itemsize), 16 * (needs.unit > 1))
             # an odd number of words from lane to lane, so that they have different banks
             run = 4 * cdiv(self.n - 2 * lanes, 4 * lanes) + 2
             adjacent = needs.scans and lanes > 1 and itemsize == 2
@@ -254,11 +258,13 @@ def choose(
     (operands, held, once, unit, _, by_row), itemsize = needs, dtype.itemsize
     # float32 matrices, and bytes of a column, in registers
     values, nbytes, brief = max(held, operands), max(4 * held, operands * itemsize), needs.brief
-    flat = flat and not aligned and unit == 1
+    # lanes load pairs of even rows quickly, and a group of one column would be no matrix
+    flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
     by_warp = brief and (by_row or not flat) and count >= (8 if by_row else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
+    flat = flat and unit == 1
     part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
     while n > part * wgs:
         wgs *= 2
@@ -343,7 +349,7 @@ def _short(
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
     if flat and not (brief and height == 8):
-        room = (PACKED_TILE if packed else TILE) // (n * held)
+        room = (PACKED_TILE if packed else TILE << (unit > 1)) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         span, itemsize = height * n, rows.keywords["dtype"].itemsize
         # two blocks, results of one byte, and what warps exchange

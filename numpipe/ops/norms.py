@@ -114,7 +114,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
 
             if quantized:
                 factor = inverse if folds else 1.0
-                result = quantized_(row, row.put, row.put_groups, k, scales, result, factor)
+                result = quantized_(row, row.put, row.each_group, k, scales, result, factor)
             if adds and not stored:
                 row.store(block, y, result, total, value)
             else:
@@ -141,7 +141,8 @@ def _launch(
     out_dtype: str = "",
 ) -> None:
     inputs = given(MATRIX, x=x, residual=residual) | given(COLUMNS, weight=weight, bias=bias)
-    results = given(MATRIX, y=y, total=total, statistics=statistics) | given(ROWS, scales=scales)
+    results = given(MATRIX, y=y, total=total, statistics=statistics)
+    results |= given(ROWS if out_scales == "row" else MATRIX, scales=scales)
     quantized = out_scales and (out_dtype, out_scales)
     run = forward(centered, quantized, *inputs, *results, *["dropout"] * (dropout > 0))
     launch_over_rows(run, inputs, results, place, eps=eps, **scaling(dropout, seed))

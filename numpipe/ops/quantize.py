@@ -48,7 +48,7 @@ LEAST = 1e-35
 def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
     """Return three functions for kernels: ``scale_of(top)``, the float32 scale of numbers up to
     `top`; ``scaled(tile, scale, factor)``, a float32 tile times a factor, divided by its scale and
-    rounded to `dtype`; and ``quantized(row, row.put, row.put_groups, k, scales, f, factor)``, which
+    rounded to `dtype`; and ``quantized(row, row.put, row.each_group, k, scales, f, factor)``, which
     stores the scales of a value f of rows times a positive factor and returns the scaled value.
     """
     most, kind, rounds = TOP[dtype], ELEMENTS[dtype].dtype, dtype == "int8"
@@ -67,22 +67,24 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
         return values.astype(kind)
 
     @function
-    def quantized(row, put, put_groups, k, scales, f, factor=1.0):
+    def quantized(row, put, each_group, k, scales, f, factor=1.0):
         if block == "row":
             scale = scale_of(row.max(lambda j: np.abs(f(j))) * factor)
             put(k, scales, scale)
             return lambda j: scaled(f(j), scale, factor)
 
-        def by_group(j):
-            tile = row.groups(f(j), j)
-            tops = np.maximum(np.abs(tile[:, 0:64]), np.abs(tile[:, 64:128]))
-            # the bits of positive numbers have the same order, and a warp compares them at once
-            top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
+        def by_group(group):
+            tops = np.abs(group)
+            if row.loops:
+                top = tops.max(axis=1)
+            else:
+                # the bits of positive numbers have the same order, and a warp compares them at once
+                tops = np.maximum(tops[:, 0:64], tops[:, 64:128])
+                top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
             scale = scale_of(top[:, None] * factor)
-            put_groups(k, scales, scale.reshape(-1), j)
-            return row.joined(scaled(tile, scale, factor))
+            return scaled(group, scale, factor), scale
 
-        return by_group
+        return each_group(k, scales, f, by_group)
 
     return scale_of, scaled, quantized
 
@@ -110,7 +112,7 @@ def by_row(activated: Function | None, dtype: str, block: str) -> RowKernel:
                     y, _ = activated(gate(j))
                     return y * factor(j)
 
-            made = quantized(row, row.put, row.put_groups, k, scales, number)
+            made = quantized(row, row.put, row.each_group, k, scales, number)
             row.store(rest, y, made)
 
     return quantize_row
@@ -166,7 +168,7 @@ def launch_quantized(
         return
     if y.shape[-1] <= BLOCK:
         block = "row"  # the only block of a row
-    results = {"y": (MATRIX, y), "scales": (ROWS, scales)}
+    results = {"y": (MATRIX, y), "scales": (ROWS if block == "row" else MATRIX, scales)}
     launch_over_rows(by_row(activated, dtype, block), given(MATRIX, **inputs), results, place)
 
 

@@ -81,7 +81,7 @@ MOST = 1 << 25
 MATRICES = 4, 2
 """how many matrices a CTA of `rotated_rows` rotates by the same angles: as many as leave each SM at
 least WAVES CTAs, because the last ones leave SMs idle (measured on an H200); otherwise 1"""
-WAVES = 7
+WAVES = 2
 SHARING = 32
 """least rows with the same angles for which `rotated`, which keeps angles for several rows, is
 faster if rows are aligned to 16 bytes: 4.05 instead of 3.75 TB/s on an H200"""

@@ -82,15 +82,23 @@ def test_no_value_of_a_flat_array_is_moved(
         assert moves == [], columns
 
 
-def test_quantized_rows_of_a_flat_array_may_end_inside_16_bytes(
-    monkeypatch: pytest.MonkeyPatch,
+@pytest.mark.parametrize("block", ["row", "1x128"])
+@pytest.mark.parametrize("shape", [(9, 771), (20, 187)])
+def test_quantized_rows_of_a_flat_array_may_begin_anywhere(
+    shape: tuple[int, int], block: str, moves: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """A block of 8 rows ends inside 16 bytes, one of 16 rows does not."""
     monkeypatch.setattr(row_kernels, "MANY", 0)
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
-    x = np.random.default_rng(0).standard_normal((9, 771)).astype(np.float16)
-    values, scales = ops.quantize(x, block="row", target="sim")
-    np.testing.assert_allclose(scales, np.abs(x).max(1) / 448, rtol=1e-3)
-    np.testing.assert_allclose(values.astype(np.float32) * scales[:, None], x, rtol=0.07, atol=5e-3)
+    x = np.random.default_rng(0).standard_normal(shape).astype(np.float16)
+    values, scales = ops.quantize(x, block=block, target="sim")
+    width = shape[1] if block == "row" else 128
+    wanted = np.maximum.reduceat(np.abs(x), range(0, shape[1], width), axis=1) / 448
+    scales = scales.reshape(wanted.shape)
+    np.testing.assert_allclose(scales, wanted, rtol=1e-3)
+    scales = np.repeat(scales, width, axis=1)[:, : shape[1]]
+    np.testing.assert_allclose(values.astype(np.float32) * scales, x, rtol=0.07, atol=5e-3)
+    assert moves == []
 
 
 def test_a_mask_of_part_of_the_columns_is_moved(moves: list[str]) -> None:

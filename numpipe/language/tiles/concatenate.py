@@ -18,9 +18,8 @@ from .elementwise import check_axis
 from .layout_names import COLUMN, ROW, ROWS
 from .layouts import Form
 from .refs import ALL, Span
-from .row_layouts import WHOLE
 from .tile import Tile, TileLike, check_form, form_of
-from .tile_slices import elements_of, part_form
+from .tile_slices import elements_of, part_form, steps
 
 CALL = "np.concatenate"
 
@@ -53,8 +52,8 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     shape = list(first.shape)
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
-    across = along == len(shape) - 1
-    if first.name.lanes == WHOLE if across else first.name.word == ROWS:
+    rows = first.name.word == ROWS or (first.name.lanes and along == len(shape) - 1)
+    if rows and not any(form.shape[along] % steps(first)[along] for form in forms[:-1]):
         result = replace(result, layout=first.layout)
     for form in forms:
         index: list = [ALL] * len(shape)

@@ -2,7 +2,7 @@
 None]``, ``reshape``.
 
 Each lane keeps the elements that it has, so the start and size of a slice must be multiples of the
-distance at which the layout repeats:
+distance at which the layout repeats, or the slice ends where the tile does:
 
 ===================  ==============================  ===============================================
 layout               along rows, in multiples of     along columns, in multiples of
@@ -41,7 +41,7 @@ from .row_layouts import rows_apart
 from .tile import Tile, tile_form
 
 
-def _steps(form: Form) -> Ints:
+def steps(form: Form) -> Ints:
     """Return of what a part's start and size are multiples, along each dimension."""
     if form.single:
         return (1,) * len(form.shape)
@@ -77,7 +77,7 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
             "dimension"
         )
     slices = []
-    for axis, (part, size, step) in enumerate(zip(parts, form.shape, _steps(form), strict=True)):
+    for axis, (part, size, step) in enumerate(zip(parts, form.shape, steps(form), strict=True)):
         start, count = _bounds(part, size)
         lanes = form.name.lanes
         if axis == 0 and lanes and rows_apart(count, lanes) != rows_apart(size, lanes):
@@ -94,7 +94,8 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
                 f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile "
                 f"{form.shape}; fix: select elements in 0 … {size - 1}"
             )
-        if (start % step or count % step) and count != size:
+        # the last part may be smaller, but a single column would have another layout
+        if start % step or (count % step and (start + count < size or count == 1 < size)):
             raise SpecError(
                 f"tile[…]: elements {start} … {start + count - 1}{along}: the start and the size "
                 f"of a part of a tile {form} must be multiples of {step}, because lanes keep "

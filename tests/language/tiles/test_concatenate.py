@@ -60,6 +60,14 @@ def test_rows_that_lanes_share_stay_in_their_registers(rows: int, lanes: int) ->
     assert all(place == found[place] for place in found if place[0] < 2 * rows)
 
 
+def test_columns_that_lanes_share_stay_in_their_registers() -> None:
+    dtype = np.dtype(np.float32)
+    forms = [Form((16, columns), dtype, "rows 16") for columns in (128, 59)]
+    result, parts = joined_form(tuple(Tile(np.zeros(form.shape), form) for form in forms), 1)
+    assert result == Form((16, 187), dtype, "rows 16")
+    assert [part for part, _ in parts] == forms
+
+
 @compiles
 def test_the_gate_finds_nothing() -> None:
     for kernel, shape in ((rotated, (128, 96)), (swapped, (128, 32)), (of_vectors, (96,))):

@@ -59,6 +59,17 @@ def test_a_part_whose_lanes_have_other_rows_is_refused() -> None:
         part_form(form, (Ds(8, 8), ALL))
 
 
+def test_the_last_part_of_a_tile_may_have_any_size_but_one_column() -> None:
+    form = Form((16, 187), F32, "rows 16")
+    result, slices = part_form(form, (ALL, Ds(128, 59)))
+    assert [form.places[i] for i in elements_of(form, result, slices)] == [
+        (row, column + 128) for row, column in result.places
+    ]  # type: ignore[operator]
+    for size, part in ((187, Ds(128, 50)), (129, Ds(128, 1))):
+        with pytest.raises(numpipe.SpecError, match="must be multiples of 32"):
+            part_form(Form((16, size), F32, "rows 16"), (ALL, part))
+
+
 @compiles
 @pytest.mark.variants(0, thorough=3)
 @pytest.mark.parametrize("case", ["vectors", "product", "coalesced", *map(str, TYPES)])
