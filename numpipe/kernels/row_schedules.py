@@ -351,7 +351,7 @@ def _short(
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * needs.operands * itemsize + 1) + 4096
         shared = n * vectors // shared_lanes(height, n, itemsize)
-        live = span * (held + more) // 128 + shared + 20
+        live = span * (held + more * (height > 8)) // 128 + shared + 20
         most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
         # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
         return rows(height, n, 1, n, 1 << most.bit_length() - 1, flat=True, loops=True)
