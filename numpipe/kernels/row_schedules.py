@@ -261,7 +261,7 @@ def choose(
     # lanes load pairs of even rows quickly, and a group of one column would be no matrix
     flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
-    by_warp = brief and (by_row or not flat) and count >= (8 if by_row else 32) * DEFAULT.sms
+    by_warp = brief and (by_row or not flat) and count >= 32 * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     flat = flat and unit == 1
@@ -349,12 +349,16 @@ def _short(
         height *= 2
     # a warp that reduces rows of its own loads them quickly wherever they begin
     if flat and not (brief and height == 8):
-        room = (PACKED_TILE if packed else TILE << (unit > 1)) // (n * held)
+        # what gradients compute for each row pays for larger blocks, and takes more registers
+        more = needs.by_row and needs.held > 0
+        tile = 2 * TILE if unit > 1 else TILE + more * TILE // 2
+        room = (PACKED_TILE if packed else tile) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         span, itemsize = height * n, rows.keywords["dtype"].itemsize
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * needs.operands * itemsize + 1) + 4096
-        live = span * held // 128 + n * vectors // shared_lanes(height, n, itemsize) + 20
+        shared = n * vectors // shared_lanes(height, n, itemsize)
+        live = span * (held + more * (height > 8)) // 128 + shared + 20
         most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
         # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
         return rows(height, n, 1, n, 1 << most.bit_length() - 1, flat=True, loops=True)
@@ -364,7 +368,7 @@ def _short(
         height, wide = short_tile(n)
     if not brief and (unit > 1 or SHORT_ROW < n < wide):
         wide = round_up(n, max(64, unit))
-    if height * wide * nbytes < LEAST and count > STARTS * height:
+    if height * wide * nbytes < LEAST and count > STARTS * height * (3 if needs.by_row else 1):
         height *= 3  # an odd factor: tiles of a multiple of 64 rows would be accumulators
     # one mask for all columns, so that no lane has it of other columns; the compiler drops most
     whole = n if wide == n else 0

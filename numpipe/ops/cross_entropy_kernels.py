@@ -25,10 +25,22 @@ from ..plan.specs import Static
 
 
 @function
+def rows_of(row, k, mode):
+    """Return the index of the rows of block k."""
+    return index(iota((row.height, 1), 0) + k * row.height, mode)
+
+
+@function
+def labels_of(labels, row, k):
+    """Return the label of each row, and another one for rows past the end: a lane that replaced it
+    by 0 would wait for it before it loads the row."""
+    return labels[rows_of(row, k, "clip")]
+
+
+@function
 def column_of(x, row, k, label, counted):
     """Return x in the column of each row's label, or in column 0."""
-    i = index(iota((row.height, 1), 0) + k * row.height, "zero")
-    return x[i, np.where(counted, label, 0)].astype(np.float32)
+    return x[rows_of(row, k, "zero"), np.where(counted, label, 0)].astype(np.float32)
 
 
 @function
@@ -72,12 +84,12 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     )
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
-        following = row.get(program_id(0) // row.cluster, labels)
+        following = labels_of(labels, row, program_id(0) // row.cluster)
         for k in row.blocks(x):
             label = following
             logits, block = row.load(k, x, dtype=x.dtype)
             # the labels of the next block come while this one is computed
-            following = row.get(k + num_programs(0), labels)
+            following = labels_of(labels, row, k + num_programs(0))
             n = x.shape[1]
             counted = label != ignored
             if row.height > 1:
@@ -90,7 +102,9 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             value = total - (1.0 - spread) * (picked - shift)
             if smooth:
                 value = value - spread / n * row.sum(lambda j: logits(j).astype(np.float32) - shift)
-            row.put(k, loss, np.where(counted, value, 0.0))
+            value = np.where(counted, value, 0.0)
+            if not row.loops:
+                row.put(k, loss, value)
             if lse is not None:
                 row.put(k, lse, total + shift)
             if dx is not None:
@@ -106,6 +120,9 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                 if row.height == 1:
                     own = row.exp(picked - shift - total) * scale
                     row.replace(k, dx, np.where(counted, label, -1), own - off - target)
+            if row.loops:
+                # before `row.store`, its barrier would wait for them
+                row.put(k, loss, value)
 
     return cross_entropy_rows
 

@@ -186,6 +186,12 @@ def test_rows_with_much_work_for_each_have_more_columns_of_a_lane() -> None:
     assert choose(4096, Needs(once=True), half, count=20000).height == 1
     gradients = [choose(192, Needs(held=1, by_row=own), count=1 << 20) for own in (True, False)]
     assert [row.height for row in gradients] == [32, 16]
+    # few rows have a warpgroup each; few short ones are in more CTAs
+    assert [choose(3200, of_loss(), half, count=n).height for n in (2475, 4300)] == [1, 8]
+    assert [choose(64, of_loss(), half, count=n).height for n in (80353, 501307)] == [32, 96]
+    # blocks of the same rows are larger, and there are fewer at once
+    blocks = [choose(28, Needs(held=1, by_row=own), half, False, True) for own in (True, False)]
+    assert [(row.height, row.ctas) for row in blocks] == [(128, 4), (64, 8)]
 
 
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:

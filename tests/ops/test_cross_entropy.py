@@ -3,6 +3,7 @@ JAX."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -255,6 +256,17 @@ def test_no_schedule_of_warps_shows_a_hazard(columns: int, blocks: bool) -> None
     assert found.ok, str(found)
     found = numpipe.verify(make[1], x, lse=rows[2], schedules=5, **arrays)
     assert found.ok, str(found)
+
+
+@compiles
+def test_a_label_is_used_as_it_was_loaded() -> None:
+    # a lane that replaced labels of rows past the end by 0 would wait for them
+    x, labels = ArrayType((9000, 64), np.float16), ArrayType((9000,), np.int32)
+    kernel, each = forward(("grad", "lse", "dx"), False).kernel(x), ArrayType((9000,), np.float32)
+    text = kernel.inspect("ptx", x, labels, loss=each, smoothing=0.0, ignored=-100)
+    loaded = re.findall(r"ld\.global\.u?b?32\s+(%r\d+)", text)
+    ignored = [r for r in loaded if re.search(rf"setp\.ne\.s32\s+%p\d+, {r}, %r\d+;", text)]
+    assert len(ignored) == 2
 
 
 def test_gradients_in_place_of_many_rows_show_no_hazard() -> None:

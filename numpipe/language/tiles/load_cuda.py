@@ -208,7 +208,8 @@ def _own_element(block: Block) -> Any:
 
 def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: Form) -> Any:
     """Gather the elements of a tile at tiles of indices."""
-    tile, parts = TileType(form), plain(whole_slices(index))
+    given = whole_slices(index)
+    tile, parts = TileType(form), plain(given)
     if not ref.role.computes or any(isinstance(part, NoValue) for part in parts):
         return undefined(tile)
     start = settled(builder, ref, args[0], index, args[1])
@@ -224,10 +225,12 @@ def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: For
         strides[-1] = nb.const(1, nb.i64)
     for places in zip(*indices, strict=True):
         at, inside = block.base, block.inside
-        for n, size, stride in zip(places, block.size, strides, strict=True):
-            here = builder.icmp_unsigned("<", n, size)
-            inside = builder.and_(inside, here)
-            at = block.moved(at, builder.select(here, n, 0), stride)
+        for axis, n, size, stride in zip(axes, places, block.size, strides, strict=True):
+            # a clipped index is inside, unless the array may be empty
+            if getattr(given[axis], "mode", "") != "clip" or not ref.arg.sizes[axis]:
+                here = builder.icmp_unsigned("<", n, size)
+                inside, n = builder.and_(inside, here), builder.select(here, n, 0)
+            at = block.moved(at, n, stride)
         found.append(block.load(at, inside))
     packs = [part for pair in in_pairs(found) for part in _packed(builder, tile, pair)]
     return assembled(builder, tile, packs)
