@@ -56,9 +56,9 @@ FEW = 49152
 """most bytes of a CTA's part of a row if there are few rows: half of the part is loaded while CTAs
 exchange numbers. If the CTAs are more than the SMs, parts have at most half of these bytes;
 otherwise some SMs would have two CTAs and others one"""
-EXCHANGE, OWN = 12288, 3072
-"""bytes that an SM loads while a cluster exchanges numbers, for each of its CTAs, and bytes of
-shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
+EXCHANGE, OWN = 16384, 3072
+"""bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
+of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE, PACKED_TILE = 3072, 8192
@@ -260,8 +260,8 @@ def choose(
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
     # so many CTAs of eight rows that nearly four are on each SM
-    by_warp = brief and count >= 30 * DEFAULT.sms
-    if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
+    many = brief and count >= 30 * DEFAULT.sms
+    if n <= ((MOST if by_row else LEAST) // nbytes if many else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
     while n > part * wgs:
@@ -280,17 +280,17 @@ def choose(
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
     size, short = n * operands * itemsize, once and unit == 1
-    cluster, each = few_rows(count, n, itemsize, held) if short else (0, 0)
-    alone, cluster = cluster > 0, max(cluster, 1)
+    fits = short and not held and (aligned or flat)
+    cluster, each = few_rows(count, n, operands * itemsize) if fits else (1, 0)
     # lanes load pairs of elements quickly, but single ones slowly
-    direct = not (aligned or flat) or (once and pairs and (held > 0 or not alone))
+    direct = not each and (not (aligned or flat) or (once and pairs))
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
     while (
-        not alone
+        not each
         and cluster < CLUSTER
         and size
         > cluster
@@ -303,8 +303,8 @@ def choose(
         cluster *= 2
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
-        width = (2 * CHUNK >> alone) // (itemsize if pairs else 4 * operands)
-        wgs, ctas = 2, 4 if alone else with_room(3, count) if short else 2
+        width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
+        wgs, ctas = 2, with_room(3, count) if short else 2
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
@@ -314,11 +314,11 @@ def choose(
     crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
-    wgs = 4 if (each < 3 if alone else large or not (crowded or light)) else 2
+    wgs = 4 if (each < 3 if each else large or not (crowded or light)) else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
     small = not large and ((flat and not once) or light or wgs == 4)
-    width = (CHUNK >> (each > 1 if alone else small)) // itemsize
+    width = (CHUNK >> (each > 1 if each else small)) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     # few rows have all of an SM's memory: with room for further CTAs, those of the next launch,
@@ -332,24 +332,22 @@ def choose(
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def few_rows(count: int, n: int, itemsize: int, held: int) -> tuple[int, int]:
-    """Return how many CTAs share each of `count` rows of n columns, and how many CTAs an SM has, if
-    a kernel of one pass loads all rows at once: those that leave the busiest SM the least to do.
-    (0, 0): the rows, and `held` as many vectors, do not fit in shared memory.
+def few_rows(count: int, n: int, nbytes: int) -> tuple[int, int]:
+    """Return how many CTAs share each of `count` rows of n columns of `nbytes`, and how many CTAs
+    an SM has, if a kernel of one pass loads all rows at once: those that leave the busiest SM the
+    least to do. (1, 0): the rows do not fit in shared memory.
 
-    >>> few_rows(76, 83008, 2, 0), few_rows(126, 40320, 2, 0), few_rows(500, 40320, 2, 0)
-    ((3, 2), (1, 1), (0, 0))
+    >>> few_rows(76, 83008, 2), few_rows(126, 40320, 2), few_rows(500, 40320, 2)
+    ((3, 2), (1, 1), (1, 0))
     """
     found = []
     # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 leave a few
     for cluster in (1, 2, 3, 4, CLUSTER):
-        each = cdiv(count * cluster, DEFAULT.sms - 4 * (cluster > 2))
-        own = cdiv(n, cluster)
-        part = round_up(own, (4 if each < 3 else 2) * STEP) * itemsize
-        if part <= MOST_SHARED and each * ((part << held) + OWN) <= DEFAULT.smem_bytes:
-            time = each * own * itemsize + EXCHANGE * cluster * (cluster > 1)
-            found.append((time, cluster, each))
-    return min(found, default=(0, 0, 0))[1:]
+        each, own = cdiv(count * cluster, DEFAULT.sms - 4 * (cluster > 2)), cdiv(n, cluster)
+        part = round_up(own, (4 if each < 3 else 2) * STEP) * nbytes
+        if each * (part + OWN) < DEFAULT.smem_bytes:
+            found.append((each * own * nbytes + EXCHANGE * (cluster - 1), cluster, each))
+    return min(found, default=(0, 1, 0))[1:]
 
 
 def _short(
