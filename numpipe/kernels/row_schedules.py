@@ -259,8 +259,8 @@ def choose(
     values, nbytes, brief = max(held, operands), max(4 * held, operands * itemsize), needs.brief
     flat = flat and not aligned and unit == 1
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
-    # so many CTAs of eight rows that nearly four are on each SM
-    many = brief and count >= 30 * DEFAULT.sms
+    # so many CTAs of eight rows that three are on each SM
+    many = brief and count >= 24 * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if many else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
@@ -280,7 +280,8 @@ def choose(
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
     size, short = n * operands * itemsize, once and unit == 1
-    fits = short and not held and (aligned or flat)
+    # lanes load vectors, too, which takes as long in each CTA
+    fits = short and (aligned or flat) and (not held or (2 * count <= DEFAULT.sms and not pairs))
     cluster, each = few_rows(count, n, operands * itemsize) if fits else (1, 0)
     # lanes load pairs of elements quickly, but single ones slowly
     direct = not each and (not (aligned or flat) or (once and pairs))
