@@ -42,13 +42,13 @@ def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
-    direct = steps - slots
+    direct = max(steps - slots, 0)
     shifts, across = rows.shifts, ctas * wgs * width
     whole = n // across
     # a warpgroup's columns of the step in which the row ends
     end = round_up(cdiv(n + shifts - whole * across, ctas * wgs), STEP)
     # the last chunk may be small
-    region = (slots - 1) * width + (end if whole < steps else width)
+    region = (slots - 1) * width + (end if whole < steps >= slots else width)
     # the numbers of all lanes, as a row in the registers of the CTAs
     lanes = row_registers.functions(dataclasses.replace(rows, width=STEP, whole=STEP))
     sum_of_lanes, sums_of_lanes, largest_of_lanes, mean_of_lanes, number, shift, column = (

@@ -56,6 +56,9 @@ FEW = 49152
 """most bytes of a CTA's part of a row if there are few rows: half of the part is loaded while CTAs
 exchange numbers. If the CTAs are more than the SMs, parts have at most half of these bytes;
 otherwise some SMs would have two CTAs and others one"""
+EXCHANGE, OWN = 16384, 3072
+"""bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
+of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE, PACKED_TILE = 3072, 8192
@@ -250,7 +253,7 @@ def choose(
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
     >>> [
-    ...     choose(21777, Needs(once=once), half, False, True, 286).cluster
+    ...     choose(27521, Needs(once=once), half, False, True, 316).cluster
     ...     for once in (False, True)
     ... ]
     [1, 2]
@@ -261,8 +264,9 @@ def choose(
     # lanes load pairs of even rows quickly, and a group of one column would be no matrix
     flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
-    by_warp = brief and (by_row or not flat) and count >= 32 * DEFAULT.sms
-    if n <= ((MOST if by_row else LEAST) // nbytes if by_warp else min(2048 // values, 1536)):
+    # so many CTAs of eight rows that three are on each SM
+    many = brief and count >= 24 * DEFAULT.sms
+    if n <= ((MOST if by_row else LEAST) // nbytes if many else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     flat = flat and unit == 1
     part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
@@ -281,20 +285,19 @@ def choose(
         # a lane of four warpgroups has no registers for one more
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
+    size, short = n * operands * itemsize, once and unit == 1
+    # lanes load vectors, too, which takes as long in each CTA
+    fits = short and (aligned or flat) and (not held or (2 * count <= DEFAULT.sms and not pairs))
+    cluster, each = few_rows(count, n, operands * itemsize) if fits else (1, 0)
     # lanes load pairs of elements quickly, but single ones slowly
-    direct, size = not (aligned or flat) or (once and pairs), n * operands * itemsize
+    direct = not each and (not (aligned or flat) or (once and pairs))
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
-    # one CTA on each SM, so that those of the next launch have room: then it begins without a wait.
-    # With several passes, an SM would have nothing to do while its CTA waits for others
-    sharing, short = min(DEFAULT.sms // max(count, 1), CLUSTER), once and unit == 1
-    alone = short and size <= sharing * MOST_SHARED
-    cluster = min(sharing, cdiv(size, FEW)) if alone else 1
     while (
-        not alone
+        not each
         and cluster < CLUSTER
         and size
         > cluster
@@ -308,7 +311,7 @@ def choose(
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
-        wgs, ctas = (4, 2) if alone else (2, with_room(3, count) if short else 2)
+        wgs, ctas = 2, with_room(3, count) if short else 2
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
@@ -316,19 +319,42 @@ def choose(
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
     few = 2 * DEFAULT.sms < cluster * count <= ROOM
     crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
-    large = alone or size > cluster * SHARED
+    large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
-    wgs = 4 if large or not (crowded or light) else 2
+    wgs = 4 if (each < 3 if each else large or not (crowded or light)) else 2
     # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
     # vectors along the columns, which are loaded by elements where rows begin anywhere
-    width = (CHUNK >> (not large and ((flat and not once) or light or wgs == 4))) // itemsize
+    small = not large and ((flat and not once) or light or wgs == 4)
+    width = (CHUNK >> (each > 1 if each else small)) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
-    slots = min(steps, PHASES // wgs, MOST_SHARED // step)
+    # few rows have all of an SM's memory: with room for further CTAs, those of the next launch,
+    # which begin early, would be two on some SMs and none on others
+    slots = min(
+        max(steps, each and MOST_SHARED // each // step), PHASES // wgs, MOST_SHARED // step
+    )
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 else 6 if light else 3
-    ctas = max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
+    ctas = each or max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
+
+
+def few_rows(count: int, n: int, nbytes: int) -> tuple[int, int]:
+    """Return how many CTAs share each of `count` rows of n columns of `nbytes`, and how many CTAs
+    an SM has, if a kernel of one pass loads all rows at once: those that leave the busiest SM the
+    least to do. (1, 0): the rows do not fit in shared memory.
+
+    >>> few_rows(76, 83008, 2), few_rows(126, 40320, 2), few_rows(500, 40320, 2)
+    ((3, 2), (1, 1), (1, 0))
+    """
+    found = []
+    # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 leave a few
+    for cluster in (1, 2, 3, 4, CLUSTER):
+        each, own = cdiv(count * cluster, DEFAULT.sms - 4 * (cluster > 2)), cdiv(n, cluster)
+        part = round_up(own, (4 if each < 3 else 2) * STEP) * nbytes
+        if each * (part + OWN) < DEFAULT.smem_bytes:
+            found.append((each * own * nbytes + EXCHANGE * (cluster - 1), cluster, each))
+    return min(found, default=(0, 1, 0))[1:]
 
 
 def _short(

@@ -20,6 +20,8 @@ from numpipe.ops import reduce_axis
 
 NAMES = ["sum", "mean", "max", "argmax"]
 PLACE = "target", "stream"
+SM_BYTES, RESERVED = 228 << 10, 1 << 10
+"""shared memory of an H200's SM, and what each CTA has in addition to its own"""
 
 
 @pytest.fixture(autouse=True)
@@ -134,6 +136,22 @@ def test_a_cta_has_many_bytes_if_there_are_many_rows(columns: int) -> None:
         found = np.empty(150, np.int32 if kind == "argmax" else np.float32)
         reduce_axis.row_reducer(kind, None).scheduled(row)(x, y=found, scale=1.0)
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("rows, columns, sharing", [(126, 40320, 1), (204, 64321, 3)])
+def test_few_long_rows_are_loaded_at_once(rows: int, columns: int, sharing: int) -> None:
+    row = choose(columns, Needs(once=True), np.dtype(np.float16), columns % 8 == 0, True, rows)
+    assert row.cluster == sharing and row.slots >= row.steps
+    x = numbers(2, columns, dtype=np.float16)
+    x[:, columns // 2 :] = x[:, (columns - 1) // 2 :: -1]  # each number twice
+    for kind, wanted in (("argmax", np.argmax(x, 1)), ("sum", x.astype(np.float64).sum(1))):
+        found = np.empty(2, np.int32 if kind == "argmax" else np.float32)
+        kernel = reduce_axis.row_reducer(kind, None).scheduled(row)
+        kernel(x, y=found, scale=1.0)
+        np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-3)
+    if toolchain() is None:
+        report = kernel.inspect("resources", x, y=found, scale=1.0)
+        assert SM_BYTES // (report.smem_bytes + RESERVED) == row.ctas and not report.spill_bytes
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
