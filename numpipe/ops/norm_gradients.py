@@ -209,20 +209,20 @@ def of_short_rows(
         def held(ring, slot):
             return load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
 
-        # sums begin with zeros, in the layout of the rows that are added
-        xs.at[ds(first * room, size)][...] = full((height, row.n), 0.0, np.float32)
-        meet()
-        of_weight = of_bias = held(xs, first)[0:half, :].astype(np.float32)
-        commit_smem()
-        for k in range(slots):
-            fetch(number + k * step, first + k)
-
         def numbers_of(k):
             """The numbers of the first and of the last rows of a block."""
             upper, lower = ds(k * height, half), ds((k + 1) * height - half, half)
             return numbers(statistics, upper), numbers(statistics, lower)
 
+        # sums begin with zeros, in the layout of the rows that are added
+        xs.at[ds(first * room, size)][...] = full((height, row.n), 0.0, np.float32)
+        meet()
+        of_weight = of_bias = held(xs, first)[0:half, :].astype(np.float32)
+        commit_smem()
+        # loads that followed those of the blocks would land after them
         following, gain = numbers_of(number), load_tile(weight.at[j], vector)
+        for k in range(slots):
+            fetch(number + k * step, first + k)
 
         def norm(row_numbers, tile):
             inverse, mean = row_numbers
@@ -285,7 +285,11 @@ def of_short_rows(
 def of_parts(n: int, height: int, *present: str) -> Kernel:
     """Return the kernel that adds up the sums of columns of at most `height` programs. `parts` has
     a row of each for dweight, then a row of each for dbias."""
-    width, terms = 1 << (TILE // height).bit_length() - 1, len(present)
+    terms = len(present)
+    # two CTAs for each SM, if tiles are not too large for that
+    width = min(
+        1 << (TILE // height).bit_length() - 1, next_power_of_two(n * terms // (2 * SMS) | 7)
+    )
 
     @kernel(
         grid=(cdiv(n, width), terms),
@@ -409,6 +413,9 @@ def in_ring(
         leading = ds(first, whole, most=most, least=-shifts)
         last = ds(first + whole, STEP, stop=stop)
         j = ds(first, width, least=-shifts)
+        of_weight = of_bias = full((1, width), 0.0, np.float32)
+        # loads that followed those of the rows would land after them
+        gain = weight[j]
 
         def slot_of(k):
             return team * slots + k % slots
@@ -485,8 +492,6 @@ def in_ring(
         if wg == 0:
             for k in range(slots):
                 fetch(k)
-        of_weight = of_bias = full((1, width), 0.0, np.float32)
-        gain = weight[j]
         for k in range(count + 1):
             if k < count:
                 barrier_wait(landed.at[slot_of(k)])
@@ -607,9 +612,11 @@ def launch_gradient(
     # rows in a lane's registers: one for each array but two, and the weight
     held = tile * lanes // 128 * (len(names) - 2) + 1
     live = round_up(n, lanes * run) // lanes * held
-    teams = 1 + (2 * live <= LIVE)
     room = 2 * size * (height * n + BOX)
-    slots = min(PHASES // teams, ((SHARED // CTAS - OTHER) // teams - 16 * n) // room)
+    slots = min(PHASES, (SHARED // CTAS - OTHER - 16 * n) // room)
+    # a team has slots for four blocks, and many more to compute
+    teams = 1 + (2 * live <= LIVE and 8 <= slots <= count // (2 * height * SMS * CTAS))
+    slots //= teams
 
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
