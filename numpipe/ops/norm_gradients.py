@@ -188,7 +188,7 @@ def of_short_rows(
         row: Static,
     ):
         n, j, half, step = x.shape[1], row.columns(), row.height, num_programs(0) * teams
-        team = axis_index("wg")
+        team = axis_index("wg") if teams > 1 else 0
         number, first = program_id(0) * teams + team, team * slots
         size = height * row.n
         room = cdiv(size, BOX) * BOX
@@ -219,10 +219,9 @@ def of_short_rows(
         meet()
         of_weight = of_bias = held(xs, first)[0:half, :].astype(np.float32)
         commit_smem()
-        # loads that followed those of the blocks would land after them
-        following, gain = numbers_of(number), load_tile(weight.at[j], vector)
         for k in range(slots):
             fetch(number + k * step, first + k)
+        following, gain = numbers_of(number), load_tile(weight.at[j], vector)
 
         def norm(row_numbers, tile):
             inverse, mean = row_numbers
@@ -285,11 +284,7 @@ def of_short_rows(
 def of_parts(n: int, height: int, *present: str) -> Kernel:
     """Return the kernel that adds up the sums of columns of at most `height` programs. `parts` has
     a row of each for dweight, then a row of each for dbias."""
-    terms = len(present)
-    # two CTAs for each SM, if tiles are not too large for that
-    width = min(
-        1 << (TILE // height).bit_length() - 1, next_power_of_two(n * terms // (2 * SMS) | 7)
-    )
+    width, terms = 1 << (TILE // height).bit_length() - 1, len(present)
 
     @kernel(
         grid=(cdiv(n, width), terms),
@@ -614,8 +609,9 @@ def launch_gradient(
     live = round_up(n, lanes * run) // lanes * held
     room = 2 * size * (height * n + BOX)
     slots = min(PHASES, (SHARED // CTAS - OTHER - 16 * n) // room)
-    # a team has slots for four blocks, and many more to compute
-    teams = 1 + (2 * live <= LIVE and 8 <= slots <= count // (2 * height * SMS * CTAS))
+    # a team has slots for four blocks, and many more to compute; pairs of columns are aligned
+    many_blocks = 8 <= slots <= count // (2 * height * SMS * CTAS)
+    teams = 1 + (2 * live <= LIVE and many_blocks and n * size % 4 == 0)
     slots //= teams
 
     # short rows are stored as parts of a flat array, too
