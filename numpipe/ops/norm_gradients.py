@@ -28,7 +28,6 @@ from ..language.memory.copies import async_prefetch, commit_smem, copy_gmem_to_s
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
-from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
@@ -151,11 +150,11 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 @functools.cache
 def of_short_rows(
-    layout: str, height: int, slots: int, run: int, late: bool, *present: str
+    layout: str, height: int, slots: int, run: int, late: bool, teams: int, *present: str
 ) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, shared by lanes of a warp as `layout`
-    says. A program computes many blocks of rows, some of them half a block at a time, and stores a
-    row of sums.
+    says. Each of a CTA's `teams`, which are warpgroups, computes many blocks of rows, some of them
+    half a block at a time, and stores a row of sums.
 
     Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead. A lane
     has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes store
@@ -166,7 +165,12 @@ def of_short_rows(
     absent = lacking(present, "grad_total", "dresidual", "dbias")
     vector = layout.replace("rows", "row")
 
-    @rows(operands=2, grid=lambda dweight: dweight.shape[:1], without=absent)
+    @rows(
+        operands=2,
+        grid=lambda dweight: (dweight.shape[0] // teams,),
+        num_compute_wgs=teams,
+        without=absent,
+    )
     def norm_gradient_of_short_rows(
         x,
         grad,
@@ -183,11 +187,14 @@ def of_short_rows(
         seed,
         row: Static,
     ):
-        n, j, half, step = x.shape[1], row.columns(), row.height, num_programs(0)
+        n, j, half, step = x.shape[1], row.columns(), row.height, num_programs(0) * teams
+        team = axis_index("wg") if teams > 1 else 0
+        number, first = program_id(0) * teams + team, team * slots
         size = height * row.n
         room = cdiv(size, BOX) * BOX
-        xs, grads = scratch((SMEM((slots * room,), x.dtype), SMEM((slots * room,), x.dtype)))
-        landed = scratch(Barrier(num_barriers=slots, num_arrivals=2))
+        ring = SMEM((teams * slots * room,), x.dtype)
+        xs, grads = scratch((ring, ring))
+        landed = scratch(Barrier(num_barriers=teams * slots, num_arrivals=2))
 
         def fetch(k, slot):
             if k * height < x.shape[0]:
@@ -202,14 +209,19 @@ def of_short_rows(
         def held(ring, slot):
             return load_tile(ring.at[ds(slot * room, size)], layout, columns=row.n)
 
+        def numbers_of(k):
+            """The numbers of the first and of the last rows of a block."""
+            upper, lower = ds(k * height, half), ds((k + 1) * height - half, half)
+            return numbers(statistics, upper), numbers(statistics, lower)
+
         # sums begin with zeros, in the layout of the rows that are added
-        xs.at[ds(0, size)][...] = full((height, row.n), 0.0, np.float32)
+        xs.at[ds(first * room, size)][...] = full((height, row.n), 0.0, np.float32)
         meet()
-        of_weight = of_bias = held(xs, 0)[0:half, :].astype(np.float32)
+        of_weight = of_bias = held(xs, first)[0:half, :].astype(np.float32)
         commit_smem()
-        for slot in range(slots):
-            fetch(program_id(0) + slot * step, slot)
-        gain = layout_cast(weight[j], vector)
+        for k in range(slots):
+            fetch(number + k * step, first + k)
+        following, gain = numbers_of(number), load_tile(weight.at[j], vector)
 
         def norm(row_numbers, tile):
             inverse, mean = row_numbers
@@ -231,21 +243,18 @@ def of_short_rows(
                 dx[i, j] = made
             return made.astype(dx.dtype)
 
-        def numbers_of(k):
-            """The numbers of the first and of the last rows of a block."""
-            first, last = ds(k * height, half), ds((k + 1) * height - half, half)
-            return numbers(statistics, first), numbers(statistics, last)
-
-        slot, following = 0, numbers_of(program_id(0))
-        for k in range(program_id(0), cdiv(x.shape[0], height), step):
-            upper, lower = following
-            # loads of the next statistics overlap the arithmetic of this block
-            following = numbers_of(k + step)
+        slot = first
+        for k in range(number, cdiv(x.shape[0], height), step):
+            # loads of the next statistics overlap the arithmetic of this block. A proxy fence waits
+            # for them, and branches after a barrier would
+            if run == 2:
+                (upper, lower), following = following, numbers_of(k + step)
             barrier_wait(landed.at[slot])
             own, tile = held(grads, slot), held(xs, slot)
             if run > 2:
                 meet()
                 fetch(k + slots * step, slot)
+                (upper, lower), following = following, numbers_of(k + step)
             part, normed = own[0:half, :].astype(np.float32), norm(upper, tile[0:half, :])
             if half < height or not late:
                 of_weight, of_bias = of_weight + part * normed, of_bias + part
@@ -265,8 +274,8 @@ def of_short_rows(
                 meet()
                 fetch(k + slots * step, slot)
                 dx.flat[ds(k * size, size)] = lines
-            slot = (slot + 1) % slots
-        store_sums(dweight, dbias, ds(program_id(0), 1), j, of_weight, of_bias)
+            slot = slot + 1 if slot + 1 < first + slots else first
+        store_sums(dweight, dbias, ds(number, 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
 
@@ -400,6 +409,7 @@ def in_ring(
         last = ds(first + whole, STEP, stop=stop)
         j = ds(first, width, least=-shifts)
         of_weight = of_bias = full((1, width), 0.0, np.float32)
+        # loads that followed those of the rows would land after them
         gain = weight[j]
 
         def slot_of(k):
@@ -540,7 +550,9 @@ CTAS = 2
 than another. Three would not find enough adjacent registers where CTAs of another launch are still
 running (measured on an H200)"""
 LIVE = 220
-"""most registers of a lane for tiles; with more, others would spill"""
+"""most registers of a lane for tiles; with more, others would spill. If tiles take half as many, a
+CTA has two warpgroups: an SM with 8 warps waits for them more than for memory (measured on an
+H200)"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
@@ -592,19 +604,23 @@ def launch_gradient(
     # numbers are drawn for pairs of columns
     runs = (2,) if n * size % 16 or dresidual is not None else (2, 4, 16 // size)
     run = min(runs, key=lambda run: round_up(n, lanes * run) * (1 + 1 / run))
+    # rows in a lane's registers: one for each array but two, and the weight
+    held = tile * lanes // 128 * (len(names) - 2) + 1
+    live = round_up(n, lanes * run) // lanes * held
     room = 2 * size * (height * n + BOX)
     slots = min(PHASES, (SHARED // CTAS - OTHER - 16 * n) // room)
+    # a team has slots for four blocks, and many more to compute; pairs of columns are aligned
+    many_blocks = 8 <= slots <= count // (2 * height * SMS * CTAS)
+    teams = 1 + (2 * live <= LIVE and many_blocks and n * size % 4 == 0)
+    slots //= teams
 
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
         layout = f"rows {lanes}" + f" {run}" * (run > 2)
         row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
-        # rows in a lane's registers: one for each array but two, and the weight
-        held = tile * lanes // 128 * (len(names) - 2) + 1
-        live = round_up(n, lanes * run) // lanes * held
-        short = of_short_rows(layout, height, slots, run, live <= LIVE, *names)
+        short = of_short_rows(layout, height, slots, run, live <= LIVE, teams, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
-        programs = min(cdiv(count, height), SMS * CTAS)
+        programs = teams * min(cdiv(count, height * teams), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
         kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
@@ -623,5 +639,5 @@ def launch_gradient(
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    adder = of_parts(n, round_up(programs, 64), *totals)
+    adder = of_parts(n, round_up(programs, 16), *totals)
     launch_over_rows(adder, given(MATRIX, parts=parts), totals, place)
