@@ -107,6 +107,13 @@ def test_lanes_have_16_adjacent_bytes_of_aligned_rows(dtype: Any, columns: int) 
     assert (y == np.cumsum(x, axis=1)).all()
 
 
+def test_lanes_add_up_adjacent_elements_in_pairs() -> None:
+    x = np.random.default_rng(0).standard_normal((1000, 64)).astype(np.float32)
+    right = np.cumsum(x.astype(np.float64), axis=1)
+    error = np.linalg.norm(cumsum(x, target="sim") - right) / np.linalg.norm(right)
+    assert error < 6.5e-8  # 6.63e-8 if they are added up one by one
+
+
 @pytest.mark.parametrize("columns, aligned", [(104, True), (103, False)])
 def test_rows_of_whole_runs_are_loaded_in_runs(
     columns: int, aligned: bool, monkeypatch: pytest.MonkeyPatch

@@ -136,6 +136,14 @@ def test_a_cta_has_many_bytes_if_there_are_many_rows(columns: int) -> None:
         np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-4)
 
 
+def test_lanes_add_up_long_rows_chunk_by_chunk() -> None:
+    x, found = np.full((2, 64448), 0.1, np.float32), np.empty(2, np.float32)
+    row = choose(64448, Needs(once=True), count=574)
+    reduce_axis.row_reducer("sum", None).scheduled(row)(x, y=found, scale=1.0)
+    # 6e-7 if a lane adds one element after the other
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(1), rtol=2e-7)
+
+
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
     with noting() as notes:
