@@ -350,9 +350,10 @@ def _short(
         size = span * (2 * needs.operands * itemsize + 1) + 4096
         live = span * held // 128 + n * vectors // shared_lanes(height, n, itemsize) + 20
         most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
-        # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
-        ctas = most if needs.scans and most < 4 else 1 << most.bit_length() - 1
-        return rows(height, n, 1, n, ctas, flat=True, loops=True)
+        if most > 3 or not needs.scans:
+            # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
+            most = 1 << most.bit_length() - 1
+        return rows(height, n, 1, n, most, flat=True, loops=True)
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:

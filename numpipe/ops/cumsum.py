@@ -76,8 +76,8 @@ H200)"""
 FEW = 128
 """rows of which each has an SM"""
 SHARE, LEAST = 32768, 10240
-"""most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with a single
-row: an H200 starts at most 800 CTAs in a microsecond"""
+"""most bytes of a CTA's share of a row; fewest bytes of a CTA with a single row: an H200 starts at
+most 800 CTAs in a microsecond"""
 HEIGHT, KEPT = 16, 12
 """HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory"""
 RING = 4
@@ -166,7 +166,8 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: i
                 element = iota(tile, 0) * length + iota(tile, 1)
                 tile = np.where(element < shift(i), 0.0, tile)
             values = tile.astype(np.float32)
-            total, at = values.sum(axis=1), sums.at[ds(i * count + number * ROWS, ROWS)]
+            total = values.sum(axis=1)
+            at = sums.at[ds(i * count + number * ROWS, ROWS)]
             if cluster > 1:
                 async_store_smem(total, at, written.at[i], cluster_idx=None, cluster_dim=CLUSTER)
             else:
@@ -375,8 +376,8 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     x, y = map(rows_of, arrays.values())
     (rows, columns), size = x.shape, x.dtype.itemsize
     run = 16 // size
-    # few rows have more CTAs each; up to four were faster than tiles (measured on an H200)
-    least = next_power_of_two(min(4, cdiv(columns * size, SHARE))) if columns <= 8 * WIDE else 1
+    # few rows have more CTAs each; longer rows were faster as tiles (measured on an H200)
+    least = next_power_of_two(cdiv(columns * size, SHARE)) if columns <= 8 * WIDE else 1
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096)
     cluster = max(1 << most.bit_length() >> 1, least)
     if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
@@ -385,11 +386,10 @@ def over_rows(arrays: Arrays, place: Place) -> None:
         cumsum_short(x, y, **place)
     elif columns <= HELD * cluster and whole_lines(x, y):
         wgs = 1 + (rows * cluster <= FEW or (cluster < 4 and columns > WIDE))
-        # a row begins at most so many elements after a multiple of 16 bytes
-        shift = run - math.gcd(columns, run)
-        own = 2 * cdiv(columns + shift, 64 * ROWS * wgs * cluster)
+        # rows begin at most run - gcd elements after a multiple of 16 bytes
+        own = 2 * cdiv(columns + run - math.gcd(columns, run), 64 * ROWS * wgs * cluster)
         # as many as registers allow without spills
-        ctas = min(8, 512 // ((28, 40)[cluster > 2] + own + own * size // 4) // wgs)
+        ctas = min(8, 512 // (25 + 3 * cluster + own + own * size // 4) // wgs)
         each = 1 + (wgs * cluster == 1 and columns * size < LEAST)
         rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
     elif columns <= MOST:

@@ -349,8 +349,8 @@ def in_lane(combine: Combine, lines: list[Line]) -> list[Line]:
     for each other, and sums have smaller errors."""
     found: list[Line] = []
     for at in range(0, len(lines), 2):
-        pair, before = itertools.accumulate(lines[at : at + 2], combine), found[-1:]
-        found += [_after(combine, before, line) for line in pair]
+        pair = itertools.accumulate(lines[at : at + 2], combine)
+        found += [_after(combine, found[-1:], line) for line in pair]
     return found
 
 
