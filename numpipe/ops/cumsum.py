@@ -32,7 +32,6 @@ Rounds overlap, because totals take longer than a tile to reach all CTAs.
 from __future__ import annotations
 
 import functools
-import math
 from typing import Any
 
 import numpy as np
@@ -71,12 +70,11 @@ SHORT, MOST = 1536, 4096
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 WIDE = 6144
-"""most columns of a row that a warpgroup has, one of two that are loaded at once (measured on an
-H200)"""
+"""most columns of a row that a single warpgroup of a CTA has (measured on an H200)"""
 FEW = 128
 """rows of which each has an SM"""
 SHARE, LEAST = 32768, 10240
-"""most bytes of a CTA's share of a row; fewest bytes of a CTA with a single row: an H200 starts at
+"""most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with a single row: an H200 starts at
 most 800 CTAs in a microsecond"""
 HEIGHT, KEPT = 16, 12
 """HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory"""
@@ -377,7 +375,7 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     (rows, columns), size = x.shape, x.dtype.itemsize
     run = 16 // size
     # few rows have more CTAs each; longer rows were faster as tiles (measured on an H200)
-    least = next_power_of_two(cdiv(columns * size, SHARE)) if columns <= 8 * WIDE else 1
+    least = next_power_of_two(min(4, cdiv(columns * size, SHARE))) if columns <= 8 * WIDE else 1
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096)
     cluster = max(1 << most.bit_length() >> 1, least)
     if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
@@ -385,10 +383,9 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     elif columns <= SHORT:
         cumsum_short(x, y, **place)
     elif columns <= HELD * cluster and whole_lines(x, y):
-        wgs = 1 + (rows * cluster <= FEW or (cluster < 4 and columns > WIDE))
-        # rows begin at most run - gcd elements after a multiple of 16 bytes
-        own = 2 * cdiv(columns + run - math.gcd(columns, run), 64 * ROWS * wgs * cluster)
-        # as many as registers allow without spills
+        wgs = 1 + (rows * cluster <= FEW or (cluster < 4 and columns > WIDE * cluster))
+        own = 2 * cdiv(columns + run - 1, 64 * ROWS * wgs * cluster)
+        # as many as registers allow, with spills of at most 48 bytes
         ctas = min(8, 512 // (25 + 3 * cluster + own + own * size // 4) // wgs)
         each = 1 + (wgs * cluster == 1 and columns * size < LEAST)
         rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
