@@ -74,8 +74,8 @@ WIDE = 6144
 FEW = 128
 """rows of which each has an SM"""
 SHARE, LEAST = 32768, 10240
-"""most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with a single row: an H200 starts at
-most 800 CTAs in a microsecond"""
+"""most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with one row: an
+H200 starts at most 800 CTAs in a microsecond"""
 HEIGHT, KEPT = 16, 12
 """HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory"""
 RING = 4
