@@ -386,8 +386,10 @@ def _short(
         shared = n * vectors // shared_lanes(height, n, itemsize)
         live = span * (held + more * (height > 8)) // 128 + shared + 20
         most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
-        # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
-        return rows(height, n, 1, n, 1 << most.bit_length() - 1, flat=True, loops=True)
+        if most > 3 or not needs.scans:
+            # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
+            most = 1 << most.bit_length() - 1
+        return rows(height, n, 1, n, most, flat=True, loops=True)
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:

@@ -5,9 +5,10 @@ rows          how
 ============  ======================================================================================
 short         a row is in the registers of a warp. If rows begin at multiples of 16 bytes, a lane
               has 16 adjacent bytes at a time; others are loaded by `numpipe.rows`
-long          a row is loaded into the shared memory of a CTA, or of a cluster of CTAs if there are
-              few: 8 parts for each warpgroup, two for each warp, which has them in registers. The
-              sums of all parts are exchanged through shared memory once
+long          a row is loaded into the shared memory of a CTA, or of a cluster of CTAs if it is
+              longer than 32 KB or there are few: 8 parts for each warpgroup, two for each warp,
+              which has them in registers. The sums of all parts are exchanged through shared
+              memory once
 longer,       all rows are one array, which is cut into parts of equal length, wherever rows begin.
 or in place   A tile has some parts for each warp. In round k, CTA i of G has tile k G + i
 ============  ======================================================================================
@@ -69,10 +70,12 @@ SHORT, MOST = 1536, 4096
 HELD = 16384
 """most columns of a row in the registers of a CTA; each CTA of a cluster holds as many"""
 WIDE = 6144
-"""most columns of a row that a warpgroup has, one of two that are loaded at once (measured on an
-H200)"""
+"""most columns of a row that a single warpgroup of a CTA has (measured on an H200)"""
 FEW = 128
 """rows of which each has an SM"""
+SHARE, LEAST = 32768, 10240
+"""most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with one row: an
+H200 starts at most 800 CTAs in a microsecond"""
 HEIGHT, KEPT = 16, 12
 """HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory"""
 RING = 4
@@ -112,12 +115,12 @@ def aligned_rows(columns: int, run: int) -> Kernel:
 
 
 @functools.cache
-def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int) -> Kernel:
+def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: int) -> Kernel:
     """Return the kernel for rows that follow each other without gaps. A row has 8 parts for each of
     `wgs` warpgroups of each CTA of a cluster, and a lane has `own` adjacent elements of two parts.
-    A single warpgroup loads two rows at once. The first part begins with the 16 bytes, `run`
-    elements, that have the first column."""
-    each, length = 1 + (wgs * cluster == 1), 32 * own
+    A CTA loads `each` rows at once. The first part begins with the 16 bytes, `run` elements, that
+    have the first column."""
+    length = 32 * own
     count, span, layout = ROWS * wgs * cluster, ROWS * length, f"rows 32 {own}"
 
     @numpipe_kernel(
@@ -160,20 +163,19 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int) -> Kern
                 # the part begins with the last elements of another row
                 element = iota(tile, 0) * length + iota(tile, 1)
                 tile = np.where(element < shift(i), 0.0, tile)
-            total = tile.astype(np.float32).sum(axis=1)
+            values = tile.astype(np.float32)
+            total = values.sum(axis=1)
             at = sums.at[ds(i * count + number * ROWS, ROWS)]
             if cluster > 1:
                 async_store_smem(total, at, written.at[i], cluster_idx=None, cluster_dim=CLUSTER)
             else:
                 at[...] = total
                 barrier_arrive(written.at[i])
+            found = np.cumsum(values, axis=1)  # while other warps add up theirs
             barrier_wait(written.at[i])
             before = iota((ROWS, count), 1) < iota((ROWS, count), 0) + number * ROWS
             start = np.where(before, sums[ds(i * count, count)], 0.0).sum(axis=1)
-            first_column = iota(tile, 1) < 1
-            values = tile.astype(np.float32)
-            found = np.cumsum(np.where(first_column, values + start[:, None], values), axis=1)
-            part(i)[...] = found.astype(x.dtype)
+            part(i)[...] = (found + start[:, None]).astype(x.dtype)
             meet()
             columns = ds(
                 number * span - shift(i), span, most=(count // ROWS - 1) * span, least=1 - run
@@ -372,20 +374,21 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     x, y = map(rows_of, arrays.values())
     (rows, columns), size = x.shape, x.dtype.itemsize
     run = 16 // size
-    # few rows have more CTAs each; four were faster than tiles (measured on an H200)
-    least = 4 if 4 * WIDE < columns <= 8 * WIDE else 1
+    # few rows have more CTAs each; longer rows were faster as tiles (measured on an H200)
+    least = next_power_of_two(min(4, cdiv(columns * size, SHARE))) if columns <= 8 * WIDE else 1
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096)
-    cluster = 1 << max(most, least).bit_length() - 1
+    cluster = max(1 << most.bit_length() >> 1, least)
     if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
         aligned_rows(columns, run)(x, y, **place)
     elif columns <= SHORT:
         cumsum_short(x, y, **place)
     elif columns <= HELD * cluster and whole_lines(x, y):
-        wgs = 1 + (rows * cluster <= FEW or (cluster == 1 and columns > WIDE))
+        wgs = 1 + (rows * cluster <= FEW or (cluster < 4 and columns > WIDE * cluster))
         own = 2 * cdiv(columns + run - 1, 64 * ROWS * wgs * cluster)
-        # as many as registers allow without spills
-        ctas = min(8, 512 // (40 + own + own * size // 4) // wgs)
-        rows_of_parts(wgs, ctas, cluster, own, run)(x, y, **place)
+        # as many as registers allow, with spills of at most 48 bytes
+        ctas = min(8, 512 // (25 + 3 * cluster + own + own * size // 4) // wgs)
+        each = 1 + (wgs * cluster == 1 and columns * size < LEAST)
+        rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
     elif columns <= MOST:
         aligned_rows(columns, 2)(x, y, **place)
     else:

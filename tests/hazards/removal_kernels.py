@@ -582,7 +582,7 @@ run(
 )
 run(
     "a running sum of a long row",
-    rows_of_parts(2, 2, 1, 2, 4),
+    rows_of_parts(2, 2, 1, 2, 4, 1),
     ints(3, 1011, dtype=F32),
     out(3, 1011, dtype=F32),
 )

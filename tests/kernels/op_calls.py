@@ -34,7 +34,7 @@ def run_ops_over_rows() -> None:
     # ops call these for matrices that are too large to simulate here
     arrays = numbers(1, 72, 64), numbers(1, 8), numbers(1, 72, 64), numbers(1, 8)
     long_rows(2, 64, False)(*arrays, 700, target="sim")
-    rows_of_parts(1, 1, 1, 2, 4)(numbers(3, 501), numbers(3, 501), target="sim")
+    rows_of_parts(1, 1, 1, 2, 4, 2)(numbers(3, 501), numbers(3, 501), target="sim")
     row_reducer("sum", None)(numbers(130, 20), y=numbers(130), scale=1.0, target="sim")
     flat = numbers(2 * 20 * 26), numbers(20 * 13), numbers(20 * 13)
     rotated_rows(13, False, 2, 8)(*flat, numbers(2 * 20 * 26), target="sim")

@@ -154,6 +154,14 @@ def test_few_long_rows_are_loaded_at_once(rows: int, columns: int, sharing: int)
         assert SM_BYTES // (report.smem_bytes + RESERVED) == row.ctas and not report.spill_bytes
 
 
+def test_lanes_add_up_long_rows_chunk_by_chunk() -> None:
+    x, found = np.full((2, 64448), 0.1, np.float32), np.empty(2, np.float32)
+    row = choose(64448, Needs(once=True), count=574)
+    reduce_axis.row_reducer("sum", None).scheduled(row)(x, y=found, scale=1.0)
+    # 6e-7 if a lane adds one element after the other
+    np.testing.assert_allclose(found, x.astype(np.float64).sum(1), rtol=2e-7)
+
+
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
     with noting() as notes:

@@ -19,7 +19,7 @@ axis 1  Of every 8 columns a lane of a quad has two, p and q. The lane computes 
         quad's running r: it is combined with that of the previous lane, then with that of the lane
         two before. With the last element l of the previous 8 columns, the elements are f(f(l, r of
         the previous lane), p) and f(l, r). A lane with more adjacent columns (``"rows 32 8"``)
-        combines them in order; its last element takes the place of f(p, q).
+        combines f(p, q) of each two, in order; its last element takes the place of f(p, q).
 axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8 rows and in the
         second 8; then with the totals of the previous warps, in order. An element is f(all previous
         warps, r), in the second 8 rows f(f(all previous warps, total of the first 8), r).
@@ -344,12 +344,22 @@ def _after(combine: Combine, before: list[Line], line: Line) -> Line:
     return combine(before[0], line) if before else line
 
 
+def in_lane(combine: Combine, lines: list[Line]) -> list[Line]:
+    """Return the running totals of a lane's adjacent lines, two at a time: half as many steps wait
+    for each other, and sums have smaller errors."""
+    found: list[Line] = []
+    for at in range(0, len(lines), 2):
+        pair = itertools.accumulate(lines[at : at + 2], combine)
+        found += [_after(combine, found[-1:], line) for line in pair]
+    return found
+
+
 def _along_rows(lines: Lines, combine: Combine, columns: list[Line]) -> list[Line]:
     found: list[Line] = []
     run = lines.run
     for first in range(0, len(columns), run * lines.lanes):
         starts = range(first, first + run * lines.lanes, run)
-        own = [[*itertools.accumulate(columns[at : at + run], combine)] for at in starts]
+        own = [in_lane(combine, columns[at : at + run]) for at in starts]
         lanes = _running(combine, [each.pop() for each in own])
         base = before = found[-1:]
         for each, last in zip(own, lanes, strict=True):

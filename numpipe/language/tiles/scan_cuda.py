@@ -4,7 +4,6 @@ between the warps."""
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -16,7 +15,7 @@ from . import scan as source
 from .layout_names import ROW
 from .layouts import Form
 from .reduce_cuda import combination, of_warps
-from .scan import Lines, alone, lines_of, plan
+from .scan import Lines, alone, in_lane, lines_of, plan
 from .tile_cuda import TileType, assembled, registers, undefined
 
 
@@ -100,7 +99,7 @@ class _Scan:
         every, run = list(lines), self.lines.run
         for at in range(0, len(every), run):
             columns = every[at : at + run]
-            *own, last = itertools.accumulate(map(lines.__getitem__, columns), self.combine)
+            *own, last = in_lane(self.combine, [lines[column] for column in columns])
             last = self.running(last)
             before = self.earlier(last, 1)
             # the running total is combined with the lane's start once, not with each column
