@@ -494,7 +494,10 @@ def launch_on_view(
         return
     large = down and not again and batch * rows * columns * size >= LARGE
     fold, shift = _folded(view, kind) if large else (1, 0)
-    x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
+    # without the last rows, a single matrix is contiguous
+    whole = rows // fold * fold
+    strides = whole * near if batch == 1 else far, fold * near, size
+    x = strided(view, (batch, rows // fold, fold * columns), strides)
     ring = large and loadable(x)[0]
     if ring:
         *tile, wgs, slots, parts = _ring(x.shape, size, fold, shift, kind == "argmax")
@@ -508,7 +511,6 @@ def launch_on_view(
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
     if fold > 1:
-        whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")

@@ -178,6 +178,7 @@ def test_tiles_of_columns_fit_in_shared_memory_and_fill_the_gpu(dtype: Any) -> N
         if fold > apart:  # all lanes share a row, and few have no columns
             assert across == shape[2] and nbytes <= 225_000
             assert across >= 256 and parts > 60
+            assert call.args[0].strides == (shape[1] * across * size, across * size, size)
             continue
         assert across > shift if shift else across >= min(shape[2], 64)
         ctas = math.ceil(shape[2] / apart / (across - shift)) * parts
