@@ -498,7 +498,8 @@ def launch_on_view(
     whole = rows // fold * fold
     strides = whole * near if batch == 1 else far, fold * near, size
     x = strided(view, (batch, rows // fold, fold * columns), strides)
-    ring = large and loadable(x)[0]
+    # narrow rows are loaded as a line
+    ring = large and loadable(x)[fold > 1 and not shift]
     if ring:
         *tile, wgs, slots, parts = _ring(x.shape, size, fold, shift, kind == "argmax")
     else:
