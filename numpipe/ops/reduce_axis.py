@@ -232,7 +232,7 @@ def reducer(
                 slot = wg * slots + current
                 barrier_wait(landed.at[slot])
                 if flat:
-                    tiles = ()
+                    tiles: Any = ()
                     for k in static_range(length):
                         each = ds(slot * size + k * across, across)
                         tiles += (load_tile(buffer.at[each], "row 128"),)
