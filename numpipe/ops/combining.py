@@ -19,13 +19,13 @@ BEYOND = 2**31 - 1
 
 
 def combiner(
-    kind: str, axis: int, exact: bool, finish: Function | None, again: bool = False
+    kind: str, axis: int | None, exact: bool, finish: Function | None, again: bool = False
 ) -> tuple[Function, Function, Function]:
     """Return functions of kernels: ``combined(total, at, tile, place)`` combines a tile, whose
     indices are `place`, with those before, element by element; ``reduced(total, at)`` combines the
-    elements of a tile along an axis. Both return the new values of `total` and of `at`: the
-    indices, or for exact sums, what additions have rounded away. ``final(result, at, scale)``
-    returns what is stored.
+    elements of a tile along an axis (None: each element is a result). Both return the new values of
+    `total` and of `at`: the indices, or for exact sums, what additions have rounded away.
+    ``final(result, at, scale)`` returns what is stored.
 
     exact   whether sums include what additions have rounded away
     finish  function of results
@@ -60,7 +60,9 @@ def combiner(
         if sums:
             if exact:
                 total = total + np.where(np.isnan(at), 0.0, at)  # NaN if a sum is infinite
-            return total.sum(axis=axis), at
+            return (total if axis is None else total.sum(axis=axis)), at
+        if axis is None:
+            return total.astype(np.float32), at
         highest = total.max(axis=axis).astype(np.float32)
         if not index:
             return highest, at

@@ -21,8 +21,10 @@ and the first one combines their results.
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, an x of (batch, n / fold, fold columns). There are two ways to combine them:
 
-narrow rows  A tile has all columns of x. The last warpgroup sums up those of `fold` rows. Narrow
-             rows of even length are folded too, so that all lanes have columns.
+narrow rows  A tile is a line of whole rows of x, as they are in memory. All lanes of a warpgroup
+             share each row, so that a lane has the same columns of all and lanes exchange nothing
+             until the end, when the first warpgroup combines `fold` rows. Rows of even length are
+             folded too, so that all lanes have columns.
 others       Each warpgroup has one of the `fold` rows, whose tiles begin up to `shift` columns
              early. Their results are aligned in shared memory.
 
@@ -73,12 +75,14 @@ ENOUGH = 1584
 ROWS, LONG = 64, 1 << 19
 """`row_reducer` may reduce a matrix with at least ROWS rows, or with rows of at most LONG bytes: if
 the rows are few and longer, its CTAs have too few bytes in flight"""
-WIDE, BROAD = 256, 1280
-"""most columns of a tile, and most bytes of rows that are read as one because they are narrow"""
+WIDE, BROAD, NARROW = 256, 1280, 2048
+"""most columns of a tile, most bytes of aligned rows that a tile has as a whole, and of others that
+are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
-TILE, ROOM = 8192, 225_000
-"""bytes of a tile in shared memory, and of all on an SM"""
+TILE, ROOM, FLIGHT = 8192, 225_000, 90_000
+"""bytes of a tile in shared memory, of all on an SM, and of those of narrow rows: with more, the
+lane that issues all copies is late for the first tile"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
 LAUNCH, FIXED, EDGE = 8 << 20, 16384, 32
@@ -120,6 +124,8 @@ def reducer(
     the maxima y, `found` has their indices. Scalars are `parts`, the CTAs that share the axis, and
     `scale`, a factor of the result.
     """
+    # rows that follow each other as in memory, each shared by all lanes
+    flat = fold > 1 and not shift
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
@@ -128,8 +134,8 @@ def reducer(
     width, pitch = across - shift, across + shift
     # without spills; as many as possible, because a CTA loads nothing while it compares
     ctas = max((4 if slots else 5 if exact or index else 6) // wgs, 1)
-    combined, reduced, final = combiner(kind, axis, exact, finish, again)
-    merged = combiner(kind, axis, False, finish, True)[0]
+    combined, reduced, final = combiner(kind, None if flat else axis, exact, finish, again)
+    merged, meet_columns, _ = combiner(kind, axis, False, finish, True)
 
     @numpipe_kernel(
         grid=lambda x, parts: (x.shape[0] * cdiv(x.shape[2 - axis] // apart, width), parts),
@@ -165,6 +171,10 @@ def reducer(
             along = ds(k, step)
             return of[along, :] if down else of[:, along]
 
+        def filled(value, dtype):
+            """Return a piece with equal elements."""
+            return full((across,), value, dtype) if flat else piece(full(whole, value, dtype), 0)
+
         # of several rows that are read as one, columns meet in the end
         tall, broad = (fold, columns) if fold > apart else (1, width)
         if wgs > 1:
@@ -181,22 +191,37 @@ def reducer(
 
         if slots:
             every = wgs * slots
+            # of a line, boxes of equal size and one of the other elements
+            size = length * across
+            boxes, ends = size // WIDE * WIDE, size % WIDE if flat else 0
             buffer, landed = scratch(
-                (SMEM((every, length, across), x.dtype), Barrier(num_barriers=every))
+                (
+                    SMEM((every * size,) if flat else (every, length, across), x.dtype),
+                    Barrier(num_arrivals=1 + (ends > 0), num_barriers=every),
+                )
             )
 
             def load(k, slot):
                 """Load the tile that begins at row k."""
                 if k < n:
-                    source = x.at[batch, ds(min(k, most), length), own]
-                    copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
+                    if flat:
+                        begin, to = min(k, most) * across, slot * size
+                        source = x.flat.at[ds(begin, boxes)]
+                        copy_gmem_to_smem(source, buffer.at[ds(to, boxes)], landed.at[slot])
+                        if ends:
+                            source = x.flat.at[ds(begin + boxes, ends)]
+                            target = buffer.at[ds(to + boxes, ends)]
+                            copy_gmem_to_smem(source, target, landed.at[slot])
+                    else:
+                        source = x.at[batch, ds(min(k, most), length), own]
+                        copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
             for slot in range(slots):
                 load(first + slot * stride, wg * slots + slot)
 
         # pieces of a tile, whose lanes keep its rows
-        total = piece(full(whole, lowest, np.float32 if sums or again else x.dtype), 0)
-        at = piece(full(whole, 0, np.float32 if sums else np.int32), 0)
+        total = filled(lowest, np.float32 if sums or again else x.dtype)
+        at = filled(0, np.float32 if sums else np.int32)
         if fold > 1:
             last_rows = rest[batch, own, 0]
         # without divisions, which would take longer than the sums of a tile
@@ -206,7 +231,13 @@ def reducer(
             if slots:
                 slot = wg * slots + current
                 barrier_wait(landed.at[slot])
-                tiles = load_tile(buffer.at[slot])
+                if flat:
+                    tiles: Any = ()
+                    for k in static_range(length):
+                        each = ds(slot * size + k * across, across)
+                        tiles += (load_tile(buffer.at[each], "row 128"),)
+                else:
+                    tiles = load_tile(buffer.at[slot])
                 meet()
                 load(row + slots * stride, slot)
                 current = (current + 1) % slots
@@ -218,9 +249,9 @@ def reducer(
                 factors = weights[batch, ds(start, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
-            partial = piece(full(whole, 0.0, np.float32), 0)
+            partial = filled(0.0, np.float32)
             for k in static_range(0, length, step):
-                place, tile = start + k, piece(tiles, k)
+                place, tile = start + k, tiles[k] if flat else piece(tiles, k)
                 if short:
                     tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
                 if again:
@@ -233,7 +264,7 @@ def reducer(
                 # sums of few elements lose fewer digits
                 total, at = combined(total, at, partial, 0)
             row += stride
-        if index and not again:
+        if index and not (again or flat):
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
         if fold > 1:
@@ -266,7 +297,7 @@ def reducer(
                 for k in static_range(1, wgs):
                     others, others_at = stored(k)
                     best, best_at = merged(best, best_at, others, others_at)
-                best, best_at = reduced(best, best_at)
+                best, best_at = meet_columns(best, best_at)
                 store(best, best_at)
 
     return reduce_axis  # type: ignore[no-any-return]
@@ -320,15 +351,23 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
     """Return (how many rows of a view are read as one if columns are reduced, the columns by which
     a tile may be shifted; 0 if it has all columns): so many rows that TMA can load them, and that
     narrow ones are wide."""
-    _, rows, columns = view.shape
-    row = columns * view.dtype.itemsize
+    batch, rows, columns = view.shape
+    row, size = columns * view.dtype.itemsize, view.dtype.itemsize
     line = 16 // math.gcd(row, 16)
-    fold = max(WIDE // columns // line, 1) * line
-    if view.strides[1] != row or kind == "dot" or rows < 2 * fold:
+    if view.strides[1] != row or kind == "dot" or rows < 2 * line:
         return 1, 0
-    # a `fold` of wider rows is `line`
-    narrow = line == 1 or fold * row <= BROAD
-    return fold, 0 if narrow else 16 // view.dtype.itemsize
+    # no fold of a single aligned row, which a tile has as it is
+    folds = range(max(line, 2), NARROW // row + 1, line)
+    if row % 128 == 0 or batch > 1 or not folds or rows < 8 * folds[-1]:
+        return line, 16 // size if line > 1 else 0
+
+    def used(fold: int) -> tuple[int, int]:
+        """The part of the lanes' columns inside a row, in steps of 1 / 16, and how close a row is
+        to four columns of each lane."""
+        width = fold * columns
+        return 16 * width // round_up(width, WIDE), -abs(width - 2 * WIDE)
+
+    return max(folds, key=used), 0
 
 
 @functools.lru_cache(maxsize=1024)
@@ -341,6 +380,10 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
     """
     batch, n, columns = shape
     apart = fold if shift else 1
+    if fold > apart:
+        slots = min(FLIGHT // (16 * columns * itemsize), 4)
+        tiles = cdiv(n, 16)
+        return 1, columns, 8, 2, slots, cdiv(tiles, cdiv(tiles, SMS))
     whole = round_up(columns, 64)
     narrow, edge = not shift and whole * itemsize <= BROAD, EDGE * (shift > 0)
 
@@ -451,8 +494,12 @@ def launch_on_view(
         return
     large = down and not again and batch * rows * columns * size >= LARGE
     fold, shift = _folded(view, kind) if large else (1, 0)
-    x = strided(view, (batch, rows // fold, fold * columns), (far, fold * near, size))
-    ring = large and loadable(x)[0]
+    # without the last rows, a single matrix is contiguous
+    whole = rows // fold * fold
+    strides = whole * near if batch == 1 else far, fold * near, size
+    x = strided(view, (batch, rows // fold, fold * columns), strides)
+    # narrow rows are loaded as a line
+    ring = large and loadable(x)[fold > 1 and not shift]
     if ring:
         *tile, wgs, slots, parts = _ring(x.shape, size, fold, shift, kind == "argmax")
     else:
@@ -465,7 +512,6 @@ def launch_on_view(
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
     if fold > 1:
-        whole = rows // fold * fold
         count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
         inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
     n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")

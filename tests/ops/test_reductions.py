@@ -80,8 +80,11 @@ def test_an_axis_is_shared_by_several_ctas(
 
     def shared_ring(*args: Any) -> Any:
         step, across, _, wgs, slots, _ = ring(*args)
-        return step, across, step, wgs, slots, 3
+        return step, across, max(step, 8), wgs, slots, 3
 
+    # as on the GPU, where rows are not padded
+    loadable = reduce_axis.loadable
+    monkeypatch.setattr(reduce_axis, "loadable", lambda x: (loadable(x)[0],) * 2)
     monkeypatch.setattr(reduce_axis, "schedule", shared)
     monkeypatch.setattr(reduce_axis, "_ring", shared_ring)
     monkeypatch.setattr(reduce_axis, "LARGE", 0)
@@ -200,11 +203,17 @@ def test_tiles_of_columns_fit_in_shared_memory_and_fill_the_gpu(dtype: Any) -> N
         assert length % 64 and length % step == 0
         apart = fold if shift else 1
         assert wgs % apart == 0 and shape[2] == fold * columns
-        assert across > shift if shift or fold == 1 else across >= shape[2]
+        assert slots > 1
+        if fold > apart:  # all lanes share a row, and few have no columns
+            assert across == shape[2] and nbytes <= 225_000
+            assert across >= 256 and parts > 60
+            assert call.args[0].strides == (shape[1] * across * size, across * size, size)
+            continue
+        assert across > shift if shift else across >= min(shape[2], 64)
         ctas = math.ceil(shape[2] / apart / (across - shift)) * parts
         # as many CTAs of an SM as it has room for
         places = min(math.ceil(ctas / 132), 16 // size // wgs or 1)
-        assert slots > 1 and nbytes <= 225_000 // places < nbytes * (1 + 1 / places)
+        assert nbytes <= 225_000 // places < nbytes * (1 + 1 / places)
         assert ctas * wgs > 150, (rows, columns)
 
 
