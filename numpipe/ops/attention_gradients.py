@@ -566,6 +566,8 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                 if not by_turns:
                     dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
                 dp = wgmma_wait(dp)
+                if by_turns:  # all exponentials come before, while dP is in flight
+                    schedule_fence()
                 grad_s = slopes(p, dp, delta_tile[...][None, :], slope).astype(q.dtype)
                 if by_turns:  # only now: registers do not suffice for both products
                     dv_acc = wgmma(dv_acc, weighed.astype(q.dtype), do_tile)
