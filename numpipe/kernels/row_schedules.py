@@ -264,8 +264,8 @@ def choose(
     # lanes load pairs of even rows quickly, and a group of one column would be no matrix
     flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
-    # so many CTAs of eight rows that three are on each SM
-    many = brief and count >= 24 * DEFAULT.sms
+    # so many CTAs of eight rows that three or four are on each SM
+    many = brief and count >= (24 if by_row or flat else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if many else min(2048 // values, 1536)):
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     flat = flat and unit == 1
