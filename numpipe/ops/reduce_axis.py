@@ -80,9 +80,9 @@ WIDE, BROAD, NARROW = 256, 1280, 2048
 are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
-TILE, ROOM, FLIGHT = 8192, 225_000, 90_000
+TILE, ROOM, FLIGHT = 8192, 225_000, 128_000
 """bytes of a tile in shared memory, of all on an SM, and of those of narrow rows: with more, the
-lane that issues all copies is late for the first tile"""
+lanes that issue all copies are late for the first tile"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
 LAUNCH, FIXED, EDGE = 8 << 20, 16384, 32
@@ -125,7 +125,7 @@ def reducer(
     `scale`, a factor of the result.
     """
     # rows that follow each other as in memory, each shared by all lanes
-    flat = fold > 1 and not shift
+    flat = step == 1
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
@@ -381,9 +381,9 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
     batch, n, columns = shape
     apart = fold if shift else 1
     if fold > apart:
-        slots = min(FLIGHT // (16 * columns * itemsize), 4)
-        tiles = cdiv(n, 16)
-        return 1, columns, 8, 2, slots, cdiv(tiles, cdiv(tiles, SMS))
+        slots = max(FLIGHT // (32 * columns * itemsize), 2)
+        tiles = cdiv(n, 32)
+        return 1, columns, 8, 4, slots, cdiv(tiles, cdiv(tiles, SMS))
     whole = round_up(columns, 64)
     narrow, edge = not shift and whole * itemsize <= BROAD, EDGE * (shift > 0)
 
