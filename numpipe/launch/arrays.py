@@ -37,16 +37,18 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
 
     Raises SpecError for anything that is not an array, and for unsupported element types.
     """
+    reader = READERS.get(type(obj))
     try:
-        reader = READERS.get(type(obj)) or _choose(obj)
+        reader = reader or _choose(obj)
         info = reader(obj)
     except SpecError as error:
         text = str(error).replace("{name}", name)
         cause = error.__cause__
     except Exception as error:  # an object that only resembles an array
+        way = {_interface: ".__cuda_array_interface__", _dlpack: ".__dlpack__"}.get(reader, "")
         text = (
-            f"a {type(obj).__name__} cannot be read as an array ({type(error).__name__}: {error}); "
-            "fix: pass a NumPy array, a PyTorch tensor, or a CuPy or JAX array"
+            f"{type(obj).__name__}{way} cannot be read as an array ({type(error).__name__}: "
+            f"{error}); fix: pass a NumPy array, a PyTorch tensor, or a CuPy or JAX array"
         )
         cause = error
     else:
@@ -77,6 +79,8 @@ def library(kind: type) -> str:
 
 
 def _choose(obj: Any) -> Reader:
+    if isinstance(obj, type):
+        raise SpecError(f"the class {obj.__name__} is not an array; fix: pass an instance of it")
     if isinstance(obj, np.ma.MaskedArray):
         raise SpecError(
             "masked arrays are not supported, because kernels do not read masks: pass "
@@ -178,11 +182,15 @@ def _interface(obj: Any) -> ArrayInfo:
 def _typestr(obj: Any, typestr: str) -> np.dtype:
     """Return the element type of a type string, or of the object if the string is ambiguous:
     ml_dtypes types have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
+    own = getattr(obj, "dtype", None)
     try:
-        dtype = np.dtype(typestr)
+        dtype = np.dtype(str(typestr))
     except TypeError:
-        dtype = np.dtype("V1")
-    return element_type(np.dtype(getattr(obj, "dtype", dtype)) if dtype.kind == "V" else dtype)
+        if own is None:
+            raise unsupported(f"{typestr!r} of an object without a dtype attribute") from None
+        dtype = np.dtype(own)
+    # NumPy takes None as float64
+    return element_type(dtype if own is None or dtype.kind != "V" else np.dtype(own))
 
 
 def _device_of(ptr: int) -> int:
