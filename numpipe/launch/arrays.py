@@ -45,6 +45,8 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
         text = str(error).replace("{name}", name)
         cause = error.__cause__
     except Exception as error:  # an object that only resembles an array
+        if reader is jax_arrays.read:
+            raise  # the error of a computation
         way = {_interface: ".__cuda_array_interface__", _dlpack: ".__dlpack__"}.get(reader, "")
         text = (
             f"{type(obj).__name__}{way} cannot be read as an array ({type(error).__name__}: "
