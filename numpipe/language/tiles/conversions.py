@@ -129,27 +129,24 @@ def moved(tile: Tile, form: Form) -> Tile:
     if nbytes and machine.role.computes:
         machine.unit.plan_exchange(nbytes)
         what = f"a register tile in {form.layout} layout"
-        if not in_chunks(have, form):
+        if not (width := chunk_width(have, form)):
             way = panel(have, form)
             for _ in range(1 if way.flat else math.prod(map(cdiv, form.shape, way.shape))):
                 exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
         else:
             # of one panel, because all panels are alike
-            one = rows(panel_width(have if have.name.vector else form))
-            exchange(machine, one, one, what, apart=True)
+            exchange(machine, rows(width), rows(width), what, apart=True)
     return Tile(tile.value, form)
 
 
-def in_chunks(have: Form, form: Form) -> bool:
-    """Return whether a tile moves between an accumulator's layout and a coalesced one: without
-    addresses of elements."""
-    kinds = (have, form) if have.name.vector else (form, have)
-    return (
-        bool(kinds[0].name.vector)
-        and kinds[1].layout == ACCUMULATOR
-        and have.dtype.itemsize in (2, 4)
-        and panel_width(kinds[0]) <= 128
-    )
+def chunk_width(have: Form, form: Form) -> int:
+    """Return the bytes of a row of the panels in which a tile moves between an accumulator's layout
+    and a coalesced one, without addresses of elements; 0 for other moves."""
+    lines, other = (have, form) if have.name.vector else (form, have)
+    if not lines.name.vector or other.layout != ACCUMULATOR or have.dtype.itemsize not in (2, 4):
+        return 0
+    width = panel_width(lines)
+    return width if width <= 128 else 0
 
 
 def moved_bytes(have: Form, form: Form) -> int:
@@ -157,8 +154,8 @@ def moved_bytes(have: Form, form: Form) -> int:
     too long."""
     if have.single or have.holds(form.layout):
         return 0
-    if in_chunks(have, form):
-        return BLOCK * panel_width(have if have.name.vector else form)
+    if width := chunk_width(have, form):
+        return BLOCK * width
     way = panel(have, form)
     if way.nbytes > ROOM:
         fix = "take parts of it" if way.flat else f'cast it to "{ROWS}" first'
