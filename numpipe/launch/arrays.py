@@ -8,6 +8,7 @@ each type only once."""
 from __future__ import annotations
 
 import array
+import functools
 import sys
 from collections.abc import Callable
 from operator import index
@@ -68,16 +69,14 @@ _LIBRARIES = {
     "numba": "numba",
     "numba_cuda": "numba",
 }
-_libraries: dict[type, str] = {}
 
 
+@functools.cache
 def library(kind: type) -> str:
     """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax", "numba", or ""
     for others."""
-    if kind not in _libraries:
-        tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
-        _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
-    return _libraries[kind]
+    tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
 
 
 def _choose(obj: Any) -> Reader:
@@ -114,18 +113,13 @@ def _numpy(obj: np.ndarray) -> ArrayInfo:
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
-_torch_dtypes: dict[Any, np.dtype] = {}
-
-
 def _torch(obj: Any) -> ArrayInfo:
     if obj.is_neg():
         raise SpecError("the memory of this tensor holds -x; fix: pass {name}.resolve_neg()")
     device = obj.get_device()
     if device < 0:
         return _torch_cpu(obj)
-    dtype = _torch_dtypes.get(obj.dtype)
-    if dtype is None:
-        dtype = _torch_dtype(obj)
+    dtype = _torch_dtype(obj.dtype)
     size = dtype.itemsize
     return ArrayInfo(
         "torch",
@@ -139,18 +133,18 @@ def _torch(obj: Any) -> ArrayInfo:
     )
 
 
-def _torch_dtype(obj: Any) -> np.dtype:
-    spelled = str(obj.dtype)
-    dtype = DTYPES.get(spelled.rpartition(".")[2])
-    if dtype is None:
-        raise unsupported(spelled)
-    return _torch_dtypes.setdefault(obj.dtype, dtype)
+@functools.cache
+def _torch_dtype(dtype: Any) -> np.dtype:
+    name = str(dtype).rpartition(".")[2]
+    if name not in DTYPES:
+        raise unsupported(str(dtype))
+    return DTYPES[name]
 
 
 def _torch_cpu(obj: Any) -> ArrayInfo:
     """Describe a CPU tensor through a NumPy view of its memory. It is first viewed as integers if
     NumPy lacks its type (bfloat16, float8)."""
-    dtype = _torch_dtype(obj)
+    dtype = _torch_dtype(obj.dtype)
     where = obj.device.type
     if where != "cpu":
         raise SpecError(f"a tensor on device {where!r}; move it to 'cuda' or 'cpu'")

@@ -12,8 +12,8 @@ accumulator              coalesced              through shared memory, panels of
                                                 bytes, one after the other: a
 coalesced                accumulator            barrier of the warpgroup before, and within, as
                                                 warps keep their rows, of the warp
-by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements
-                                                after 64 x 64 (`panel`): two barriers each
+by rows (`by_row`)       any, or from any       through shared memory, a tile in panels of at
+                                                least 4096 elements (`panel`): two barriers each
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
 the same                                        none
 =======================  =====================  ====================================================
@@ -168,7 +168,8 @@ def moved_bytes(have: Form, form: Form) -> int:
 
 def panel(have: Form, form: Form) -> Layout:
     """Return the layout in shared memory of a panel, in which a part of a tile moves between two
-    layouts. Its sides are such that all lanes have the same parts of it. A vector has one panel."""
+    layouts: large enough that a register is in the same panel in all lanes. A vector has one
+    panel."""
     size = form.dtype.itemsize
     if len(form.shape) == 1 or 1 in form.shape:
         return Layout((1, math.prod(form.shape)), size, 1, 16, 16)

@@ -1,8 +1,8 @@
 """Slices and reshapes of register tiles that move no data: ``x[:, 0:32]``, ``x[64:128, :]``, ``v[:,
 None]``, ``reshape``.
 
-Each lane keeps the elements that it has, so the start and size of a slice must be multiples of the
-distance at which the layout repeats, or the slice ends where the tile does:
+Each lane keeps the elements that it has, so the start of a slice must be a multiple of the distance
+at which the layout repeats, and so must its size, unless the slice ends where the tile does:
 
 ===================  ==============================  ===============================================
 layout               along rows, in multiples of     along columns, in multiples of
