@@ -221,10 +221,8 @@ def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: For
         moved = builder.cast(start[axis], parts[axis], want)
         # a clipped index is inside, unless the array may be empty; a cast does not keep the
         # registers of a lane that are outside the tile
-        mode = getattr(given[axis], "mode", "")
-        clipped.append(
-            mode == "clip" and any(ref.arg.sizes[axis : axis + 1]) and want == parts[axis]
-        )
+        sizes = ref.arg.sizes if getattr(given[axis], "mode", "") == "clip" else ()
+        clipped.append(any(sizes[axis : axis + 1]) and want == parts[axis])
         indices.append(elements(builder, want, moved, Plan(INT32, form)))
     found, strides = [], list(block.stride)
     if ref.arg.tma and ref.arg.order == "row" and axes[-1] == ref.arg.ndim - 1:
