@@ -99,7 +99,8 @@ class Function(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self.refusal: Any = lambda known, again: ""
-        """why a kernel may not call it, or "": with these compile-time arguments, or `again`"""
+        """returns why a kernel may not call it, or "", for its compile-time arguments; `again`: the
+        kernel calls it in another place, too"""
         remember(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -8,6 +8,7 @@ each type only once."""
 from __future__ import annotations
 
 import array
+import functools
 import sys
 from collections.abc import Callable
 from operator import index
@@ -37,16 +38,20 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
 
     Raises SpecError for anything that is not an array, and for unsupported element types.
     """
+    reader = READERS.get(type(obj))
     try:
-        reader = READERS.get(type(obj)) or _choose(obj)
+        reader = reader or _choose(obj)
         info = reader(obj)
     except SpecError as error:
         text = str(error).replace("{name}", name)
         cause = error.__cause__
     except Exception as error:  # an object that only resembles an array
+        if reader is jax_arrays.read:
+            raise  # the error of a computation
+        way = {_interface: ".__cuda_array_interface__", _dlpack: ".__dlpack__"}.get(reader, "")
         text = (
-            f"a {type(obj).__name__} cannot be read as an array ({type(error).__name__}: {error}); "
-            "fix: pass a NumPy array, a PyTorch tensor, or a CuPy or JAX array"
+            f"{type(obj).__name__}{way} cannot be read as an array ({type(error).__name__}: "
+            f"{error}); fix: pass a NumPy array, a PyTorch tensor, or a CuPy or JAX array"
         )
         cause = error
     else:
@@ -64,19 +69,19 @@ _LIBRARIES = {
     "numba": "numba",
     "numba_cuda": "numba",
 }
-_libraries: dict[type, str] = {}
 
 
+@functools.cache
 def library(kind: type) -> str:
     """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax", "numba", or ""
     for others."""
-    if kind not in _libraries:
-        tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
-        _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
-    return _libraries[kind]
+    tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
+    return next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
 
 
 def _choose(obj: Any) -> Reader:
+    if isinstance(obj, type):
+        raise SpecError(f"the class {obj.__name__} is not an array; fix: pass an instance of it")
     if isinstance(obj, np.ma.MaskedArray):
         raise SpecError(
             "masked arrays are not supported, because kernels do not read masks: pass "
@@ -108,18 +113,13 @@ def _numpy(obj: np.ndarray) -> ArrayInfo:
     return ArrayInfo("host", 0, obj.shape, obj.strides, dtype, -1, obj.flags.writeable, obj, obj)
 
 
-_torch_dtypes: dict[Any, np.dtype] = {}
-
-
 def _torch(obj: Any) -> ArrayInfo:
     if obj.is_neg():
         raise SpecError("the memory of this tensor holds -x; fix: pass {name}.resolve_neg()")
     device = obj.get_device()
     if device < 0:
         return _torch_cpu(obj)
-    dtype = _torch_dtypes.get(obj.dtype)
-    if dtype is None:
-        dtype = _torch_dtype(obj)
+    dtype = _torch_dtype(obj.dtype)
     size = dtype.itemsize
     return ArrayInfo(
         "torch",
@@ -133,18 +133,18 @@ def _torch(obj: Any) -> ArrayInfo:
     )
 
 
-def _torch_dtype(obj: Any) -> np.dtype:
-    spelled = str(obj.dtype)
-    dtype = DTYPES.get(spelled.rpartition(".")[2])
-    if dtype is None:
-        raise unsupported(spelled)
-    return _torch_dtypes.setdefault(obj.dtype, dtype)
+@functools.cache
+def _torch_dtype(dtype: Any) -> np.dtype:
+    name = str(dtype).rpartition(".")[2]
+    if name not in DTYPES:
+        raise unsupported(str(dtype))
+    return DTYPES[name]
 
 
 def _torch_cpu(obj: Any) -> ArrayInfo:
     """Describe a CPU tensor through a NumPy view of its memory. It is first viewed as integers if
     NumPy lacks its type (bfloat16, float8)."""
-    dtype = _torch_dtype(obj)
+    dtype = _torch_dtype(obj.dtype)
     where = obj.device.type
     if where != "cpu":
         raise SpecError(f"a tensor on device {where!r}; move it to 'cuda' or 'cpu'")
@@ -178,11 +178,15 @@ def _interface(obj: Any) -> ArrayInfo:
 def _typestr(obj: Any, typestr: str) -> np.dtype:
     """Return the element type of a type string, or of the object if the string is ambiguous:
     ml_dtypes types have ``<V2`` (bfloat16), ``<V1`` or ``<f1``."""
+    own = getattr(obj, "dtype", None)
     try:
-        dtype = np.dtype(typestr)
+        dtype = np.dtype(str(typestr))
     except TypeError:
-        dtype = np.dtype("V1")
-    return element_type(np.dtype(getattr(obj, "dtype", dtype)) if dtype.kind == "V" else dtype)
+        if own is None:
+            raise unsupported(f"{typestr!r} of an object without a dtype attribute") from None
+        dtype = np.dtype(own)
+    # NumPy takes None as float64
+    return element_type(dtype if own is None or dtype.kind != "V" else np.dtype(own))
 
 
 def _device_of(ptr: int) -> int:

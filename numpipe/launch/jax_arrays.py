@@ -90,17 +90,13 @@ def _strides(obj: Any, shape: Ints, dtype: np.dtype) -> Ints:
     """Return the byte strides of a C-contiguous array, or of the array's own layout if it has one
     (jax.experimental.layout)."""
     layout = getattr(getattr(obj, "format", None), "layout", None)
-    order = getattr(layout, "major_to_minor", None)
-    if order is None or tuple(order) == tuple(range(len(shape))):
-        strides = dense_strides(shape, dtype.itemsize)
-    else:
-        by_axis = dict(
-            zip(order, dense_strides([shape[axis] for axis in order], dtype.itemsize), strict=True)
-        )
-        strides = tuple(by_axis[axis] for axis in range(len(shape)))
+    axes = range(len(shape))
+    order = getattr(layout, "major_to_minor", None) or axes
+    dense = dense_strides([shape[axis] for axis in order], dtype.itemsize)
+    strides = dict(zip(order, dense, strict=True))
     if getattr(layout, "tiling", None):
         raise SpecError(f"a JAX array whose layout is tiled ({layout}); pass jax.numpy.copy(x)")
-    return strides
+    return tuple(strides[axis] for axis in axes)
 
 
 def empty(info: ArrayInfo, shape: Sequence[int], dtype: np.dtype) -> Any:

@@ -32,6 +32,7 @@ from ..arch.target import LINE
 from ..diagnostics.argument_checks import as_tuple
 from . import driver
 from .array_info import ArrayInfo, Kind, dense_strides
+from .arrays import library
 from .collected_launches import Collected, collecting
 from .device_array import DeviceArray
 from .driver_errors import DriverError, of_kernel
@@ -77,11 +78,7 @@ def learn(info: ArrayInfo) -> bool:
         return True
     if info.kind == "torch":
         MARKS[kind] = _torch
-    elif (
-        info.kind != "host"
-        and kind.__module__.partition(".")[0] == "cupy"
-        and hasattr(info.owner, "data")
-    ):
+    elif info.kind != "host" and library(kind) == "cupy" and hasattr(info.owner, "data"):
         MARKS[kind] = _cupy
     return kind in MARKS
 

@@ -68,12 +68,7 @@ class Part(NamedTuple):
     @property
     def strides(self) -> Ints:
         """Byte strides on the GPU and in staging memory."""
-        size = self.host.itemsize
-        return (
-            (size,)
-            if self.host.ndim == 1
-            else (*dense_strides(self.host.shape[:-1], self.pitch), size)
-        )
+        return *dense_strides(self.host.shape[:-1], self.pitch), self.host.itemsize
 
     @property
     def nbytes(self) -> int:

@@ -343,17 +343,24 @@ def test_arrays_that_have_other_rows_are_refused(columns: int) -> None:
         scaled(x, x[:1], v, x.copy(), target="sim")
 
 
-def test_groups_of_tiles_that_begin_anywhere_are_refused() -> None:
-    def doubled(x, y, *, row: numpipe.Static):
+def test_groups_of_other_units_are_refused() -> None:
+    def doubled(x, y, tops, *, row: numpipe.Static):
         for k in row.blocks(x):
             value, block = row.load(k, x)
-            row.store(block, y, lambda j: row.joined(row.groups(value(j), j) * 2.0))
 
-    x, y = np.ones((3, 40), np.float32), np.zeros((3, 40), np.float32)
+            def change(group):
+                return group * 2.0, group.max(axis=1)[:, None]
+
+            row.store(block, y, row.each_group(k, tops, value, change))
+
+    for columns, unit in ((40, 1), (40, 128), (300, 1), (300, 128)):
+        x = np.random.default_rng(0).random((3, columns), np.float32)
+        y, tops = np.zeros_like(x), np.zeros((3, -(-columns // 128)), np.float32)
+        numpipe.rows(unit=unit, once=True)(doubled)(x, y, tops, target="sim")
+        assert (y == 2 * x).all()
+        assert (tops == np.maximum.reduceat(x, range(0, columns, 128), axis=1)).all()
     with pytest.raises(SpecError, match=r"test_rows.py:.*fix: numpipe.rows\(unit=128\)"):
-        numpipe.rows(doubled)(x, y, target="sim")
-    numpipe.rows(unit=128)(doubled)(x, y, target="sim")
-    assert (y == 2).all()
+        numpipe.rows(unit=2, once=True)(doubled)(x, y, tops, target="sim")
 
 
 def test_a_second_load_or_store_of_a_block_is_refused() -> None:

@@ -235,7 +235,7 @@ def test_sizes_that_are_not_known_are_refused() -> None:
         (numpipe.jax.call(scaled), np.float32),
         (lambda x: numpipe.jax.matmul(x, x), np.float16),
     ):
-        with pytest.raises(SpecError, match="sizes that are known when a program is traced"):
+        with pytest.raises(SpecError, match="^numpipe.jax: an array .*a launch needs sizes"):
             jax.export.export(jax.jit(function))(jax.ShapeDtypeStruct(shape, dtype))
 
 

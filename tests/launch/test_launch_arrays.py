@@ -98,13 +98,24 @@ def test_a_type_that_numpy_cannot_name_is_the_objects_own() -> None:
     array = CudaArray(64, (4,), "<f1")
     with pytest.raises(
         SpecError,
-        match="argument 'a' of kernel 'k': element type .* not supported; fix: .*float8_e5m2",
+        match="argument 'a' of kernel 'k': element type '<f1' of an object without a dtype "
+        "attribute is not supported; fix: .*float8_e5m2",
     ):
         launch.describe(array, "a", "k")
     array.dtype = ml_dtypes.float8_e5m2  # type: ignore[attr-defined]
     assert launch.describe(array, "a").dtype == ml_dtypes.float8_e5m2
     array.dtype = object()  # type: ignore[attr-defined]
-    with pytest.raises(SpecError, match="argument 'a': a CudaArray cannot be read as an array"):
+    with pytest.raises(
+        SpecError, match="CudaArray.__cuda_array_interface__ cannot be read.*object"
+    ):
+        launch.describe(array, "a")
+
+
+@pytest.mark.parametrize("typestr", [None, "<V2", "<f1"])
+def test_an_interface_or_an_object_without_a_type_is_not_float64(typestr: Any) -> None:
+    array = CudaArray(64, (4,), typestr)
+    array.dtype = None  # type: ignore[attr-defined]
+    with pytest.raises(SpecError, match=f"element type .*{(typestr or 'None')[1:]}.*not supported"):
         launch.describe(array, "a")
 
 
@@ -131,6 +142,13 @@ def test_a_cuda_tensor_is_read_by_its_pointer_with_strides_in_bytes(
 def test_a_tensor_of_an_unsupported_type_is_refused() -> None:
     with pytest.raises(SpecError, match="argument 'x'.*torch.complex64.*not supported.*bfloat16"):
         launch.describe(TorchTensor(512, (4,), "complex64", (1,)), "x")
+
+
+def test_a_class_is_refused() -> None:
+    for kind in (np.ndarray, CudaArray):
+        text = f"the class {kind.__name__} is not an array; fix: pass an instance"
+        with pytest.raises(SpecError, match=text):
+            launch.describe(kind, "x")
 
 
 def test_a_tensor_whose_memory_is_negated_is_refused() -> None:
@@ -194,7 +212,7 @@ def test_a_broken_interface_is_an_error_about_the_argument() -> None:
     broken = CudaArray(64, (4,), "<f4")
     del broken.__cuda_array_interface__["typestr"]
     with pytest.raises(
-        SpecError, match="argument 'a': a CudaArray cannot be read as an array .*typestr.*fix: "
+        SpecError, match="'a': CudaArray.__cuda_array_interface__ cannot be read.*typestr.*fix: "
     ):
         launch.describe(broken, "a")
 

@@ -66,6 +66,17 @@ def test_the_layout_of_a_jax_array_gives_its_strides() -> None:
     assert launch.describe(JaxArray(np.asfortranarray(numbers(3, 5))), "x").strides == (2, 6)
 
 
+def test_the_error_of_a_failed_jax_computation_is_raised() -> None:
+    class Failed(JaxArray):
+        def block_until_ready(self) -> JaxArray:
+            raise RuntimeError("RESOURCE_EXHAUSTED")
+
+    Failed.__module__ = JaxArray.__module__
+    for _ in range(2):
+        with pytest.raises(RuntimeError, match="^RESOURCE_EXHAUSTED"):
+            launch.describe(Failed(numbers(4)), "x")
+
+
 def test_a_jax_array_on_the_cpu_is_a_host_array() -> None:
     x = JaxArray(numbers(3, 5), ON_CPU)
     info = launch.describe(x, "x")
@@ -146,10 +157,10 @@ def test_a_read_only_export_is_not_an_output(device: tuple[int, int]) -> None:
         ),
         (
             Exporter(4096, (4,), code=FLOAT8_E4M3FN, bits=8),
-            "a Exporter cannot be read as an array .*fix: pass",
+            "Exporter.__dlpack__ cannot be read .*fix: pass",
         ),
         (Exporter(4096, (4,), code=5, bits=64), "element type complex64"),
-        (Exporter(4096, (4,), code=BFLOAT, device=(1, 0)), "a Exporter cannot be read as an array"),
+        (Exporter(4096, (4,), code=BFLOAT, device=(1, 0)), "Exporter.__dlpack__ cannot be read"),
     ],
 )
 def test_exports_that_no_kernel_takes_are_refused(x: Any, message: str) -> None:

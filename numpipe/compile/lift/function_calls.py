@@ -76,7 +76,7 @@ class Functions(Nested):
         values = {name: self.value(arg) for name, arg in args.items()}
         known = {name: value for name, value in values.items() if value is not MISSING}
         place = self.source.position(node)
-        # else the error would be in a line of its own source
+        # reported at the call, not in a line of the function's own source
         if why := function.refusal(known, place != self.session.calls.setdefault(function, place)):
             self.error(node, why)
         bound = self._lifted(function, known, node)

@@ -155,7 +155,7 @@ def _array(what: str, value: Any) -> Any:
     """Return an operand as a JAX array. Raises SpecError for other values."""
     try:
         array = jnp.asarray(value)
-        array_type(array)
+        np.dtype(array.dtype)
     except (TypeError, ValueError) as error:
         raise SpecError(
             f"{what} is not an array of numbers: {error}; fix: pass a JAX or NumPy array"

@@ -354,15 +354,12 @@ class TorchOp:
         self.declared.check_types(infos, "convert it with {name}.to(torch.{dtype})" + autocast)
         values = self.declared.checked(options) | {"gpus": gpus}
         first = next(iter(given.values()))
-        made = tuple(
-            first.new_empty(kind.shape, dtype=torch_type(kind.dtype))
-            if kind.order == "C"
-            else first.new_empty(kind.shape[::-1], dtype=torch_type(kind.dtype)).permute(
-                *range(len(kind.shape))[::-1]
-            )
-            for kind in self.declared.result_types(infos, values).values()
-        )
-        return self._whole(made if len(made) > 1 else next(iter(made), None), first)
+        made = []
+        for kind in self.declared.result_types(infos, values).values():
+            along = 1 if kind.order == "C" else -1
+            empty = first.new_empty(kind.shape[::along], dtype=torch_type(kind.dtype))
+            made.append(empty.permute(tuple(range(empty.ndim)[::along])))
+        return self._whole(tuple(made) if len(made) > 1 else next(iter(made), None), first)
 
     # ---- gradients
     def recorded(self, arrays: Any, options: tuple, mesh: Any, function: Any = None) -> Any:

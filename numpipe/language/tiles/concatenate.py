@@ -52,8 +52,12 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     shape = list(first.shape)
     shape[along] = sum(form.shape[along] for form in forms)
     result = check_form(tuple(shape), first.dtype, CALL).settled(ROW, COLUMN)
-    rows = first.name.word == ROWS or (first.name.lanes and along == len(shape) - 1)
-    if rows and not any(form.shape[along] % steps(first)[along] for form in forms[:-1]):
+    words = (ROWS, ROW) if along == len(shape) - 1 else (ROWS,)
+    if (
+        first.name.lanes
+        and first.name.word in words
+        and not any(form.shape[along] % steps(first)[along] for form in forms[:-1])
+    ):
         result = replace(result, layout=first.layout)
     for form in forms:
         index: list = [ALL] * len(shape)

@@ -12,8 +12,8 @@ accumulator              coalesced              through shared memory, panels of
                                                 bytes, one after the other: a
 coalesced                accumulator            barrier of the warpgroup before, and within, as
                                                 warps keep their rows, of the warp
-by rows (`by_row`)     any, or from any       through shared memory, of a tile 64 x 64 elements
-                                                after 64 x 64 (`panel`): two barriers each
+by rows (`by_row`)       any, or from any       through shared memory, a tile in panels of at
+                                                least 4096 elements (`panel`): two barriers each
 float32 accumulator      A operand of wgmma     `astype`, in the same lanes: no cast is needed
 the same                                        none
 =======================  =====================  ====================================================
@@ -129,27 +129,24 @@ def moved(tile: Tile, form: Form) -> Tile:
     if nbytes and machine.role.computes:
         machine.unit.plan_exchange(nbytes)
         what = f"a register tile in {form.layout} layout"
-        if not in_chunks(have, form):
+        if not (width := chunk_width(have, form)):
             way = panel(have, form)
             for _ in range(1 if way.flat else math.prod(map(cdiv, form.shape, way.shape))):
                 exchange(machine, *each_to_all(-(-nbytes // 64) * 16), what)
         else:
             # of one panel, because all panels are alike
-            one = rows(panel_width(have if have.name.vector else form))
-            exchange(machine, one, one, what, apart=True)
+            exchange(machine, rows(width), rows(width), what, apart=True)
     return Tile(tile.value, form)
 
 
-def in_chunks(have: Form, form: Form) -> bool:
-    """Return whether a tile moves between an accumulator's layout and a coalesced one: without
-    addresses of elements."""
-    kinds = (have, form) if have.name.vector else (form, have)
-    return (
-        bool(kinds[0].name.vector)
-        and kinds[1].layout == ACCUMULATOR
-        and have.dtype.itemsize in (2, 4)
-        and panel_width(kinds[0]) <= 128
-    )
+def chunk_width(have: Form, form: Form) -> int:
+    """Return the bytes of a row of the panels in which a tile moves between an accumulator's layout
+    and a coalesced one, without addresses of elements; 0 for other moves."""
+    lines, other = (have, form) if have.name.vector else (form, have)
+    if not lines.name.vector or other.layout != ACCUMULATOR or have.dtype.itemsize not in (2, 4):
+        return 0
+    width = panel_width(lines)
+    return width if width <= 128 else 0
 
 
 def moved_bytes(have: Form, form: Form) -> int:
@@ -157,8 +154,8 @@ def moved_bytes(have: Form, form: Form) -> int:
     too long."""
     if have.single or have.holds(form.layout):
         return 0
-    if in_chunks(have, form):
-        return BLOCK * panel_width(have if have.name.vector else form)
+    if width := chunk_width(have, form):
+        return BLOCK * width
     way = panel(have, form)
     if way.nbytes > ROOM:
         fix = "take parts of it" if way.flat else f'cast it to "{ROWS}" first'
@@ -171,7 +168,8 @@ def moved_bytes(have: Form, form: Form) -> int:
 
 def panel(have: Form, form: Form) -> Layout:
     """Return the layout in shared memory of a panel, in which a part of a tile moves between two
-    layouts. Its sides are such that all lanes have the same parts of it. A vector has one panel."""
+    layouts: large enough that a register is in the same panel in all lanes. A vector has one
+    panel."""
     size = form.dtype.itemsize
     if len(form.shape) == 1 or 1 in form.shape:
         return Layout((1, math.prod(form.shape)), size, 1, 16, 16)

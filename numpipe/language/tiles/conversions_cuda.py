@@ -63,7 +63,7 @@ def cast(builder: Any, have: TileType, result: TileType, value: Any) -> Any:
     what = source.described(have.form, result.form)
     casts = [] if what in {text for _, text in np_.unit.casts} else [("an operand", what)]
     np_.unit.plan_exchange(nbytes, *casts)
-    if not source.in_chunks(have.form, result.form):
+    if not source.chunk_width(have.form, result.form):
         return assembled(builder, result, _by_element(builder, have, value, result))
     barrier(builder)
     way = _from_coalesced if result.layout == ACCUMULATOR else _to_coalesced

@@ -215,19 +215,22 @@ def _elements(builder: Any, ref: GmemType, index: Any, args: Sequence, form: For
     start = settled(builder, ref, args[0], index, args[1])
     axes = tuple(axis for axis, part in enumerate(parts) if isinstance(part, TileType))
     block = Block(builder, ref, args[0], start, axes)
-    indices = []
+    indices, clipped = [], []
     for axis in axes:
         want = TileType(laid(parts[axis].form, form.shape, form.layout))
         moved = builder.cast(start[axis], parts[axis], want)
+        # a clipped index is inside, unless the array may be empty; a cast does not keep the
+        # registers of a lane that are outside the tile
+        sizes = ref.arg.sizes if getattr(given[axis], "mode", "") == "clip" else ()
+        clipped.append(any(sizes[axis : axis + 1]) and want == parts[axis])
         indices.append(elements(builder, want, moved, Plan(INT32, form)))
     found, strides = [], list(block.stride)
     if ref.arg.tma and ref.arg.order == "row" and axes[-1] == ref.arg.ndim - 1:
         strides[-1] = nb.const(1, nb.i64)
     for places in zip(*indices, strict=True):
         at, inside = block.base, block.inside
-        for axis, n, size, stride in zip(axes, places, block.size, strides, strict=True):
-            # a clipped index is inside, unless the array may be empty
-            if getattr(given[axis], "mode", "") != "clip" or not ref.arg.sizes[axis]:
+        for sure, n, size, stride in zip(clipped, places, block.size, strides, strict=True):
+            if not sure:
                 here = builder.icmp_unsigned("<", n, size)
                 inside, n = builder.and_(inside, here), builder.select(here, n, 0)
             at = block.moved(at, n, stride)

@@ -74,11 +74,6 @@ def covered_rows(rows: int) -> int:
     return round_up(rows, 8) if rows > 1 else 2
 
 
-def rows_apart(rows: int, lanes: int) -> int:
-    """Return R, the distance between the rows that a lane has in a tile of `rows` rows."""
-    return power_of_two(covered_rows(rows) // 2, 128 // lanes)
-
-
 def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
     """Return how many lanes share a row of a tile that they load from shared memory, where rows
     follow each other without gaps: enough for all lanes to have rows, for at most 32 columns of a
@@ -105,7 +100,7 @@ def record(shape: Ints, layout: str) -> RegisterLayout:
     name = name_of(layout)
     lanes, run, along = name.lanes, name.run, name.word == ROW
     single = along or shape[0] == 1
-    rows = 1 if single else rows_apart(shape[0], lanes)
+    rows = 1 if single else power_of_two(covered_rows(shape[0]) // 2, WHOLE // lanes)
     spread = lanes == WHOLE and run == 2 and shape[-1] % 512 == 0
     columns = (Bits(WARP, 2), Bits(WARPS, 128)) if spread else (Bits(lanes - 1, run),)
     steps = (Registers(1, 512), Registers(1, 64, 2)) if spread else (Registers(1, run * lanes),)

@@ -1,8 +1,8 @@
 """Slices and reshapes of register tiles that move no data: ``x[:, 0:32]``, ``x[64:128, :]``, ``v[:,
 None]``, ``reshape``.
 
-Each lane keeps the elements that it has, so the start and size of a slice must be multiples of the
-distance at which the layout repeats, or the slice ends where the tile does:
+Each lane keeps the elements that it has, so the start of a slice must be a multiple of the distance
+at which the layout repeats, and so must its size, unless the slice ends where the tile does:
 
 ===================  ==============================  ===============================================
 layout               along rows, in multiples of     along columns, in multiples of
@@ -37,7 +37,6 @@ from .conversions import moved
 from .layout_names import COLUMN, EITHER, ROW
 from .layouts import Form, deferred, expanded_form, layout_of
 from .refs import All, Ds, Span, method_of, unlimited, whole_slices
-from .row_layouts import rows_apart
 from .tile import Tile, tile_form
 
 
@@ -45,7 +44,7 @@ def steps(form: Form) -> Ints:
     """Return of what a part's start and size are multiples, along each dimension."""
     if form.single:
         return (1,) * len(form.shape)
-    units = dict(zip(form.record.axes, form.record.units, strict=True))
+    units = {each.axis: each.step for each in form.record.registers if not each.count}
     return tuple(units.values()) if len(form.shape) == 1 else (units.get(0, 1), units.get(1, 1))
 
 
@@ -79,9 +78,6 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
     slices = []
     for axis, (part, size, step) in enumerate(zip(parts, form.shape, steps(form), strict=True)):
         start, count = _bounds(part, size)
-        lanes = form.name.lanes
-        if axis == 0 and lanes and rows_apart(count, lanes) != rows_apart(size, lanes):
-            step = size  # the part has a layout of its own
         along = "" if len(form.shape) == 1 else (" of its rows", " of its columns")[axis]
         if start is None:
             raise SpecError(
@@ -94,6 +90,9 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
                 f"tile[…]: elements {start} … {start + count - 1}{along} are not in a tile "
                 f"{form.shape}; fix: select elements in 0 … {size - 1}"
             )
+        shape = *form.shape[:axis], count, *form.shape[axis + 1 :]
+        if steps(replace(form, shape=shape))[axis] != step:
+            step = size  # the part has a layout of its own
         # the last part may be smaller, but a single column would have another layout
         if start % step or (count % step and (start + count < size or count == 1 < size)):
             raise SpecError(

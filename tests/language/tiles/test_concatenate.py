@@ -68,6 +68,28 @@ def test_columns_that_lanes_share_stay_in_their_registers() -> None:
     assert [part for part, _ in parts] == forms
 
 
+@pytest.mark.parametrize(
+    ("size", "layout", "kept"), [(16, "row 8", "row 8"), (24, "column 16", "row")]
+)
+def test_short_vectors_are_joined(size: int, layout: str, kept: str) -> None:
+    form = Form((size,), np.dtype(np.float32), layout)
+    result, parts = joined_form((Tile(np.zeros(size), form),) * 2, 0)
+    assert result.layout == kept and all(-1 not in elements for _, elements in parts)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "layout"),
+    [(((16, 1), (16, 1)), "column 16"), (((1, 512), (1, 256)), "row 128")],
+)
+def test_tiles_that_would_have_elements_of_other_lanes_are_refused(
+    shapes: Any, layout: str
+) -> None:
+    dtype = np.dtype(np.float32)
+    tiles = tuple(Tile(np.zeros(shape), Form(shape, dtype, layout)) for shape in shapes)
+    with pytest.raises(SpecError, match="lanes keep their elements"):
+        joined_form(tiles, 1)
+
+
 @compiles
 def test_the_gate_finds_nothing() -> None:
     for kernel, shape in ((rotated, (128, 96)), (swapped, (128, 32)), (of_vectors, (96,))):
@@ -124,4 +146,6 @@ def test_rows_that_all_lanes_have_are_not_joined_to_two_rows() -> None:
     row = Tile(None, Form((1, 512), np.dtype(np.float32), "row 128"))
     with pytest.raises(SpecError, match="must be multiples of 2"):
         joined_form((row, row), 0)
-    assert joined_form((row, row), 1)[0].layout == "row 128"
+    for layout in ("row 128", "rows 32"):
+        row = Tile(None, Form((1, 512), np.dtype(np.float32), layout))
+        assert joined_form((row, row), 1)[0].layout == layout

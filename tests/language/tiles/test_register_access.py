@@ -203,6 +203,26 @@ def test_coalesced_tiles_are_moved_by_16_bytes_and_through_panels() -> None:
     assert ptx.count("bar.warp.sync") == 2 * 2 * (2 + 1) and ".local" not in ptx
 
 
+@numpipe.kernel(grid=1, num_compute_wgs=1, static_dims=(-1, -2))
+def clipped(x, v, y, *, layout: numpipe.Static):
+    rows = numpipe.layout_cast(numpipe.load_tile(v.at[0:16, 0:59]), "rows 32")
+    columns = numpipe.index(numpipe.layout_cast(rows, layout), "clip")
+    y[0:16, 0:59] = x[numpipe.index(rows, "clip"), columns]
+
+
+@compiles
+def test_clipped_indices_are_checked_unless_every_register_of_a_lane_is_clipped() -> None:
+    """Registers outside the tile have any bits of shared memory after a cast."""
+    x = np.arange(10000, dtype=np.float32).reshape(100, 100)
+    v = np.arange(16 * 59, dtype=np.int32).reshape(16, 59) % 130 - 10
+    y, found = np.zeros((16, 59), np.float32), []
+    for layout in ("rows 32", "rows 16"):
+        clipped(x, v, y, layout=layout, target="sim")
+        assert (y == x[v.clip(0, 99), v.clip(0, 99)]).all()
+        found.append(clipped.inspect("ptx", x, v, y, layout=layout).count("setp.lt.u32"))
+    assert found[1] >= found[0] + 8  # one for each element of a lane
+
+
 @compiles
 def test_gathered_rows_are_loaded_by_pairs_and_each_index_once() -> None:
     arrays = list(arrays_of_gathered().values())
