@@ -362,6 +362,11 @@ def functions(rows: Any) -> dict[str, Function]:
 
         return of
 
+    if rows.needs.unit != GROUP:
+        each_group.refusal = lambda known, again: (
+            f"row.each_group of tiles that begin anywhere; fix: pass unit={GROUP} to numpipe.rows"
+        )
+
     @function
     def memory():
         """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 2)."""

@@ -343,17 +343,31 @@ def test_arrays_that_have_other_rows_are_refused(columns: int) -> None:
         scaled(x, x[:1], v, x.copy(), target="sim")
 
 
-def test_groups_of_tiles_that_begin_anywhere_are_refused() -> None:
-    def doubled(x, y, *, row: numpipe.Static):
+@pytest.mark.parametrize("columns", [40, 3001, 40001])
+def test_groups_of_tiles_that_begin_anywhere_are_refused(columns: int) -> None:
+    def doubled(x, tops, y, *, row: numpipe.Static):
+        def change(groups):
+            return groups * 2.0, np.abs(groups).max(axis=1)[:, None]
+
         for k in row.blocks(x):
             value, block = row.load(k, x)
-            row.store(block, y, lambda j: row.joined(row.groups(value(j), j) * 2.0))
+            row.store(block, y, row.each_group(k, tops, value, change))
 
-    x, y = np.ones((3, 40), np.float32), np.zeros((3, 40), np.float32)
-    with pytest.raises(SpecError, match=r"test_rows.py:.*fix: numpipe.rows\(unit=128\)"):
-        numpipe.rows(doubled)(x, y, target="sim")
-    numpipe.rows(unit=128)(doubled)(x, y, target="sim")
-    assert (y == 2).all()
+    x = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
+    y, tops = np.zeros_like(x), np.zeros((3, -(-columns // 128)), np.float32)
+    # as of contiguous rows on the GPU
+    unit, groups = (
+        numpipe.rows(unit=unit)(doubled).scheduled(
+            choose(columns, Needs(unit=unit), aligned=False, flat=True, count=3)
+        )
+        for unit in (1, 128)
+    )
+    fix = "test_rows.py:.*fix: pass unit=128 to numpipe.rows\n"
+    with pytest.raises(numpipe.CompileError, match=fix):
+        unit(x, tops, y, target="sim")
+    groups(x, tops, y, target="sim")
+    assert (y == 2 * x).all()
+    assert (tops == np.maximum.reduceat(np.abs(x), range(0, columns, 128), axis=1)).all()
 
 
 def test_a_second_load_or_store_of_a_block_is_refused() -> None:
