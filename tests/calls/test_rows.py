@@ -194,6 +194,20 @@ def test_rows_with_much_work_for_each_have_more_columns_of_a_lane() -> None:
     assert [(row.height, row.ctas) for row in blocks] == [(128, 4), (64, 8)]
 
 
+@pytest.mark.parametrize("columns", [97, 203, 1201, 20001])
+def test_contiguous_odd_rows_may_have_elements_of_one_byte(columns: int) -> None:
+    @numpipe.rows
+    def doubled(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, y, lambda j: (value(j) * 2.0).astype(y.dtype))
+
+    x = np.random.default_rng(0).integers(-9, 9, (21, columns)).astype(np.int8)
+    row, y = choose(columns, Needs(), x.dtype, False, True, 21), np.zeros_like(x)
+    doubled.scheduled(row)(x, y, target="sim")
+    assert (y == 2 * x).all()
+
+
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     half, needs = np.dtype(np.float16), Needs(once=True)
     assert [choose(8435, needs, half, False, True, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
