@@ -18,7 +18,7 @@ of one pass
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -173,12 +173,12 @@ class Rows:
     steps: int = 0
     slots: int = 0
     operands: int = 1
-    dtype: np.dtype = field(default=FLOAT32, repr=False)
-    flat: bool = field(default=False, repr=False)
-    loops: bool = field(default=False, repr=False)
-    cluster: int = field(default=1, repr=False)
-    needs: Needs = field(default=ONE, repr=False)
-    layout: str = field(default="", repr=False)
+    dtype: np.dtype = FLOAT32
+    flat: bool = False
+    loops: bool = False
+    cluster: int = 1
+    needs: Needs = ONE
+    layout: str = ""
 
     @property
     def shifts(self) -> int:
@@ -243,8 +243,8 @@ def choose(
     count    rows of each matrix
     vectors  vectors along the columns, which a kernel has in registers if a CTA has several rows
 
-    >>> choose(1024)
-    Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
+    >>> choose(1024).height, choose(1024).width, choose(1024).ctas
+    (8, 1024, 4)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
