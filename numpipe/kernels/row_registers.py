@@ -334,7 +334,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 return with_rows(made, 1)
             parts = ()
             for c in static_range(0, width, GROUP):
-                part = with_rows(tile[:, c : c + GROUP], height)
+                part = with_rows(tile[:, c : min(c + GROUP, width)], height)
                 made, numbers = change(part)
                 put(k, v, numbers, c // GROUP)
                 parts += (with_rows(made, height, lanes),)
