@@ -255,10 +255,9 @@ def functions(rows: Any) -> dict[str, Function]:
     def moments(f):
         # differences from a mean of some of the lane's own elements lose few digits
         zero = each_lane(0.0)
-        if whole > 0:
-            near = by_part(f(columns(0)), columns(0), True, (plus, 0.0), zero) * (STEP / width)
-        else:
-            near = by_part(f(last()), last(), False, (plus, 0.0), zero) * (STEP / end)
+        j = columns(0) if whole > 0 else last()
+        near = by_part(f(j), j, whole > 0, (plus, 0.0), zero)
+        near = near * (STEP / (width if whole > 0 else end))
         _, totals, squares = fold(f, by_part, (spread, near), (near, zero, zero))
         ones = lambda j: full((1, j.size), 1.0, np.float32)
         counts = fold(ones, by_part, (plus, 0.0), zero)

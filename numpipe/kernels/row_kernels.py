@@ -14,7 +14,6 @@ from ..core.arith import cdiv
 from ..diagnostics.argument_checks import require, whole
 from ..diagnostics.errors import SpecError
 from ..launch.array_info import (
-    ArrayInfo,
     dense_strides,
     major_order,
     tma_addressable,
@@ -129,22 +128,20 @@ class RowKernel:
         return self.kernel(*args, **named)(*args, **named)
 
 
-def loadable(*infos: ArrayInfo | None) -> tuple[bool, bool]:
+def loadable(*infos: Any) -> tuple[bool, bool]:
     """Return whether TMA can load the rows of all of these matrices, and whether it can load parts
-    of them as flat arrays."""
-    aligned = all(
-        info is not None and major_order(info) == "row" and not tma_addressable(info)
+    of them as flat arrays: its int32 indices reach all elements. Rows of host arrays are padded on
+    the GPU."""
+    if None in infos:
+        return False, False
+    aligned = all(major_order(info) == "row" and not tma_addressable(info) for info in infos)
+    return aligned, all(
+        info.kind != "host"
+        and info.strides == dense_strides(info.shape, info.dtype.itemsize)
+        and info.ptr % 16 == 0
+        and math.prod(info.shape) < 2**31 - 16
         for info in infos
     )
-    return aligned, all(info is not None and _flat(info) for info in infos)
-
-
-def _flat(info: ArrayInfo) -> bool:
-    """Return whether TMA's int32 indices reach all elements. Rows of host arrays are padded on the
-    GPU."""
-    size = info.dtype.itemsize
-    dense = info.strides == dense_strides(info.shape, size) and info.kind != "host"
-    return dense and info.ptr % 16 == 0 and math.prod(info.shape) < 2**31 - 16
 
 
 def rows(

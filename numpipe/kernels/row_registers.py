@@ -41,78 +41,6 @@ CLUSTER = "cluster"
 """axis of the CTAs that share a row"""
 
 
-def common(rows: Any) -> dict[str, Function]:
-    """Return the functions that do not depend on where a row is."""
-    height, n, lanes = rows.height, rows.n, rows.lanes
-    shifts = rows.shifts
-    precise, low = rows.dtype.itemsize == 4, math.log2(math.e) - LOG2E
-
-    @function
-    def exp(x):
-        """exp(x) of numbers of at most 0, within 1 ulp of float32 rows."""
-        if not precise:
-            return np.exp(x)
-        # 2^whole, whose bits are known, times 2^rest, whose small exponent is exact
-        whole = np.maximum(fma(x, LOG2E, ONE), ONE - 126)
-        rest = fma(x, low, fma(x, LOG2E, ONE - whole))
-        return np.exp2(rest) * bitcast(bitcast(whole, np.uint32) << 23, np.float32)
-
-    @function
-    def log(x):
-        """log(x) of numbers of at least 1."""
-        made = np.log(x)
-        return made + fma(x, exp(-made), -1.0) if precise else made
-
-    @function
-    def term(x):
-        """exp(x) of an element of a row. Errors of many terms cancel out in their sum."""
-        return np.exp(x) if rows.needs.brief else exp(x)
-
-    @function
-    def normal(e, total):
-        """The quotient of a tile and its sum."""
-        inverse = 1.0 / total
-        if not precise:
-            return e * inverse
-        return fma(e, inverse, e * (fma(-total, inverse, 1.0) * inverse))
-
-    @function
-    def shift():
-        """How many elements are before this program's row in its first line of memory."""
-        return program_id(0) // rows.cluster * n % (shifts + 1) if shifts else 0
-
-    @function
-    def column(j):
-        own = iota((1, j.size), 1)
-        return (layout_cast(own, lanes) if lanes and height > 1 else own) + j.start
-
-    @function
-    def random(k, j, seed):
-        # a lane draws once for both columns of a pair, whose first column is even; parts of flat
-        # arrays may begin with an odd one
-        place = column(j) - (j.start & ~1)
-        pair = (place >> 1) + (j.start >> 1)
-        down = iota((height, 1), 0) + np.int32(k * height)
-        key = (place * 0 + seed).astype(np.uint32)
-        even, odd = philox_2x32(key, (pair.astype(np.uint32), down.astype(np.uint32)))
-        bits = np.where((place & 1) == 0, even, odd)
-        return (bits >> 8).astype(np.float32) * 2.0**-24
-
-    @function
-    def get(k, v):
-        return v[ds(k * height, height)][:, None]
-
-    return {
-        "exp": term,
-        "log": log,
-        "normal": normal,
-        "shift": shift,
-        "column": column,
-        "random": random,
-        "get": get,
-    }
-
-
 def averages(n: int, sum_of: Function) -> dict[str, Function]:
     """Return the functions that add up rows and divide by n."""
     n = max(n, 1)  # rows without columns may have scales
@@ -186,10 +114,62 @@ def functions(rows: Any) -> dict[str, Function]:
     copies, room = (2, round_up(span, BOX)) if loops else (wgs, width)
     boxes, ends = (span // BOX * BOX, span % BOX) if loops else (width, 0)
     ends = round_up(ends, 16 // dtype.itemsize)
-    shared_functions = common(rows)
-    exp, log, normal, shift, column = (
-        shared_functions[name] for name in ("exp", "log", "normal", "shift", "column")
-    )
+    precise, low = dtype.itemsize == 4, math.log2(math.e) - LOG2E
+
+    @function
+    def exp(x):
+        """exp(x) of numbers of at most 0, within 1 ulp of float32 rows."""
+        if not precise:
+            return np.exp(x)
+        # 2^whole, whose bits are known, times 2^rest, whose small exponent is exact
+        whole = np.maximum(fma(x, LOG2E, ONE), ONE - 126)
+        rest = fma(x, low, fma(x, LOG2E, ONE - whole))
+        return np.exp2(rest) * bitcast(bitcast(whole, np.uint32) << 23, np.float32)
+
+    @function
+    def log(x):
+        """log(x) of numbers of at least 1."""
+        made = np.log(x)
+        return made + fma(x, exp(-made), -1.0) if precise else made
+
+    @function
+    def term(x):
+        """exp(x) of an element of a row. Errors of many terms cancel out in their sum."""
+        return np.exp(x) if rows.needs.brief else exp(x)
+
+    @function
+    def normal(e, total):
+        """The quotient of a tile and its sum."""
+        inverse = 1.0 / total
+        if not precise:
+            return e * inverse
+        return fma(e, inverse, e * (fma(-total, inverse, 1.0) * inverse))
+
+    @function
+    def shift():
+        """How many elements are before this program's row in its first line of memory."""
+        return program_id(0) // ctas * n % (rows.shifts + 1) if rows.shifts else 0
+
+    @function
+    def column(j):
+        own = iota((1, j.size), 1)
+        return (layout_cast(own, lanes) if lanes and height > 1 else own) + j.start
+
+    @function
+    def random(k, j, seed):
+        # a lane draws once for both columns of a pair, whose first column is even; parts of flat
+        # arrays may begin with an odd one
+        place = column(j) - (j.start & ~1)
+        pair = (place >> 1) + (j.start >> 1)
+        down = iota((height, 1), 0) + np.int32(k * height)
+        key = (place * 0 + seed).astype(np.uint32)
+        even, odd = philox_2x32(key, (pair.astype(np.uint32), down.astype(np.uint32)))
+        bits = np.where((place & 1) == 0, even, odd)
+        return (bits >> 8).astype(np.float32) * 2.0**-24
+
+    @function
+    def get(k, v):
+        return v[ds(k * height, height)][:, None]
 
     @function
     def blocks(x):
@@ -362,6 +342,11 @@ def functions(rows: Any) -> dict[str, Function]:
 
         return of
 
+    if rows.needs.unit != GROUP:
+        each_group.refusal = lambda known, again: (
+            f"row.each_group of tiles that begin anywhere; fix: pass unit={GROUP} to numpipe.rows"
+        )
+
     @function
     def memory():
         """What warps exchange: vectors (parts,), and the barriers on which they arrive, (2, 2)."""
@@ -491,27 +476,30 @@ def functions(rows: Any) -> dict[str, Function]:
 
         return p, top - off + log(total)
 
-    return (
-        shared_functions
-        | averages(n, sum_of)
-        | {
-            "blocks": blocks,
-            "number": number,
-            "put": put,
-            "each_group": each_group,
-            "columns": columns,
-            "load": loads(fetch, value, n, operands),
-            "vector": checked(vector, n),
-            "store": checked(store, n),
-            "put_again": put_again,
-            "replace": replace,
-            "sum": sum_of,
-            "sums": sums,
-            "max": largest,
-            "higher_at": higher_at,
-            "first_of": first_of,
-            "both_reduced": both_reduced,
-            "argmax": argmax,
-            "softmax": softmax,
-        }
-    )
+    return averages(n, sum_of) | {
+        "exp": term,
+        "log": log,
+        "normal": normal,
+        "shift": shift,
+        "column": column,
+        "random": random,
+        "get": get,
+        "blocks": blocks,
+        "number": number,
+        "put": put,
+        "each_group": each_group,
+        "columns": columns,
+        "load": loads(fetch, value, n, operands),
+        "vector": checked(vector, n),
+        "store": checked(store, n),
+        "put_again": put_again,
+        "replace": replace,
+        "sum": sum_of,
+        "sums": sums,
+        "max": largest,
+        "higher_at": higher_at,
+        "first_of": first_of,
+        "both_reduced": both_reduced,
+        "argmax": argmax,
+        "softmax": softmax,
+    }

@@ -18,7 +18,7 @@ of one pass
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -173,12 +173,12 @@ class Rows:
     steps: int = 0
     slots: int = 0
     operands: int = 1
-    dtype: np.dtype = field(default=FLOAT32, repr=False)
-    flat: bool = field(default=False, repr=False)
-    loops: bool = field(default=False, repr=False)
-    cluster: int = field(default=1, repr=False)
-    needs: Needs = field(default=ONE, repr=False)
-    layout: str = field(default="", repr=False)
+    dtype: np.dtype = FLOAT32
+    flat: bool = False
+    loops: bool = False
+    cluster: int = 1
+    needs: Needs = ONE
+    layout: str = ""
 
     @property
     def shifts(self) -> int:
@@ -243,8 +243,8 @@ def choose(
     count    rows of each matrix
     vectors  vectors along the columns, which a kernel has in registers if a CTA has several rows
 
-    >>> choose(1024)
-    Rows(n=1024, height=8, width=1024, wgs=1, whole=1024, ctas=4, steps=0, slots=0, operands=1)
+    >>> choose(1024).height, choose(1024).width, choose(1024).ctas
+    (8, 1024, 4)
     >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
     (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
@@ -267,6 +267,8 @@ def choose(
     # so many CTAs of eight rows that three or four are on each SM
     many = brief and count >= (24 if by_row or flat else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if many else min(2048 // values, 1536)):
+        # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
+        flat = flat and itemsize > 1
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     flat = flat and unit == 1
     part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
@@ -346,13 +348,16 @@ def few_rows(count: int, n: int, nbytes: int) -> tuple[int, int]:
 
     >>> few_rows(76, 83008, 2), few_rows(126, 40320, 2), few_rows(500, 40320, 2)
     ((3, 2), (1, 1), (1, 0))
+    >>> few_rows(554, 19296, 2)
+    (1, 5)
     """
     found = []
     # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 leave a few
     for cluster in (1, 2, 3, 4, CLUSTER):
         each, own = cdiv(count * cluster, DEFAULT.sms - 4 * (cluster > 2)), cdiv(n, cluster)
         part = round_up(own, (4 if each < 3 else 2) * STEP) * nbytes
-        if each * (part + OWN) < DEFAULT.smem_bytes:
+        # an SM has room for eight CTAs of two warpgroups
+        if each <= 8 and each * (part + OWN) < DEFAULT.smem_bytes:
             found.append((each * own * nbytes + EXCHANGE * (cluster - 1), cluster, each))
     return min(found, default=(0, 1, 0))[1:]
 

@@ -32,8 +32,8 @@ def rows_of(row, k, mode):
 
 @function
 def labels_of(labels, row, k):
-    """Return the label of each row, and another one for rows past the end: a lane that replaced it
-    by 0 would wait for it before it loads the row."""
+    """Return the label of each row, and the last row's label for rows past the end: a lane that
+    replaced it with 0 would wait for the label before it loads the row."""
     return labels[rows_of(row, k, "clip")]
 
 
@@ -121,7 +121,7 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                     own = row.exp(picked - shift - total) * scale
                     row.replace(k, dx, np.where(counted, label, -1), own - off - target)
             if row.loops:
-                # before `row.store`, its barrier would wait for them
+                # the barrier of `row.store` would wait for losses that are stored before it
                 row.put(k, loss, value)
 
     return cross_entropy_rows

@@ -40,8 +40,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     """Return the kernel of y = norm(x + residual) * weight + bias, total = x + residual, and
     `statistics`, with the arrays that are `present`; with "dropout", elements of x are dropped
     first. If y is `quantized`, as (type, block), it is divided by `scales`."""
-    absent = lacking(present, "residual", "weight", "bias", "scales", "statistics")
-    absent += ["total"] * ("residual" in absent)
+    absent = lacking(present, "residual", "weight", "bias", "scales", "total", "statistics")
     drops, adds = "dropout" in present, "residual" in present
     kind, block_of = quantized or ("int8", None)
     *_, quantized_ = quantizer(kind, block_of)

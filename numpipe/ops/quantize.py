@@ -71,20 +71,23 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
         if block == "row":
             scale = scale_of(row.max(lambda j: np.abs(f(j))) * factor)
             put(k, scales, scale)
-            return lambda j: scaled(f(j), scale, factor)
+            made = lambda j: scaled(f(j), scale, factor)
+        else:
 
-        def by_group(group):
-            tops = np.abs(group)
-            if row.loops:
-                top = tops.max(axis=1)
-            else:
-                # the bits of positive numbers have the same order, and a warp compares them at once
-                tops = np.maximum(tops[:, 0:64], tops[:, 64:128])
-                top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
-            scale = scale_of(top[:, None] * factor)
-            return scaled(group, scale, factor), scale
+            def by_group(group):
+                tops = np.abs(group)
+                if row.loops:
+                    top = tops.max(axis=1)
+                else:
+                    # the bits of positive numbers have the same order, and a warp compares them at
+                    # once
+                    tops = np.maximum(tops[:, 0:64], tops[:, 64:128])
+                    top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
+                scale = scale_of(top[:, None] * factor)
+                return scaled(group, scale, factor), scale
 
-        return each_group(k, scales, f, by_group)
+            made = each_group(k, scales, f, by_group)
+        return made
 
     return scale_of, scaled, quantized
 

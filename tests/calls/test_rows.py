@@ -194,6 +194,20 @@ def test_rows_with_much_work_for_each_have_more_columns_of_a_lane() -> None:
     assert [(row.height, row.ctas) for row in blocks] == [(128, 4), (64, 8)]
 
 
+@pytest.mark.parametrize("columns", [97, 203, 1201, 20001])
+def test_contiguous_odd_rows_may_have_elements_of_one_byte(columns: int) -> None:
+    @numpipe.rows
+    def doubled(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            row.store(block, y, lambda j: (value(j) * 2.0).astype(y.dtype))
+
+    x = np.random.default_rng(0).integers(-9, 9, (21, columns)).astype(np.int8)
+    row, y = choose(columns, Needs(), x.dtype, False, True, 21), np.zeros_like(x)
+    doubled.scheduled(row)(x, y, target="sim")
+    assert (y == 2 * x).all()
+
+
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     half, needs = np.dtype(np.float16), Needs(once=True)
     assert [choose(8435, needs, half, False, True, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
@@ -343,24 +357,31 @@ def test_arrays_that_have_other_rows_are_refused(columns: int) -> None:
         scaled(x, x[:1], v, x.copy(), target="sim")
 
 
-def test_groups_of_other_units_are_refused() -> None:
-    def doubled(x, y, tops, *, row: numpipe.Static):
+@pytest.mark.parametrize("columns", [40, 3001, 40001])
+def test_groups_of_tiles_that_begin_anywhere_are_refused(columns: int) -> None:
+    def doubled(x, tops, y, *, row: numpipe.Static):
+        def change(groups):
+            return groups * 2.0, np.abs(groups).max(axis=1)[:, None]
+
         for k in row.blocks(x):
             value, block = row.load(k, x)
-
-            def change(group):
-                return group * 2.0, group.max(axis=1)[:, None]
-
             row.store(block, y, row.each_group(k, tops, value, change))
 
-    for columns, unit in ((40, 1), (40, 128), (300, 1), (300, 128)):
-        x = np.random.default_rng(0).random((3, columns), np.float32)
-        y, tops = np.zeros_like(x), np.zeros((3, -(-columns // 128)), np.float32)
-        numpipe.rows(unit=unit, once=True)(doubled)(x, y, tops, target="sim")
-        assert (y == 2 * x).all()
-        assert (tops == np.maximum.reduceat(x, range(0, columns, 128), axis=1)).all()
-    with pytest.raises(SpecError, match=r"test_rows.py:.*fix: numpipe.rows\(unit=128\)"):
-        numpipe.rows(unit=2, once=True)(doubled)(x, y, tops, target="sim")
+    x = np.random.default_rng(0).standard_normal((3, columns)).astype(np.float32)
+    y, tops = np.zeros_like(x), np.zeros((3, -(-columns // 128)), np.float32)
+    # as of contiguous rows on the GPU
+    unit, groups = (
+        numpipe.rows(unit=unit)(doubled).scheduled(
+            choose(columns, Needs(unit=unit), aligned=False, flat=True, count=3)
+        )
+        for unit in (1, 128)
+    )
+    fix = "test_rows.py:.*fix: pass unit=128 to numpipe.rows\n"
+    with pytest.raises(numpipe.CompileError, match=fix):
+        unit(x, tops, y, target="sim")
+    groups(x, tops, y, target="sim")
+    assert (y == 2 * x).all()
+    assert (tops == np.maximum.reduceat(np.abs(x), range(0, columns, 128), axis=1)).all()
 
 
 def test_a_second_load_or_store_of_a_block_is_refused() -> None:

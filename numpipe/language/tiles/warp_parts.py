@@ -6,7 +6,6 @@ A row that is spread over a warpgroup, (1, N), has parts (8, N / 8), two for eac
 
 from __future__ import annotations
 
-import math
 from dataclasses import replace
 from typing import Any
 
@@ -31,16 +30,11 @@ SPREAD = f"{ROW} {WHOLE}"
 
 def forms(tile: Any, rows: Any, layout: Any) -> tuple[Form, Form]:
     """Return the form that a tile is moved to and that of its registers in `with_rows`. Raises
-    SpecError for a single row whose columns are not a multiple of `STEP`, and for rows that do not
-    consist of whole groups."""
+    SpecError for a single row whose columns are not a multiple of `STEP`."""
     form, rows = form_of(tile, "'with_rows'"), constant("with_rows", "rows", rows)
     if form is None or len(form.shape) != 2:
         raise SpecError(f"with_rows: expected a tile (M, N), got {form or tile}")
-    (height, columns), size = form.shape, math.prod(form.shape)
-    if columns % GROUP and (not rows or form.name.run > 2):
-        raise SpecError(
-            f"expected whole groups of columns, got {form}; fix: numpipe.rows(unit={GROUP})"
-        )
+    height, size = form.shape[0], form.shape[0] * form.shape[1]
     rows = rows or size // GROUP
     if 1 in (rows, height) and size % STEP:
         raise SpecError(
