@@ -227,9 +227,10 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
             if form.causal:
                 # a first query for each key: a last key for each query takes more registers
                 begin = np.where(key < left, key + (cta.least - query), STEP)
-                s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
+                seen = iota(STEP) >= begin[:, None]
             else:
-                s = np.where((key < left)[:, None], s, -np.inf)
+                seen = (key < left)[:, None]
+            s = np.where(seen, s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
             p = np.where(keeps(seeds, cta, h, q, query, own), p, -p)
@@ -606,8 +607,8 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
         done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         part = done.part
         dk_acc = combine(dk_acc, part, work)
-        second = Part(part.begin, 0, part.slot + num_programs(0) - whole, part.others)
-        dv_acc = combine(dv_acc, second, work)
+        slot = part.slot + num_programs(0) - whole
+        dv_acc = combine(dv_acc, Part(part.begin, 0, slot, part.others), work)
         if part.begin == 0:
             row = done.row + wg * 64
             store(dk, done.b, done.hk, row, done.end_row, 0, dk_acc * scale)
@@ -749,8 +750,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                 barrier_wait(landed)
                 rest = received.T[...]
                 barrier_arrive(free)
-                part = wgmma(None, slopes.T, k_part)
-                part = wgmma(part, rest, k_rest)
+                part = wgmma(wgmma(None, slopes.T, k_part), rest, k_rest)
                 x = wgmma_wait(x)
                 barrier_wait(stats_ready)
                 barrier_wait(delta_ready)
@@ -817,8 +817,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                 turn = number
             barrier_wait(landed)
             rest = received.T[...]
-            part = wgmma(None, slopes.T, k_part)
-            part = wgmma(part, rest, k_rest)
+            part = wgmma(wgmma(None, slopes.T, k_part), rest, k_rest)
             add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(

@@ -287,12 +287,12 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
         check_line(given, tile, found)
         return [each.value[: part.size] for each, part in zip(leaves(found), one, strict=True)]
 
-    if not np_.computes:
-        return tree.build((Tile(None, form) for form in forms), made)
-    if nbytes:
-        exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")
-    parts = [moved(part, form).value for part, form in zip(leaves(tile), forms, strict=True)]
-    values = _by_lines(combined, along, forms, parts)
+    values: list = [None] * len(forms)
+    if np_.computes:
+        if nbytes:
+            exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")
+        parts = [moved(part, form).value for part, form in zip(leaves(tile), forms, strict=True)]
+        values = _by_lines(combined, along, forms, parts)
     return tree.build((Tile(value, form) for value, form in zip(values, forms, strict=True)), made)
 
 
