@@ -490,7 +490,7 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
         whole,
         parts,
     ):
-        wg, queries = axis_index("wg"), q.shape[form.positions]
+        wg = axis_index("wg")
         cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         if not cta.there:
             return
@@ -554,7 +554,7 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                     cta.head + h,
                     block * n,
                     wg * 64,
-                    masked or (form.functions and block * n + n > queries),
+                    masked or (form.functions and block * n + n > q.shape[form.positions]),
                     q,
                     k,
                     scale,
@@ -591,8 +591,8 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                 if not by_turns:
                     add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
                 elif adder == wg:
-                    late = wgmma(None, exchanged.at[before].T, k_part)
-                    add(dq, wgmma_wait(late), at_before, turns, turn, allowed, added)
+                    late = wgmma_wait(wgmma(None, exchanged.at[before].T, k_part))
+                    add(dq, late, at_before, turns, turn, allowed, added)
                 at_before = line_of(cta, stats, h, block * n, depth) + (
                     0 if by_turns else wg * LINES
                 )
@@ -601,8 +601,8 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                 now, before, last = last, now, before
             barrier_wait(written.at[before])
             if not by_turns or adder == wg:
-                rest = wgmma(None, exchanged.at[before].T, k_part)
-                add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
+                rest = wgmma_wait(wgmma(None, exchanged.at[before].T, k_part))
+                add(dq, rest, at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         part = done.part
@@ -668,7 +668,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
         whole,
         parts,
     ):
-        wg, rank, queries = axis_index("wg"), axis_index("pair"), q.shape[form.positions]
+        wg, rank = axis_index("wg"), axis_index("pair")
         cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0) // 2)
         if not cta.there:
             return
@@ -768,7 +768,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                         cta.head + h,
                         step * STEP,
                         rank * STEP,
-                        masked or (form.functions and step * STEP + STEP > queries),
+                        masked or (form.functions and step * STEP + STEP > q.shape[form.positions]),
                         q,
                         k,
                         scale,
