@@ -212,9 +212,9 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
         factor, slope = scale * math.log2(math.e), 1.0
         if form.functions:
             i, j = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
-        if form.functions and masked:
-            queries, keys = q.shape[form.positions], k.shape[form.positions]
-            i, j = np.minimum(i, queries - 1), np.minimum(j, keys - 1)
+            if masked:
+                i = np.minimum(i, q.shape[form.positions] - 1)
+                j = np.minimum(j, k.shape[form.positions] - 1)
         if of is not None and slope_of is not None:
             s, factor = s * scale, math.log2(math.e)
             # 16 bits: half of the registers until dP is known
@@ -227,9 +227,10 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
             if form.causal:
                 # a first query for each key: a last key for each query takes more registers
                 begin = np.where(key < left, key + (cta.least - query), STEP)
-                s = np.where(iota(STEP) >= begin[:, None], s, -np.inf)
+                seen = iota(STEP) >= begin[:, None]
             else:
-                s = np.where((key < left)[:, None], s, -np.inf)
+                seen = (key < left)[:, None]
+            s = np.where(seen, s, -np.inf)
         p = np.exp2(fma(s, factor, -stats))
         if form.dropout:
             p = np.where(keeps(seeds, cta, h, q, query, own), p, -p)
@@ -375,10 +376,9 @@ def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
     divided = tiles if form.causal else tiles % at_once
     blocks = cdiv(q.shape[form.positions], STEP)
     steps, waves = q.shape[form.heads] // max(1, shared), divided / at_once
-    _, parts = min(
-        (time_of(n, cdiv(blocks, n) * steps, waves, form.causal), n)
-        for n in range(1, 17)
-        if n == 1 or (n <= blocks and n * waves <= 2)
+    parts = min(
+        (n for n in range(1, 17) if n == 1 or (n <= blocks and n * waves <= 2)),
+        key=lambda n: time_of(n, cdiv(blocks, n) * steps, waves, form.causal),
     )
     return (tiles, 0, 1) if parts == 1 else (tiles - divided, divided, parts)
 
@@ -490,7 +490,7 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
         whole,
         parts,
     ):
-        wg, queries = axis_index("wg"), q.shape[form.positions]
+        wg = axis_index("wg")
         cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         if not cta.there:
             return
@@ -507,10 +507,15 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
             grid=(1,),
             in_specs=(BlockSpec(keys_of_k, lambda _: place(cta.b, cta.hk, cta.row, 0)),) * 2,
         )
-        exchanged = scratch(SMEM((3, size, n), q.dtype))
-        written = scratch(Barrier(num_arrivals=wgs, num_barriers=3))
-        started = scratch(Barrier(num_arrivals=1, num_barriers=wgs - 1))
-        may_add, has_added = scratch((Barrier(num_barriers=wgs), Barrier(num_barriers=wgs)))
+        exchanged, written, started, may_add, has_added = scratch(
+            (
+                SMEM((3, size, n), q.dtype),
+                Barrier(num_arrivals=wgs, num_barriers=3),
+                Barrier(num_barriers=wgs - 1),
+                Barrier(num_barriers=wgs),
+                Barrier(num_barriers=wgs),
+            )
+        )
         allowed, added = may_add.at[wg], has_added.at[wg]
         own = ds(wg * 64, 64)
         numbers = BlockSpec((None, None, Element(n)), vector, buffer_count=slots)
@@ -539,8 +544,7 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                 (q_free, stats_free, delta_free, do_free),
             ) in main(q, stats, delta, grad):
                 barrier_wait(q_ready)
-                s = wgmma(None, k_own, q_tile.T)
-                s = wgmma_wait(s)
+                s = wgmma_wait(wgmma(None, k_own, q_tile.T))
                 barrier_wait(stats_ready)
                 block, masked, number = step_of(cta, blocks, i)
                 p, slope = weights(
@@ -550,7 +554,7 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                     cta.head + h,
                     block * n,
                     wg * 64,
-                    masked or (form.functions and block * n + n > queries),
+                    masked or (form.functions and block * n + n > q.shape[form.positions]),
                     q,
                     k,
                     scale,
@@ -587,22 +591,24 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                 if not by_turns:
                     add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
                 elif adder == wg:
-                    late = wgmma(None, exchanged.at[before].T, k_part)
-                    add(dq, wgmma_wait(late), at_before, turns, turn, allowed, added)
-                at_before, turn = line_of(cta, stats, h, block * n, depth), number
-                at_before = at_before + (0 if by_turns else wg * LINES)
+                    late = wgmma_wait(wgmma(None, exchanged.at[before].T, k_part))
+                    add(dq, late, at_before, turns, turn, allowed, added)
+                at_before = line_of(cta, stats, h, block * n, depth) + (
+                    0 if by_turns else wg * LINES
+                )
+                turn = number
                 adder = 0 if adder == wgs - 1 else adder + 1
                 now, before, last = last, now, before
             barrier_wait(written.at[before])
             if not by_turns or adder == wg:
-                rest = wgmma(None, exchanged.at[before].T, k_part)
-                add(dq, wgmma_wait(rest), at_before, turns, turn, allowed, added)
+                rest = wgmma_wait(wgmma(None, exchanged.at[before].T, k_part))
+                add(dq, rest, at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         part = done.part
         dk_acc = combine(dk_acc, part, work)
-        second = Part(part.begin, 0, part.slot + num_programs(0) - whole, part.others)
-        dv_acc = combine(dv_acc, second, work)
+        slot = part.slot + num_programs(0) - whole
+        dv_acc = combine(dv_acc, Part(part.begin, 0, slot, part.others), work)
         if part.begin == 0:
             row = done.row + wg * 64
             store(dk, done.b, done.hk, row, done.end_row, 0, dk_acc * scale)
@@ -662,7 +668,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
         whole,
         parts,
     ):
-        wg, rank, queries = axis_index("wg"), axis_index("pair"), q.shape[form.positions]
+        wg, rank = axis_index("wg"), axis_index("pair")
         cta = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0) // 2)
         if not cta.there:
             return
@@ -696,12 +702,20 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
             manual_produced_barriers=True,
             manual_consumed_barriers=True,
         )
-        weights = scratch(SMEM((STEP, STEP), np.float32))
-        slopes, received = scratch((SMEM((STEP, STEP), q.dtype), SMEM((STEP, STEP), q.dtype)))
-        weighed, written = scratch((Barrier(num_arrivals=2), Barrier(num_arrivals=1)))
-        may_add, has_added = scratch((Barrier(num_barriers=2), Barrier(num_barriers=2)))
+        weights, slopes, received, weighed, written, may_add, has_added, landed, free = scratch(
+            (
+                SMEM((STEP, STEP), np.float32),
+                SMEM((STEP, STEP), q.dtype),
+                SMEM((STEP, STEP), q.dtype),
+                Barrier(num_arrivals=2),
+                Barrier(),
+                Barrier(num_barriers=2),
+                Barrier(num_barriers=2),
+                Barrier(),
+                ClusterBarrier("pair", num_arrivals=2),
+            )
+        )
         allowed, added = may_add.at[wg], has_added.at[wg]
-        landed, free = scratch((Barrier(num_arrivals=1), ClusterBarrier("pair", num_arrivals=2)))
 
         def share(left):
             """Write dS of these keys, which the second warpgroup has, to both CTAs."""
@@ -736,8 +750,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                 barrier_wait(landed)
                 rest = received.T[...]
                 barrier_arrive(free)
-                part = wgmma(None, slopes.T, k_part)
-                part = wgmma(part, rest, k_rest)
+                part = wgmma(wgmma(None, slopes.T, k_part), rest, k_rest)
                 x = wgmma_wait(x)
                 barrier_wait(stats_ready)
                 barrier_wait(delta_ready)
@@ -755,7 +768,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                         cta.head + h,
                         step * STEP,
                         rank * STEP,
-                        masked or (form.functions and step * STEP + STEP > queries),
+                        masked or (form.functions and step * STEP + STEP > q.shape[form.positions]),
                         q,
                         k,
                         scale,
@@ -800,12 +813,11 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                     barrier_arrive(do_free)
                 else:
                     barrier_arrive(q_free)
-                at_before, turn = line_of(cta, stats, h, step * STEP, depth), number
-                at_before = at_before + (rank * 2 + wg) * LINES
+                at_before = line_of(cta, stats, h, step * STEP, depth) + (rank * 2 + wg) * LINES
+                turn = number
             barrier_wait(landed)
             rest = received.T[...]
-            part = wgmma(None, slopes.T, k_part)
-            part = wgmma(part, rest, k_rest)
+            part = wgmma(wgmma(None, slopes.T, k_part), rest, k_rest)
             add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(
@@ -835,8 +847,7 @@ def launch_gradients(
     """Compute dq, dk and dv from the operands and results of `attention_backward`. `of_k` and
     `of_q` are the lists of the tiles of keys and queries, and their numbers, if there is a list;
     `of_functions` are the arrays of the form's functions."""
-    operands = {name: arrays[name] for name in ("q", "k", "v", "grad_o")}
-    q, k, v, grad = loaded(operands, place)
+    q, k, v, grad = loaded({name: arrays[name] for name in ("q", "k", "v", "grad_o")}, place)
     o, lse, grad_lse, dq, dk, dv = map(arrays.get, ("o", "lse", "grad_lse", "dq", "dk", "dv"))
     batches, heads, depth = q.shape[0], q.shape[form.heads], q.shape[3]
     scale = depth**-0.5 if scale is None else float(scale)
@@ -852,8 +863,7 @@ def launch_gradients(
     # beyond these, the mask hides all or nothing
     diagonal = max(-queries, min(diagonal, keys))
     # of one head of queries: a CTA loops over those that share its keys
-    bytes_of_head = max(1, 8 * queries * depth)
-    group = max(1, min(batches * k.shape[form.heads], L2 // bytes_of_head))
+    group = max(1, min(batches * k.shape[form.heads], L2 // max(1, 8 * queries * depth)))
     if keys:
         seen = visible_blocks(q, k, form, of_functions, STEP, keys_of(form), place, by_keys=True)
         whole, divided, parts = division(form, deterministic, q, k)

@@ -241,9 +241,9 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
 
         def load(k):
             if k < rounds:
-                source = (k * programs + own) * parts + wg * HEIGHT
-                source = x.at[0, ds(source, HEIGHT), ds(0, length)]
-                copy_gmem_to_smem(source, buffer.at[in_slot(k)], landed.at[in_slot(k)])
+                at, slot = (k * programs + own) * parts + wg * HEIGHT, in_slot(k)
+                source = x.at[0, ds(at, HEIGHT), ds(0, length)]
+                copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
         def piece(k, i):
             """Some parts of this warpgroup's."""
@@ -385,7 +385,7 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     elif columns <= HELD * cluster and whole_lines(x, y):
         wgs = 1 + (rows * cluster <= FEW or (cluster < 4 and columns > WIDE * cluster))
         own = 2 * cdiv(columns + run - 1, 64 * ROWS * wgs * cluster)
-        # as many as registers allow, with spills of at most 48 bytes
+        # as many as registers allow; 16384 columns of 16 bits spill 48 bytes
         ctas = min(8, 512 // (25 + 3 * cluster + own + own * size // 4) // wgs)
         each = 1 + (wgs * cluster == 1 and columns * size < LEAST)
         rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)

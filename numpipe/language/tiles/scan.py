@@ -270,30 +270,21 @@ def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int
     """
     forms, along, nbytes = plan_scan(np_, tile, axis)
     tree, given = tree_of(tile), [line_form(form, along) for form in forms]
+    shapes = [form.shape for form in given]
 
     def combined(one: Line, other: Line) -> Line:
-        found = function(
-            *(
-                tree.build(
-                    (
-                        Tile(np.broadcast_to(part, form.shape), form)
-                        for part, form in zip(line, given, strict=True)
-                    ),
-                    made,
-                )
-                for line in (one, other)
-            )
-        )
+        lines = (map(Tile, map(np.broadcast_to, line, shapes), given) for line in (one, other))
+        found = function(*(tree.build(line, made) for line in lines))
         check_line(given, tile, found)
         return [each.value[: part.size] for each, part in zip(leaves(found), one, strict=True)]
 
-    if not np_.computes:
-        return tree.build((Tile(None, form) for form in forms), made)
-    if nbytes:
-        exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")
-    parts = [moved(part, form).value for part, form in zip(leaves(tile), forms, strict=True)]
-    values = _by_lines(combined, along, forms, parts)
-    return tree.build((Tile(value, form) for value, form in zip(values, forms, strict=True)), made)
+    values: list = [None] * len(forms)
+    if np_.computes:
+        if nbytes:
+            exchange(np_, *each_to_all(nbytes // 4), "scan of a register tile")
+        parts = [moved(part, form).value for part, form in zip(leaves(tile), forms, strict=True)]
+        values = _by_lines(combined, along, forms, parts)
+    return tree.build(map(Tile, values, forms), made)
 
 
 # ---- in the order of the GPU
