@@ -224,16 +224,18 @@ def test_odd_rows_of_up_to_8192_columns_stay_in_registers() -> None:
 def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
     bf16, short = np.dtype(ml_dtypes.bfloat16), Needs(once=True)
     counts = (0, 16, 30, 40, 60, 132, 190, 264, 1000)
-    # a short pass has a CTA for each SM, of four warpgroups
+    # a short pass has a CTA for each SM, of four warpgroups, if all rows fit in shared memory
     shared = [choose(100000, short, bf16, count=count) for count in counts]
-    assert [row.cluster for row in shared] == [5, 5, 4, 3, 2, 1, 2, 1, 1]
-    assert [row.wgs for row in shared] == [4] * 6 + [2] * 3
+    assert [row.cluster for row in shared] == [8, 4, 4, 3, 2, 1, 2, 1, 1]
+    assert [row.wgs for row in shared] == [2] + [4] * 5 + [2] * 3
+    assert [row.ctas for row in shared[1:6]] == [1] * 5
     for needs, clusters in ((Needs(), [8, 8, 4]), (Needs(once=True, unit=128), [8, 8, 4])):
         shared = [choose(125568, needs, bf16, count=count) for count in counts[:5:2]]
         assert [row.cluster for row in shared] == clusters, needs
     # with a CTA for each of 190 rows, some SMs would have two rows and others one
-    for needs in (Needs(), short, Needs(once=True, unit=128)):
-        assert [choose(20000, needs, bf16, count=n).cluster for n in (1, 132, 190)] == [1, 1, 2]
+    for needs, of_one in ((Needs(), 1), (short, 2), (Needs(once=True, unit=128), 1)):
+        shared = [choose(20000, needs, bf16, count=count).cluster for count in (1, 132, 190)]
+        assert shared == [of_one, 1, 2]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
 
@@ -242,11 +244,10 @@ def test_tma_loads_odd_rows_of_one_pass() -> None:
     for dtype in (np.float16, np.float32):
         of = partial(choose, 45001, Needs(once=True), np.dtype(dtype), False, True)
         rows = [of(count) for count in (132, 190, 400)]
-        assert [(row.cluster, row.slots == row.steps) for row in rows] == [
-            (1, True),
-            (2, True),
-            (2, True),
-        ]
+        assert [row.cluster for row in rows] == [1, 2, 2]
+        assert rows[2].slots == rows[2].steps
+        # the first two have all rows, and all of the memory of an SM
+        assert all(row.slots >= row.steps for row in rows[:2])
 
 
 @pytest.mark.parametrize(
