@@ -288,7 +288,9 @@ class Prepared:
         """Return the function that launches this kernel. It is the driver's own function unless
         there are observers, a log, or words to clear."""
         cuda = driver.get()
-        launch: Callable[..., tuple[Any]] = cuda.launcher(device, cleared and (*cleared, stream))
+        launch: Callable[..., tuple[Any]] = (
+            cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
+        )
 
         def observed(*arguments: Any) -> tuple[Any]:
             cuda = driver.get()

@@ -376,9 +376,10 @@ def division(form: Form, ordered: bool, q: Any, k: Any) -> tuple[int, int, int]:
     divided = tiles if form.causal else tiles % at_once
     blocks = cdiv(q.shape[form.positions], STEP)
     steps, waves = q.shape[form.heads] // max(1, shared), divided / at_once
-    parts = min(
-        (n for n in range(1, 17) if n == 1 or (n <= blocks and n * waves <= 2)),
-        key=lambda n: time_of(n, cdiv(blocks, n) * steps, waves, form.causal),
+    _, parts = min(
+        (time_of(n, cdiv(blocks, n) * steps, waves, form.causal), n)
+        for n in range(1, 17)
+        if n == 1 or (n <= blocks and n * waves <= 2)
     )
     return (tiles, 0, 1) if parts == 1 else (tiles - divided, divided, parts)
 
