@@ -332,7 +332,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 made, numbers = change(with_rows(tile, 0))
                 v[k, ds(j.start // GROUP, numbers.shape[0])] = numbers.reshape(-1)
                 return with_rows(made, 1)
-            parts = ()
+            parts: Any = ()
             for c in static_range(0, width, GROUP):
                 part = with_rows(tile[:, c : min(c + GROUP, width)], height)
                 made, numbers = change(part)

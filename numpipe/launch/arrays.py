@@ -38,10 +38,10 @@ def describe(obj: Any, name: str, kernel: str = "") -> ArrayInfo:
 
     Raises SpecError for anything that is not an array, and for unsupported element types.
     """
-    reader = READERS.get(type(obj))
+    reader: Any = READERS.get(type(obj))
     try:
         reader = reader or _choose(obj)
-        info = reader(obj)
+        info: ArrayInfo = reader(obj)
     except SpecError as error:
         text = str(error).replace("{name}", name)
         cause = error.__cause__
@@ -69,14 +69,16 @@ _LIBRARIES = {
     "numba": "numba",
     "numba_cuda": "numba",
 }
+_libraries: dict[type, str] = {}
 
 
-@functools.cache
 def library(kind: type) -> str:
     """Return the library of a type or of its bases: "numpy", "torch", "cupy", "jax", "numba", or ""
     for others."""
-    tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
-    return next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
+    if kind not in _libraries:
+        tops = (base.__module__.partition(".")[0] for base in kind.__mro__)
+        _libraries[kind] = next((_LIBRARIES[top] for top in tops if top in _LIBRARIES), "")
+    return _libraries[kind]
 
 
 def _choose(obj: Any) -> Reader:
