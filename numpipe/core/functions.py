@@ -99,8 +99,8 @@ class Function(Generic[P, R]):
         functools.update_wrapper(self, function)
         self.function = function
         self.refusal: Any = lambda known, again: ""
-        """returns why a kernel may not call it, or "", for its compile-time arguments; `again`: the
-        kernel calls it in another place, too"""
+        """returns why a kernel may not make a call, or "". known: the compile-time arguments, by
+        name; again: whether the kernel calls the function in another place, too"""
         remember(function)
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:

@@ -344,7 +344,8 @@ def functions(rows: Any) -> dict[str, Function]:
 
     if rows.needs.unit != GROUP:
         each_group.refusal = lambda known, again: (
-            f"row.each_group of tiles that begin anywhere; fix: pass unit={GROUP} to numpipe.rows"
+            f"row.each_group needs tiles that begin at multiples of {GROUP} columns; "
+            f"fix: pass unit={GROUP} to numpipe.rows"
         )
 
     @function

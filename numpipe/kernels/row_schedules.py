@@ -264,7 +264,7 @@ def choose(
     # lanes load pairs of even rows quickly, and a group of one column would be no matrix
     flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
-    # so many CTAs of eight rows that three or four are on each SM
+    # enough rows for three or four CTAs of eight rows on each SM
     many = brief and count >= (24 if by_row or flat else 32) * DEFAULT.sms
     if n <= ((MOST if by_row else LEAST) // nbytes if many else min(2048 // values, 1536)):
         # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
@@ -323,15 +323,19 @@ def choose(
     crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
-    wgs = 4 if (each < 3 if each else large or not (crowded or light)) else 2
-    # smaller chunks leave registers for what a kernel holds in addition to what it loads, and for
-    # vectors along the columns, which are loaded by elements where rows begin anywhere
-    small = not large and ((flat and not once) or light or wgs == 4)
-    width = (CHUNK >> (each > 1 if each else small)) // itemsize
+    if each:
+        wgs, small = 4 if each < 3 else 2, each > 1
+    else:
+        wgs = 4 if large or not (crowded or light) else 2
+        # smaller chunks leave registers for what a kernel holds in addition to what it loads, and
+        # for vectors along the columns, which are loaded by elements where rows begin anywhere
+        small = not large and ((flat and not once) or light or wgs == 4)
+    width = (CHUNK >> small) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
-    # few rows have all of an SM's memory: with room for further CTAs, those of the next launch,
-    # which begin early, would be two on some SMs and none on others
+    # CTAs of few rows take all of an SM's memory. Kernels that left room for more CTAs were 15 to
+    # 40 % slower on an H200, probably because CTAs of the next launch, which start early, were
+    # distributed unevenly over the SMs
     slots = min(
         max(steps, each and MOST_SHARED // each // step), PHASES // wgs, MOST_SHARED // step
     )

@@ -51,7 +51,8 @@ def check_labels(labels: ArrayInfo, classes: int, ignore_index: int) -> None:
     if (found := labels.array) is None:
         return
     wrong = np.argwhere((found != ignore_index) & (found != np.clip(found, 0, classes - 1)))
-    for place in wrong.tolist()[:1]:
+    if len(wrong):
+        place = wrong[0].tolist()
         text = (
             f"cross_entropy: labels{place} is {found[tuple(place)]}, but the logits have {classes} "
             "classes; fix: pass one of them, or ignore_index for a row without a label"

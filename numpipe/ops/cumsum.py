@@ -377,7 +377,7 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     # few rows have more CTAs each; longer rows were faster as tiles (measured on an H200)
     least = next_power_of_two(min(4, cdiv(columns * size, SHARE))) if columns <= 8 * WIDE else 1
     most = min(MOST_CTAS, FEW // (2 * rows), columns // 4096)
-    cluster = max(1 << most.bit_length() >> 1, least)
+    cluster = 1 << max(most, least).bit_length() - 1
     if columns <= MOST and columns % run == 0 and loadable(x, y)[0]:
         aligned_rows(columns, run)(x, y, **place)
     elif columns <= SHORT:

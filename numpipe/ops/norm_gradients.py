@@ -245,8 +245,8 @@ def of_short_rows(
 
         slot = first
         for k in range(number, cdiv(x.shape[0], height), step):
-            # loads of the next statistics overlap the arithmetic of this block. A proxy fence waits
-            # for them, and branches after a barrier would
+            # loads of the next statistics overlap the arithmetic of this block. If the block is
+            # refilled before that, they are issued after the refill, which would wait for them
             if run == 2:
                 (upper, lower), following = following, numbers_of(k + step)
             barrier_wait(landed.at[slot])
@@ -551,8 +551,7 @@ than another. Three would not find enough adjacent registers where CTAs of anoth
 running (measured on an H200)"""
 LIVE = 220
 """most registers of a lane for tiles; with more, others would spill. If tiles take half as many, a
-CTA has two warpgroups: an SM with 8 warps waits for them more than for memory (measured on an
-H200)"""
+CTA has two warpgroups, because 8 warps do not keep an SM's memory busy (measured on an H200)"""
 SMS = 132
 """programs that add up rows, per CTA that an SM has room for"""
 FEW = 128
