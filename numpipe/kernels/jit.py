@@ -10,7 +10,7 @@ import enum
 import math
 import os
 from contextvars import ContextVar, Token
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from ..plan.specs import ArrayType
 from .arguments import SCALAR
 from .call_records import Described
 from .definition import Definition
+from .variants import Variant
 
 __all__ = ["jit"]
 
@@ -71,14 +72,6 @@ class jit(contextlib.ContextDecorator):
 
     def _recreate_cm(self) -> jit:
         return jit(self.policy)  # one instance per call of a decorated function
-
-
-class Variant(Protocol):
-    """The part of `variants.Variant` that `check` uses."""
-
-    key: Any
-
-    def find(self) -> Any: ...
 
 
 def check(definition: Definition, call: Described, variant: Variant) -> None:

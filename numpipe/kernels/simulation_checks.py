@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
+from ..arch.dimensions import Names
 from ..diagnostics.errors import SimulationError
 
 Arrays = Mapping[str, np.ndarray]
@@ -22,6 +24,7 @@ def of_gpu(name: str, gpu: int, gpus: int) -> str:
     return f"{name} of GPU {gpu}" if gpus else name
 
 
+@dataclass
 class Judge:
     """How a call is simulated, and checks of the run after all CTAs have ended.
 
@@ -33,22 +36,16 @@ class Judge:
     trace     the Trace to which events are added
     """
 
-    def __init__(
-        self,
-        ctas: int | None = None,
-        before: Arrays | None = None,
-        partial: tuple[str, ...] = (),
-        limit: float | None = None,
-        seed: Any = None,
-        trace: Any = None,
-    ) -> None:
-        self.ctas, self.partial, self.limit = ctas, partial, limit
-        self.seed, self.trace = seed, trace
-        self._before = before
-        self.unwritten: dict[str, SimulationError] = {}
-        """report of unwritten elements by output, for outputs that the call allocated"""
-        self.kept: dict[str, SimulationError] = {}
-        """the same for outputs that were passed"""
+    ctas: int | None = None
+    before: Arrays | None = None
+    partial: Names = ()
+    limit: float | None = None
+    seed: Any = None
+    trace: Any = None
+    unwritten: dict[str, SimulationError] = field(default_factory=dict)
+    """report of unwritten elements by output, for outputs that the call allocated"""
+    kept: dict[str, SimulationError] = field(default_factory=dict)
+    """the same for outputs that were passed"""
 
     def end(self, memory: Any, fresh: Arrays, passed: Arrays) -> None:
         """Check the outputs of a launch, both the `fresh` ones that the call allocated and the
@@ -58,14 +55,12 @@ class Judge:
         """
         from ..sim.unwritten_outputs import unwritten
 
-        if self._before is None:
+        if self.before is None:
             return
         for name, array in {**fresh, **passed}.items():
             if name.partition(" ")[0] not in self.partial and (
-                name in fresh or name in self._before
+                name in fresh or name in self.before
             ):
-                error = unwritten(
-                    memory, name, array, None if name in fresh else self._before[name]
-                )
+                error = unwritten(memory, name, array, None if name in fresh else self.before[name])
                 if error is not None:
                     (self.unwritten if name in fresh else self.kept)[name] = error

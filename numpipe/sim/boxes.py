@@ -33,13 +33,15 @@ UPDATES = {
 """The effect of lane atomics on an element, as NumPy functions of two arguments."""
 _REDUCED: dict[str, Callable[[Any, Any], np.ndarray]] = {
     **UPDATES,
+    "": lambda old, new: new,
     "inc": lambda old, new: np.where(old >= new, 0, old + np.ones_like(old)),
     "dec": lambda old, new: np.where((old == 0) | (old > new), new, old - np.ones_like(old)),
 }
 
 
 def combined(reduction: str, old: np.ndarray, new: np.ndarray) -> np.ndarray:
-    """Return the result of a reduction, by a TMA copy or by lanes, into `old` elements."""
+    """Return what `old` elements become by a reduction, or by a store if `reduction` is "", by a
+    TMA copy or by lanes."""
     with np.errstate(all="ignore"):  # floats overflow to inf, integers wrap
         return _REDUCED[reduction](old, new)
 
@@ -117,7 +119,7 @@ class Box:
         array, part = self.tensor.array, self.elements(coords)
         if array[part].size:
             new = chunks.view(array.dtype).reshape(self.tensor.box)[self._within(coords, part)]
-            array[part] = combined(reduction, array[part], new) if reduction else new
+            array[part] = combined(reduction, array[part], new)
 
 
 def intervals(addresses: np.ndarray, width: int) -> Intervals:

@@ -49,22 +49,18 @@ def update(
     who: Warpgroup, addresses: Addresses, values: np.ndarray, reduction: str, what: str
 ) -> None:
     _touch(who, addresses, values.itemsize, what, "atomic")
-    touch_atomic(
-        who, int(addresses.min()), int(addresses.max()) + values.itemsize, values.dtype, reduction
-    )
-    combine(who.sm.memory.bytes, addresses, values, reduction)
+    combine(who, addresses, values, reduction)
 
 
-def touch_atomic(who: Warpgroup, lo: int, hi: int, dtype: np.dtype, reduction: str) -> None:
-    """Record atomics on SMEM[lo:hi). Atomics of one kind commute, except sums of floats, which
-    round."""
-    who.sm.scheduler.touch_bytes(who.place, lo, hi, reduction if dtype.kind in "iub" else WRITES)
-
-
-def combine(memory: np.ndarray, addresses: Addresses, values: np.ndarray, reduction: str) -> None:
-    """Combine each value with the element at its address, one after another."""
+def combine(who: Warpgroup, addresses: Addresses, values: np.ndarray, reduction: str) -> None:
+    """Combine each value with the element at its address, one after another. Atomics of one kind
+    commute, except sums of floats, which round."""
+    nbytes, how = values.itemsize, reduction if values.dtype.kind in "iub" else WRITES
+    lo, hi = int(addresses.min()), int(addresses.max()) + nbytes
+    who.sm.scheduler.touch_bytes(who.place, lo, hi, how)
+    elements = who.sm.memory.bytes.view(values.dtype)
     with np.errstate(all="ignore"):
-        UPDATES[reduction].at(memory.view(values.dtype), addresses // values.itemsize, values)
+        UPDATES[reduction].at(elements, addresses // nbytes, values)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -233,7 +229,7 @@ def write_array(
     in_turn = reduction == "add" and getattr(who.unit, "takes_turns", False)
     kind = IN_TURN if in_turn else reduction
     who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
-    array[index] = combined(reduction, array[index], values) if reduction else values
+    array[index] = combined(reduction, array[index], values)
     who.record(start, who.time, "write", what=f"{reduction or 'store'} to {what}", nbytes=nbytes)
 
 

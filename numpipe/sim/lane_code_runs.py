@@ -117,12 +117,7 @@ class Lane:
     def update(self, address: int, value: Any, reduction: str, what: str) -> None:
         self._address = -1
         self._warp.touch(self, address, value.itemsize, what, "atomic")
-        generic_proxy.touch_atomic(
-            self._who, address, address + value.itemsize, value.dtype, reduction
-        )
-        generic_proxy.combine(
-            self._who.sm.memory.bytes, np.array([address]), np.array([value]), reduction
-        )
+        generic_proxy.combine(self._who, np.array([address]), np.array([value]), reduction)
 
     def gmem_read(self, array: np.ndarray, index: tuple[slice, ...], what: str) -> np.ndarray:
         if any(part.stop - part.start != 1 for part in index):
@@ -154,7 +149,7 @@ class Lane:
             "atomic" if reduction else "write",
         )
         who.sm.gmem.write(Access(who, STORE, what, who.needs()), array, index, known, reduction)
-        array[index] = combined(reduction, array[index], values) if reduction else values
+        array[index] = combined(reduction, array[index], values)
         self._warp.moved += values.nbytes
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:

@@ -134,18 +134,15 @@ def autotune(
         )
     question = winners.identity(factory, configs, key, args, named, measure, choice.device)
     file = winners.path(winners.directory(), question)
+
+    def tuned(answer: winners.Answer, file: Path | None, measured: bool) -> Tuned:
+        config = configs[answer.winner]
+        kernel = factory(config)
+        return Tuned(answer.winner, config, kernel, answer.seconds, answer.skipped, file, measured)
+
     known = None if again else winners.load(file, question)
     if known is not None:
-        name = known.winner
-        return Tuned(
-            name,
-            configs[name],
-            factory(configs[name]),
-            known.seconds,
-            known.skipped,
-            file,
-            measured=False,
-        )
+        return tuned(known, file, measured=False)
 
     buffers = candidates.buffers(args, named, on_gpu)
     chosen, refused = candidates.describe(factory, configs, *buffers.sets[0])
@@ -177,15 +174,7 @@ def autotune(
     name = min(seconds, key=seconds.__getitem__)
     answer = winners.Answer("numpipe-tune/1", question, name, seconds, skipped)
     kept = winners.save(file, answer)
-    tuned = Tuned(
-        name,
-        configs[name],
-        factory(configs[name]),
-        seconds,
-        skipped,
-        file if kept else None,
-        measured=True,
-    )
+    result = tuned(answer, file if kept else None, measured=True)
     if progress:
-        print(f"numpipe autotune: {tuned}", file=sys.stderr, flush=True)
-    return tuned
+        print(f"numpipe autotune: {result}", file=sys.stderr, flush=True)
+    return result
