@@ -64,12 +64,12 @@ class Arithmetic(Rewriter):
         self.folded: set[ast.AST] = set()
         """Assignments of constants whose names are literals wherever they are used."""
 
-    def _compute(self, operation: Op, args: list[ast.expr], where: ast.AST) -> ast.Call:
+    def _compute(self, operation: Op, args: list[ast.expr]) -> ast.Call:
         """Return a call that passes an operation which of its operands are float literals: Numba
         would type them as float64."""
         literals = _float_literals(args)
         args = [self._settled(arg, floats=isinstance(arg, ast.Tuple)) for arg in args]
-        return self.call(operation, [*args, *([literals] if literals else [])], where)
+        return self.call(operation, [*args, *([literals] if literals else [])])
 
     # ---- operators
     def binary_operator(self, node: ast.BinOp) -> Any:
@@ -86,7 +86,7 @@ class Arithmetic(Rewriter):
             parts = [copy.deepcopy(part) for _ in range(count) for part in node.left.elts]
             return self.visit(tuple_of(parts, node))
         self.generic_visit(node)
-        return self._compute(OPERATIONS[type(node.op)], [node.left, node.right], node)
+        return self._compute(OPERATIONS[type(node.op)], [node.left, node.right])
 
     def unary_operator(self, node: ast.UnaryOp) -> Any:
         self.generic_visit(node)
@@ -94,7 +94,7 @@ class Arithmetic(Rewriter):
         return (
             node
             if operation is None or _constant(node, int, float)
-            else self._compute(operation, [node.operand], node)
+            else self._compute(operation, [node.operand])
         )
 
     def in_place(self, node: ast.AugAssign) -> Any:
@@ -118,7 +118,7 @@ class Arithmetic(Rewriter):
                     f"'{ast.unparse(right)}' calls a function between two comparisons; fix: "
                     "assign its value to a name first",
                 )
-            parts.append(self._compute(OPERATIONS[type(op)], [left, right], node))
+            parts.append(self._compute(OPERATIONS[type(op)], [left, right]))
             left = copy.deepcopy(right)
         return (
             parts[0] if len(parts) == 1 else ast.copy_location(ast.BoolOp(ast.And(), parts), node)
@@ -164,8 +164,8 @@ class Arithmetic(Rewriter):
         elif operation is numbers.cast:
             args.append(literal_node(_CASTS.get(function) or np.dtype(function).name, node))
         elif operation is not numbers.counting:
-            return self._compute(operation, args, node)
-        return self.call(operation, args, node)
+            return self._compute(operation, args)
+        return self.call(operation, args)
 
     def meant(self, node: ast.Call, function: Any) -> Op | None:
         """Return the operation that a call of NumPy, or of a method of a kernel's value, means;
@@ -200,7 +200,7 @@ class Arithmetic(Rewriter):
                 f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, "
                 f"({', '.join(takes)}), got {ast.unparse(node)}",
             )
-        return self._compute(operation, [self.visit(arg) for arg in args], node)
+        return self._compute(operation, [self.visit(arg) for arg in args])
 
     # ---- constants that become run-time values
     def _settled(self, node: ast.expr, *, ints: bool = False, floats: bool = True) -> ast.expr:
@@ -247,7 +247,7 @@ class Arithmetic(Rewriter):
             self.folded.add(node)
         if self.unit.params.check_nan and isinstance(target, ast.Subscript):
             name = literal_node(f"{ast.unparse(target.value)}[…]", node)
-            node.value = self.call(nan_checks.no_nan, [name, node.value], node)
+            node.value = self.call(nan_checks.no_nan, [name, node.value])
         return node
 
     def settle_bound(self, node: ast.FunctionDef) -> None:

@@ -93,7 +93,6 @@ class Bodies(Functions):
                 self.visit(state),
                 0,
             ],
-            node,
         )
         if alone:  # it contains loads of the memory role where its body does
             for part in (loop, emitted):
@@ -109,9 +108,7 @@ class Bodies(Functions):
         if function is scratch.scratch:
             (kind,) = self.bind(function, node)
             of, tree = self._tree_of(kind)
-            references = self.call(
-                scratch.scratch, [self._type(kind, True) if of is None else of], node
-            )
+            references = self.call(scratch.scratch, [self._type(kind, True) if of is None else of])
             return references if tree is None else self._in_tree(tree, references, node)
         if function is not scratch.run_scoped:
             return NOT_MINE
@@ -130,7 +127,7 @@ class Bodies(Functions):
                     kind,
                 )
             )
-        call = self.call(scratch.run_scoped, [inner, *types, self.visit(axes)], node)
+        call = self.call(scratch.run_scoped, [inner, *types, self.visit(axes)])
         call.facts = facts  # type: ignore[attr-defined]
         return call
 

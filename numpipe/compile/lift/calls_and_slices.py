@@ -97,25 +97,25 @@ class Calls(Loops):
 
         def index(axis: str) -> ast.expr:
             if axis == self.constants.wg_axis:
-                return self.call(context.warpgroup_part, [], node)
+                return self.call(context.warpgroup_part, [])
             if axis == GPU_AXIS and self.unit.gpus:
-                return self.call(context.gpu_index, [], node)
-            return self.call(context.axis_index, [axis], node)
+                return self.call(context.gpu_index, [])
+            return self.call(context.axis_index, [axis])
 
         def size(axis: str) -> ast.expr:
             size = self.unit.sizes.get(axis)
             if size is not None:
                 return literal_node(size, node)
-            return self.call(context.axis_size, [axis], node)
+            return self.call(context.axis_size, [axis])
 
         of = index if function is context.axis_index else size
         if not axes:
             return literal_node(int(of is size), node)
         whole = of(axes[0])
         for axis in axes[1:]:
-            whole = self._compute(OPERATIONS[ast.Mult], [whole, size(axis)], node)
+            whole = self._compute(OPERATIONS[ast.Mult], [whole, size(axis)])
             if of is index:
-                whole = self._compute(OPERATIONS[ast.Add], [whole, index(axis)], node)
+                whole = self._compute(OPERATIONS[ast.Add], [whole, index(axis)])
         return whole
 
     def _axis_exists(self, node: ast.Call, axis: str) -> None:
@@ -166,7 +166,7 @@ class Calls(Loops):
                 f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, "
                 f"0…{self.unit.grid_rank - 1}",
             )
-        return self.call(of, [dimension], node)
+        return self.call(of, [dimension])
 
     def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
@@ -207,7 +207,6 @@ class Calls(Loops):
         return self.call(
             pipelines.make_pipeline,
             [*map(self.visit, args), *facts],
-            node,
         )
 
     def block_spec(self, node: ast.Call, function: Any) -> Any:
@@ -224,10 +223,10 @@ class Calls(Loops):
                 )
             args[2] = literal_node(space, args[2])
             facts = self._known_indices(args[1]), self._depends(args[1])
-            return self.call(specs.block_spec, [*map(self.visit, args), *facts], node)
+            return self.call(specs.block_spec, [*map(self.visit, args), *facts])
         if isinstance(function, type) and function in specs.RECORDS:
             args = self.bind(function, node)
-            return self.call(specs.RECORDS[function], map(self.visit, args), node)
+            return self.call(specs.RECORDS[function], map(self.visit, args))
         return NOT_MINE
 
     def allocations_of(self, node: ast.Call, function: Any) -> Any:
@@ -244,7 +243,6 @@ class Calls(Loops):
         return self.call(
             body_form.get_allocations,
             [self.visit(part) for part in (node.func.value, *node.args)],
-            node,
         )
 
     # ---- all others
@@ -261,7 +259,7 @@ class Calls(Loops):
         if function is tile.zeros:
             self._fits_registers(node, args[0])
         if function.context:
-            return self.call(function, map(self.visit, args), node)
+            return self.call(function, map(self.visit, args))
         if isinstance(node.func, ast.Name):
             node.func = self.by_type(node.func)
         node.args, node.keywords = [self.visit(a) for a in args], []

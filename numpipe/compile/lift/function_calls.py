@@ -99,7 +99,6 @@ class Functions(Nested):
         return self.call(
             bound.binder,
             [tuple_of([self.context_name(node)], node)],
-            node,
         )
 
     def _lifted(self, function: Function, known: dict[str, Any], node: ast.AST) -> Bound:

@@ -52,7 +52,7 @@ class LaneCode(Calls):
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
-            return self.call(_VALUES[written], [], node)
+            return self.call(_VALUES[written], [])
         if (
             isinstance(node, ast.Attribute)
             and written is not None
@@ -66,7 +66,7 @@ class LaneCode(Calls):
         if written in _CALLS:
             self._lane_only(node, f"cuda.{written}")
             operation = _CALLS[written]
-            return self.call(operation, map(self.visit, self.bind(operation, node)), node)
+            return self.call(operation, map(self.visit, self.bind(operation, node)))
         if written is not None:
             self._unsupported(node, written)
         if function is per_lane.lane_index:

@@ -221,7 +221,7 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         self.check_turns(node)
         if self.session.tokens:
             tokens = tuple(self.session.tokens)
-            node.body.insert(0, self.statement(warpgroup_order.begin_tokens, [tokens], node))
+            node.body.insert(0, self.statement(warpgroup_order.begin_tokens, [tokens]))
         simulated, compiled = self._both(node.name)
         session = self.session
         return Lifted(

@@ -228,7 +228,7 @@ class Loops(TileLoops, Arithmetic):
                 located(self.statement(pipelines.check_kept, args, statement), statement)
             )
         begin = [
-            assign(name, self.call(pipelines.before_loop, [load(of)], node))
+            assign(name, self.call(pipelines.before_loop, [load(of)]))
             for of, name in before.items()
         ]
         return [
@@ -238,7 +238,7 @@ class Loops(TileLoops, Arithmetic):
                 located(
                     assign(
                         name,
-                        self.call(products_in_flight.drained, [load(name), 0], node),
+                        self.call(products_in_flight.drained, [load(name), 0]),
                     ),
                     node,
                 )

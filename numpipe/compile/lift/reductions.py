@@ -66,7 +66,7 @@ class Reductions(Arithmetic):
             value = known.get(option.name, option.default)
             flag = isinstance(option.default, bool) and truth(value) is not MISSING
             constants.append(literal_node(int(truth(value)) if flag else value, node))
-        return self.call(operation, [self.visit(args[0]), *constants], node)
+        return self.call(operation, [self.visit(args[0]), *constants])
 
     # ---- branches
     def branch(self, node: ast.If) -> Any:
@@ -90,7 +90,7 @@ class Reductions(Arithmetic):
             return node
         node.test = self._chosen(node, load(name))
         after = [
-            assign(each, self.call(branches.after_branch, [load(name), load(each)], node))
+            assign(each, self.call(branches.after_branch, [load(name), load(each)]))
             for each in self._changed(node)
         ]
         return [located(statement, node) for statement in (assign(name, test), node, *after)]

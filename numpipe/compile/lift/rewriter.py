@@ -197,15 +197,20 @@ class Rewriter(Known):
         self.facts: dict[int, Facts] = {}
         """facts of the nested functions, by id of their nodes"""
         self.temporaries = 0
+        self.node: ast.AST = self.tree
+        """the node that is being rewritten, whose position new nodes get"""
 
     # ---- helpers
     def visit(self, node: ast.AST) -> Any:
+        outer, self.node = self.node, node
         try:
             return super().visit(node)
         except SpecError as error:
             if f"kernel {self.unit.kernel}" in str(error):  # it says where already
                 raise
             self.error(node, str(error), SpecError)
+        finally:
+            self.node = outer
 
     def error(
         self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError
@@ -219,9 +224,11 @@ class Rewriter(Known):
         self.added[f"__np_{name}"] = value
         return located(load(f"__np_{name}"), where)
 
-    def call(self, operation: Op, args: Iterable, where: Any) -> ast.Call:
+    def call(self, operation: Op, args: Iterable, where: Any = None) -> ast.Call:
         """Return a call of an operation on nodes and constants, with the hidden arguments that the
-        operation asks for: the context, its place."""
+        operation asks for: the context, its place. It gets the position of `where`, by default of
+        the node that is being rewritten."""
+        where = where or self.node
         given: list[ast.expr] = [self.context_name(where)] if operation.context else []
         if operation.site:  # before `args`, whose pipelines may be of the same line
             given.append(literal_node(self.session.site(self.source, where), where))
@@ -233,9 +240,10 @@ class Rewriter(Known):
         call.operation = operation  # type: ignore[attr-defined]
         return call
 
-    def statement(self, operation: Op, args: Iterable, where: ast.AST) -> ast.Expr:
+    def statement(self, operation: Op, args: Iterable, where: Any = None) -> ast.Expr:
         """Return a `call` as a statement."""
-        return ast.copy_location(ast.Expr(self.call(operation, args, where)), where)
+        call = self.call(operation, args, where)
+        return ast.copy_location(ast.Expr(call), call)
 
     def callee(self, node: Any) -> Any:
         """Return the function that a node calls, MISSING if it is not known, or None for a node

@@ -84,18 +84,17 @@ class SplitLoops(Rewriter):
             return Parts(
                 [assign(name, steps)],
                 None,
-                lambda index, _: bind(index, self.call(split_k.whole_tile, [load(name)], node)),
+                lambda index, _: bind(index, self.call(split_k.whole_tile, [load(name)])),
             )
         stream = isinstance(known, str) and known == split_k.STREAM
         # Each CTA along the axis has a part of each tile, so the tiles belong to the cluster.
         if isinstance(known, str) and not stream:
             self._check_axis(split, "split_tiles: split", known)
             name = self.temporary("part")
-            here = self.call(context.axis_index, [known], node)
+            here = self.call(context.axis_index, [known])
             value = self.call(
                 split_k.cluster_part,
                 [steps, here, self.unit.sizes[known]],
-                node,
             )
             return Parts([assign(name, value)], None, lambda index, _: bind(index, load(name)))
         if (
@@ -115,10 +114,10 @@ class SplitLoops(Rewriter):
         setup: list[ast.stmt] = (
             [self.statement(split_k.check_split, [parts], split)] if at_run_time else []
         )
-        setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own(node)], node)))
+        setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own(node)])))
 
         def placed(index: ast.expr, _: ast.expr) -> list[ast.stmt]:
-            place = self.call(locate, [index, load(begun), *self._own(node)], node)
+            place = self.call(locate, [index, load(begun), *self._own(node)])
             return [assign(found, place), *bind(item(load(found), 0), item(load(found), 1))]
 
         return Parts(setup, item(load(begun), 0), placed)
@@ -126,7 +125,7 @@ class SplitLoops(Rewriter):
     def _own(self, node: ast.For) -> list[ast.expr]:
         """Return the index of this CTA, or of its cluster if the kernel names its cluster axes, and
         the number of CTAs or clusters."""
-        return [self.call(op, [], node) for op in (tile_loop.own_place, tile_loop.tile_stride)]
+        return [self.call(op, []) for op in (tile_loop.own_place, tile_loop.tile_stride)]
 
     def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
         """Reject a value that is not an axis of the cluster."""
@@ -162,4 +161,4 @@ class SplitLoops(Rewriter):
                 f"numpipe.combine: axis={name!r} exchanges sums through shared memory, but "
                 f"{ast.unparse(work)} is a workspace in global memory; fix: leave one of them out",
             )
-        return self.call(cluster_sums.reduce_scatter, [self.visit(acc), name], node)
+        return self.call(cluster_sums.reduce_scatter, [self.visit(acc), name])

@@ -66,7 +66,7 @@ class Statements(Calls):
         outside = self.open_turns
         constant = literal_node(self._token(node, name) if turn else name, node)
         self.open_turns += ((name, node.lineno),) * turn
-        begin, end = (self.statement(operation, [constant], node) for operation in operations)
+        begin, end = (self.statement(operation, [constant]) for operation in operations)
         body = self._block(node.body)
         self.open_turns = outside
         return [begin, *body, end]
@@ -123,7 +123,7 @@ class Statements(Calls):
                 'numpipe.debug_print("…{}…", value)',
             )
         if function is breakpoint:
-            node.func = self.call(debug.simulated_only, [node.func], node)
+            node.func = self.call(debug.simulated_only, [node.func])
             return self.by_type(node)
         return NOT_MINE
 
@@ -143,9 +143,7 @@ class Statements(Calls):
             fields(parse(text), len(values))
         except SpecError as error:
             self.error(written, str(error))
-        return self.call(
-            debug.debug_print, [literal_node(text, written), *map(self.visit, values)], node
-        )
+        return self.call(debug.debug_print, [literal_node(text, written), *map(self.visit, values)])
 
     def assertion(self, node: ast.Assert) -> Any:
         """Evaluate a condition that is known at compile time; check any other at run time, on the
@@ -187,8 +185,7 @@ class Statements(Calls):
     ) -> ast.expr:
         place = (message, statement, self.source.filename, node.lineno, always)  # type: ignore[attr-defined]
         checks: list[ast.expr] = [
-            self.call(debug.check, [part, *place], node)
-            for part in _conjuncts(self.visit(condition))
+            self.call(debug.check, [part, *place]) for part in _conjuncts(self.visit(condition))
         ]
         return checks[0] if len(checks) == 1 else tuple_of(checks, node)
 

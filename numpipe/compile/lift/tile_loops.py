@@ -76,7 +76,7 @@ class TileLoops(SplitLoops, Turns):
 
         total = loads[0]
         for other in loads[1:]:
-            total = self.call(arith.mul, [total, other], node)
+            total = self.call(arith.mul, [total, other])
         parts = Parts([], None, lambda t, end: [ast.Assign([node.target], way.place(t, end))])
         if function is split_k.split_tiles:
             if way.ahead:
@@ -97,18 +97,16 @@ class TileLoops(SplitLoops, Turns):
                 )
             return self._dynamic_loop(node, setup, total, in_turns, parts.placed)
         stride, end = self.temporary("stride"), self.temporary("tiles")
-        own: ast.expr = self.call(tile_loop.tile_stride, [], node)
+        own: ast.expr = self.call(tile_loop.tile_stride, [])
         # the loop adds `own` first
-        before: ast.expr = self.call(
-            arith.sub, [self.call(tile_loop.own_place, [], node), own], node
-        )
+        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place, []), own])
         if parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
             cta = self.temporary("cta")
             setup.append(assign(cta, own))
-            before = self.call(pingpong.before_own, [before, load(cta)], node)
-            own = self.call(pingpong.own_stride, [load(cta)], node)
+            before = self.call(pingpong.before_own, [before, load(cta)])
+            own = self.call(pingpong.own_stride, [load(cta)])
         step = arith.add, [index, load(stride)]
         if parts.count is None and not way.ahead:
             step = tile_loop.next_static_tile, [index, load(stride), load(end)]
@@ -116,22 +114,20 @@ class TileLoops(SplitLoops, Turns):
         # works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
         advance: list[ast.stmt] = [
-            assign(t, self.call(*step, node)),
-            self.statement(profiling.mark_tile, [index], node),
+            assign(t, self.call(*step)),
+            self.statement(profiling.mark_tile, [index]),
         ]
         if way.ahead:  # the indices of a tile are read while the one before is computed
             entry = self.temporary("entry")
-            first, again = (
-                assign(entry, way.place(self.call(*step, node), load(end))) for _ in range(2)
-            )
+            first, again = (assign(entry, way.place(self.call(*step), load(end))) for _ in range(2))
             setup.append(first)
             advance += [ast.Assign([node.target], load(entry)), again]
         else:
             advance += parts.placed(index, load(end))
-        test = self.call(arith.lt, [self.call(*step, node), load(end)], node)
+        test = self.call(arith.lt, [self.call(*step), load(end)])
         body, ordered = self.tile_body(node, in_turns)
         after = (
-            self.statement(pingpong.end_turns, [load(name) for name in (t, cta, end)], node)
+            self.statement(pingpong.end_turns, [load(name) for name in (t, cta, end)])
             if ordered
             else None
         )
@@ -239,10 +235,10 @@ class TileLoops(SplitLoops, Turns):
         else:
             self.error(node, f"numpipe.tiles: order={order!r} is unknown: {tile_loop.KNOWN}")
         if kind is Row and len(counts) == 1:
-            return Walk([], lambda t, _: self.call(tile_numbers.place_line, [t], node))
+            return Walk([], lambda t, _: self.call(tile_numbers.place_line, [t]))
         if any_rank and len(counts) > 3:
             grid = tuple_of(counts, node)
-            return Walk([], lambda t, _: self.call(ring.unravel, [t, grid], node))
+            return Walk([], lambda t, _: self.call(ring.unravel, [t, grid]))
         if len(counts) not in (2, 3):
             self.error(
                 node,
@@ -256,26 +252,24 @@ class TileLoops(SplitLoops, Turns):
             setup.append(assign(name, value))
             return load(name)
 
-        begun = before("begun", self.call(kind.begin, [*counts[-2:], *parameters], node))
+        begun = before("begun", self.call(kind.begin, [*counts[-2:], *parameters]))
 
         def in_plane(t: ast.expr, _: ast.expr) -> ast.expr:
-            return self.call(kind.place, [t, begun, *parameters], node)
+            return self.call(kind.place, [t, begun, *parameters])
 
         if len(counts) == 2:
             return Walk(setup, in_plane)
         if self.value(counts[0]) == 1:  # nothing to divide by
             return Walk(
-                setup, lambda t, end: self.call(tile_numbers.only_plane, [in_plane(t, end)], node)
+                setup, lambda t, end: self.call(tile_numbers.only_plane, [in_plane(t, end)])
             )
-        by_plane = before(
-            "by", self.call(arith.divisor, [self.call(arith.mul, counts[1:], node)], node)
-        )
+        by_plane = before("by", self.call(arith.divisor, [self.call(arith.mul, counts[1:])]))
 
         def place(t: ast.expr, end: ast.expr) -> ast.expr:
             first, second = (
-                item(self.call(tile_numbers.in_plane, [t, by_plane], node), part) for part in (0, 1)
+                item(self.call(tile_numbers.in_plane, [t, by_plane]), part) for part in (0, 1)
             )
-            return self.call(tile_numbers.with_plane, [first, in_plane(second, end)], node)
+            return self.call(tile_numbers.with_plane, [first, in_plane(second, end)])
 
         return Walk(setup, place)
 
@@ -296,7 +290,7 @@ class TileLoops(SplitLoops, Turns):
         table, width = self.visit(written), literal_node(columns, node)
         return Walk(
             [self.statement(tile_loop.check_table, [table, width, grid], written)],
-            lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width], node),
+            lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width]),
             ahead=True,
         )
 
@@ -345,20 +339,20 @@ class TileLoops(SplitLoops, Turns):
         t, end, tickets = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
         site = literal_node(self.session.site(self.source, node.iter), node)
         setup += [
-            assign(end, self.call(tile_scheduler.none_or_more, [total], node)),
-            assign(tickets, self.call(tile_scheduler.scheduler, [site], node)),
-            assign(t, self.call(tile_scheduler.first_tile, [load(tickets), load(end)], node)),
+            assign(end, self.call(tile_scheduler.none_or_more, [total])),
+            assign(tickets, self.call(tile_scheduler.scheduler, [site])),
+            assign(t, self.call(tile_scheduler.first_tile, [load(tickets), load(end)])),
         ]
         top = [
-            self.statement(profiling.mark_tile, [load(t)], node),
-            self.statement(tile_scheduler.fetch_ahead, [], node),
+            self.statement(profiling.mark_tile, [load(t)]),
+            self.statement(tile_scheduler.fetch_ahead, []),
             *placed(load(t), load(end)),
         ]
-        read = self.statement(tile_scheduler.next_ticket, [load(tickets)], node)
-        go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)], node)), node)
+        read = self.statement(tile_scheduler.next_ticket, [load(tickets)])
+        go_on = located(assign(t, self.call(tile_scheduler.next_tile, [load(tickets)])), node)
         body, ordered = self.tile_body(node, in_turns)
-        test = self.call(tile_scheduler.is_tile, [load(t), load(end)], node)
-        after = self.statement(tile_scheduler.end_tiles, [int(ordered)], node)
+        test = self.call(tile_scheduler.is_tile, [load(t), load(end)])
+        after = self.statement(tile_scheduler.end_tiles, [int(ordered)])
         return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], after)
 
 
