@@ -30,7 +30,7 @@ from ...language.tiles import (  # noqa: F401
     scan,
 )
 from ...plan import context
-from .constants import MISSING, OPERATIONS, literal_node, lookup, stores
+from .constants import MISSING, OPERATIONS, lookup, stores
 from .nodes import assign, load, located, operation, tuple_of, walk
 from .rewriter import NOT_MINE, Rewriter
 
@@ -76,7 +76,6 @@ class Arithmetic(Rewriter):
         if isinstance(node.op, ast.MatMult):
             left, right = ast.unparse(node.left), ast.unparse(node.right)
             self.error(
-                node,
                 f"'{left} @ {right}': a product of tiles says where it adds to, and its right "
                 f"operand is in shared memory; fix: acc = numpipe.wgmma(acc, {left}, {right}), "
                 "with acc = numpipe.zeros((rows, columns), np.float32) before",
@@ -114,9 +113,9 @@ class Arithmetic(Rewriter):
             between = position < len(node.ops) - 1
             if between and not self._repeatable(right):
                 self.error(
-                    right,
                     f"'{ast.unparse(right)}' calls a function between two comparisons; fix: "
                     "assign its value to a name first",
+                    right,
                 )
             parts.append(self._compute(OPERATIONS[type(op)], [left, right]))
             left = copy.deepcopy(right)
@@ -148,7 +147,6 @@ class Arithmetic(Rewriter):
         name = ast.unparse(node.func)
         if node.keywords:
             self.error(
-                node,
                 f"{name}(…) takes no keyword arguments in a kernel, got {node.keywords[0].arg}=",
             )
         operation, least, most = known
@@ -156,13 +154,13 @@ class Arithmetic(Rewriter):
         if not least <= given <= most:
             count = f"{least}" if least == most else f"{least} to {most}"
             self.error(
-                node, f"{name}(…) takes {count} argument{'s' * (most > 1)} in a kernel, got {given}"
+                f"{name}(…) takes {count} argument{'s' * (most > 1)} in a kernel, got {given}"
             )
         args = [self.visit(a) for a in node.args]
         if operation is numbers.least or operation is numbers.greatest:
-            args.insert(0, literal_node(_float_literals(args), node))
+            args.insert(0, _float_literals(args))
         elif operation is numbers.cast:
-            args.append(literal_node(_CASTS.get(function) or np.dtype(function).name, node))
+            args.append(_CASTS.get(function) or np.dtype(function).name)
         elif operation is not numbers.counting:
             return self._compute(operation, args)
         return self.call(operation, args)
@@ -196,7 +194,6 @@ class Arithmetic(Rewriter):
         ]
         if places or len(args) != len(takes) or any(isinstance(arg, ast.Starred) for arg in args):
             self.error(
-                node,
                 f"{name} takes {len(takes)} argument{'s' * (len(takes) > 1)} in a kernel, "
                 f"({', '.join(takes)}), got {ast.unparse(node)}",
             )
@@ -210,7 +207,7 @@ class Arithmetic(Rewriter):
             node.elts = [self._settled(part, ints=ints) for part in node.elts]
             return node
         if (ints and _constant(node, int)) or (floats and _constant(node, float)):
-            mask = [literal_node(1, node)] if _constant(node, float) else []
+            mask = [1] if _constant(node, float) else []
             return self.call(numbers.number, [node, *mask], node)
         return node
 
@@ -246,7 +243,7 @@ class Arithmetic(Rewriter):
         if isinstance(target := node.targets[0], ast.Name) and target.id in self.constants.known:
             self.folded.add(node)
         if self.unit.params.check_nan and isinstance(target, ast.Subscript):
-            name = literal_node(f"{ast.unparse(target.value)}[…]", node)
+            name = f"{ast.unparse(target.value)}[…]"
             node.value = self.call(nan_checks.no_nan, [name, node.value])
         return node
 

@@ -37,7 +37,7 @@ class Bodies(Functions):
         """Reject a pipeline that is emitted and not run."""
         called = self.callee(node.value)
         if one_of(called, BUILDERS):
-            self.error(node, body_form.not_called(called.__name__))
+            self.error(body_form.not_called(called.__name__))
         return NOT_MINE
 
     def emits(self, node: ast.Call, called: Any) -> Any:
@@ -66,7 +66,6 @@ class Bodies(Functions):
         carries = self.value(coroutine) is not None
         if carries and self.value(compute) is not None:
             self.error(
-                node,
                 "emit_pipeline_warp_specialized: compute_context and carry_coroutine do the "
                 "same; fix: give only one of them",
             )
@@ -144,9 +143,9 @@ class Bodies(Functions):
         value = self.value(called)
         if value is not MISSING and not isinstance(value, Function) and not callable(value):
             self.error(
-                called,
                 "run_scoped: function must be nested in the kernel, or decorated with "
                 f"@numpipe.function, got {ast.unparse(called)}",
+                called,
             )
         if isinstance(value, Function):
             signature = inspect.signature(value.function)
@@ -161,7 +160,6 @@ class Bodies(Functions):
             signature = plain_signature(names)
         if (wrong := mismatch(signature, len(node.args) - 1, list(named))) is not None:
             self.error(
-                node,
                 f"run_scoped: {ast.unparse(called)}{spelled(signature)} is called with a reference "
                 f"for each type: {wrong}",
             )
@@ -209,17 +207,17 @@ class Bodies(Functions):
         if always:
             if isinstance(node, ast.Dict):
                 self.error(
-                    node,
                     "numpipe.scratch: dictionaries are not supported in a kernel; fix: use a "
                     "NamedTuple, whose parts have names too, or a tuple of types",
+                    node,
                 )
             for part in ast.walk(node):  # a type that was not imported
                 if isinstance(part, ast.Call) and isinstance(part.func, ast.Name):
                     self.name(part.func)
             self.error(
-                node,
                 "numpipe.scratch takes a type, numpipe.SMEM(shape, dtype), numpipe.Barrier(…) or "
                 f"numpipe.RefUnion(…), which is a compile-time constant, got {ast.unparse(node)}",
+                node,
             )
         return self.visit(node)  # type: ignore[no-any-return]
 
@@ -242,10 +240,10 @@ class Bodies(Functions):
             self._check_type(part)
             if self.value(part) is MISSING and part not in self.constants.failed:
                 self.error(
-                    part,
                     f"{ast.unparse(part)} is not a compile-time constant, which the type of an "
                     "allocation must be; fix: use literals, constants of the module or fields of "
                     "a Static",
+                    part,
                 )
             self.visit(part)  # raises the error that explains why
         try:
@@ -254,6 +252,6 @@ class Bodies(Functions):
                 **{str(k.arg): self.value(k.value) for k in node.keywords},
             )
         except SpecError as error:
-            self.error(node, str(error), SpecError)
+            self.error(str(error), node, SpecError)
         except TypeError as error:
-            self.error(node, f"{ast.unparse(node)}: {error}")
+            self.error(f"{ast.unparse(node)}: {error}", node)

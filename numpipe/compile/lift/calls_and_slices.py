@@ -55,7 +55,6 @@ class Calls(Loops):
         called: Any = self.callee(node.value)
         if does(called, "issues") or does(called, "waits"):
             self.error(
-                node,
                 f"{called.__name__} returns the accumulator and changes nothing in place; fix: "
                 f"acc = {ast.unparse(node.value)}",
             )
@@ -86,12 +85,11 @@ class Calls(Loops):
         axes = as_tuple(known)
         if not all(isinstance(name, str) for name in axes):
             self.error(
-                node,
                 "the name of an axis must be a compile-time string, or a tuple of them, got "
                 f"{ast.unparse(argument)}",
             )
         if len(set(axes)) < len(axes):
-            self.error(node, f"each axis may be named only once, got {axes}")
+            self.error(f"each axis may be named only once, got {axes}")
         for axis in axes:
             self._axis_exists(node, axis)
 
@@ -127,7 +125,6 @@ class Calls(Loops):
         ):
             if axis == GPU_AXIS:
                 self.error(
-                    node,
                     f"the axis {axis!r} is the axis of a mesh's GPUs, but this kernel runs on one "
                     "GPU; fix: @numpipe.kernel(semaphores=…), and call it with mesh=",
                 )
@@ -139,7 +136,6 @@ class Calls(Loops):
             if self.unit.cluster_axes:
                 named += f", the cluster's {', '.join(map(repr, self.unit.cluster_axes))}"
             self.error(
-                node,
                 f"unknown axis {axis!r}: the grid's axes are {named}, and the warpgroup axis is "
                 f"{self.constants.wg_axis!r}",
             )
@@ -162,7 +158,6 @@ class Calls(Loops):
         context.check_ctas(self.unit, name, dimension)
         if dimension not in self.unit.folded:
             self.error(
-                node,
                 f"{name}({dimension}): the grid has {self.unit.grid_rank} dimensions, "
                 f"0…{self.unit.grid_rank - 1}",
             )
@@ -171,13 +166,11 @@ class Calls(Loops):
     def misplaced_loop(self, node: ast.Call, function: Any) -> Any:
         if function is tile_loop.tiles or function is tile_loop.nd_loop:
             self.error(
-                node,
                 f"numpipe.{function.__name__}(…) is only allowed in a `for`; fix: for m, n in "
                 f"numpipe.{function.__name__}(…):",
             )
         if self._pipeline_call(node):
             self.error(
-                node,
                 "a pipeline may only be called in a `for`; fix: for (indices), (tiles) in "
                 "pipe(arrays):",
             )
@@ -217,9 +210,9 @@ class Calls(Loops):
             space = specs.space_of(self.value(args[2]))
             if space is None:
                 self.error(
-                    args[2],
                     "BlockSpec: memory_space must be numpipe.SMEM or numpipe.GMEM, a "
                     f"compile-time constant, got {ast.unparse(args[2])}",
+                    args[2],
                 )
             args[2] = literal_node(space, args[2])
             facts = self._known_indices(args[1]), self._depends(args[1])
@@ -239,7 +232,7 @@ class Calls(Loops):
         ):
             return NOT_MINE
         if node.keywords:
-            self.error(node, "get_allocations takes the pipeline's arrays by position")
+            self.error("get_allocations takes the pipeline's arrays by position")
         return self.call(
             body_form.get_allocations,
             [self.visit(part) for part in (node.func.value, *node.args)],
@@ -270,7 +263,6 @@ class Calls(Loops):
         user's function that is not compiled."""
         if type(function).__name__ == "Kernel" and hasattr(function, "simulate"):
             self.error(
-                node,
                 f"'{function.name}' is a kernel, which can be called from the host but not from a "
                 "kernel",
             )
@@ -279,11 +271,11 @@ class Calls(Loops):
         if (why := host_only(function, ast.unparse(node.func))) is not None:
             for argument in node.args:
                 self.visit(argument)  # its own errors come first
-            self.error(node, why)
+            self.error(why)
         if isinstance(function, (types.FunctionType, types.MethodType)) and not str(
             function.__module__
         ).startswith(("numpy", "numba")):
-            self.error(node, plain(function))
+            self.error(plain(function))
         return NOT_MINE
 
     def value_call(self, node: ast.Call, function: Any) -> Any:
@@ -318,7 +310,7 @@ class Calls(Loops):
         """Put the allocations that an emitted pipeline shares with another one after its arrays."""
         given = [k.value for k in node.keywords if k.arg == "allocations" and may]
         if len(given) != len(node.keywords):
-            self.error(node, "an emitted pipeline is called on its arrays by position")
+            self.error("an emitted pipeline is called on its arrays by position")
         node.args += [
             value
             for value in given
@@ -328,7 +320,6 @@ class Calls(Loops):
 
     def _no_keywords(self, node: ast.Call) -> NoReturn:
         self.error(
-            node,
             f"'{ast.unparse(node.func)}' is called with keywords, but parameter names are known "
             "only for functions that are called by their own name; fix: pass the arguments by "
             "position",
@@ -346,7 +337,6 @@ class Calls(Loops):
             fixed = parameters[: facts.parameters]
             if node.keywords or len(node.args) < len(fixed):
                 self.error(
-                    node,
                     f"{name}({', '.join([*fixed, f'*{parameters[-1]}'])}): is called by position, "
                     f"with {len(fixed)} arguments at least",
                 )
@@ -373,7 +363,6 @@ class Calls(Loops):
                 rows = max(elements // shape[1] // 64 * 64, 64)
                 fits = rows, min(elements // rows // 8 * 8, shape[1])
                 self.error(
-                    node,
                     f"register budget: zeros {shape} takes {shape[0]} x {shape[1]} / 128 = "
                     f"{registers} registers per lane, but each of {unit.compute_wgs} compute "
                     f"warpgroups has {unit.compute_registers}: {has}; fix: use a smaller tile, "
@@ -394,9 +383,9 @@ class Calls(Loops):
                 index_map = argument(spec, "index_map", 1)
                 if isinstance(index_map, ast.Lambda) and len(index_map.args.args) != len(grid.elts):
                     self.error(
-                        index_map,
                         f"{label}: index_map takes {len(index_map.args.args)} indices, but the "
                         f"pipeline's grid has {len(grid.elts)}",
+                        index_map,
                     )
 
     def _known_indices(self, index_map: ast.expr) -> tuple[int | None, ...]:
@@ -428,9 +417,9 @@ class Calls(Loops):
             k.arg is None for k in node.keywords
         ):
             self.error(
-                node,
                 f"{function.__name__}: * and ** are not supported in a kernel's calls; fix: write "
                 "the arguments out",
+                node,
             )
         for keyword in node.keywords:
             keyword.arg = operand_barriers.RENAMED.get(str(keyword.arg), keyword.arg)
@@ -441,7 +430,7 @@ class Calls(Loops):
         keywords = {str(k.arg): k.value for k in node.keywords}
         wrong = mismatch(signature, len(node.args), [str(k.arg) for k in node.keywords])
         if wrong is not None:
-            self.error(node, f"{name}{spelled(signature)}: {wrong}")
+            self.error(f"{name}{spelled(signature)}: {wrong}", node)
         bound = signature.bind(*node.args, **keywords)
         result: list[ast.expr] = []
         for name, parameter in signature.parameters.items():
@@ -494,9 +483,9 @@ class Calls(Loops):
         high: Any = None if part.upper is None else self.value(part.upper)
         if low is MISSING or high is MISSING or part.step is not None:
             self.error(
-                part,
                 "a slice of a tile or array must have compile-time bounds and no step; fix: for "
                 "a run-time start, write ds(start, size)",
+                part,
             )
         # the type of what is sliced is known only when it is typed
         if high is None or min(low, high) < 0:

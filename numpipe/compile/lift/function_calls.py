@@ -48,7 +48,7 @@ class Functions(Nested):
             parts = value if isinstance(value, tuple) else (value,)
             if any(isinstance(part, Function) for part in parts):
                 new = [
-                    self._bind(self._lifted(part, {}, node), node)
+                    self._bind(self._lifted(part, {}, node))
                     if isinstance(part, Function)
                     else self.visit(ast.copy_location(ast.Constant(part), node))
                     for part in parts
@@ -57,10 +57,9 @@ class Functions(Nested):
             if isinstance(value, FunctionType) and not str(value.__module__).startswith(
                 ("numpy", "numba", "numpipe.")
             ):
-                self.error(node, plain(value))
+                self.error(plain(value))
             if any(isinstance(part, BlockSpec) for part in parts):
                 self.error(
-                    node,
                     f"{ast.unparse(node)} is a BlockSpec made outside the kernel, whose index map "
                     "is not compiled with the kernel; fix: make it in the kernel",
                 )
@@ -78,10 +77,10 @@ class Functions(Nested):
         place = self.source.position(node)
         # reported at the call, not in a line of the function's own source
         if why := function.refusal(known, place != self.session.calls.setdefault(function, place)):
-            self.error(node, why)
+            self.error(why)
         bound = self._lifted(function, known, node)
         left = [self._settled(self.visit(args[name])) for name in bound.parameters]
-        call = ast.copy_location(ast.Call(self._bind(bound, node), left, []), node)
+        call = ast.copy_location(ast.Call(self._bind(bound), left, []), node)
         call.facts = bound.facts  # type: ignore[attr-defined]
         return call
 
@@ -94,12 +93,9 @@ class Functions(Nested):
             return new, self.binders[new.func.id.removeprefix("__np_bind_")]
         return new, self._nested_facts(function.id) if isinstance(function, ast.Name) else None
 
-    def _bind(self, bound: Bound, node: ast.AST) -> ast.Call:
+    def _bind(self, bound: Bound) -> ast.Call:
         """Return a function as a value of the kernel."""
-        return self.call(
-            bound.binder,
-            [tuple_of([self.context_name(node)], node)],
-        )
+        return self.call(bound.binder, [tuple_of([self.context_name(self.node)], self.node)])
 
     def _lifted(self, function: Function, known: dict[str, Any], node: ast.AST) -> Bound:
         key = (function, *[(name, *_key(value)) for name, value in known.items()])
@@ -111,10 +107,10 @@ class Functions(Nested):
                     f.__name__ for f in (*active[active.index(function) :], function)
                 )
                 self.error(
-                    node,
                     f"function '{function.__name__}' calls itself ({chain}): recursion cannot be "  # type: ignore[attr-defined]
                     "compiled, except in a call whose arguments are all constants or Statics; fix: "
                     "write a loop, or pass constants",
+                    node,
                 )
             active.append(function)
             try:

@@ -99,13 +99,13 @@ class LaneCode(Calls):
             "." in written and owner in ("threadIdx", "blockIdx", "blockDim", "gridDim")
         ):
             self.error(
-                node,
                 f"cuda.{written} is not supported in a kernel: of numba.cuda there are {SUPPORTED}"
                 f"{_INSTEAD.get(owner, '')}",
+                node,
                 SpecError,
             )
 
     def _lane_only(self, node: ast.AST, what: str) -> None:
         directly = len(self.scopes) == 1 and self.scopes[0][0] is self.tree and self.lifts_kernel
         if not per_lane.by_lane(self.unit) or directly:
-            self.error(node, f"{what} {per_lane.NOT_HERE}", SpecError)
+            self.error(f"{what} {per_lane.NOT_HERE}", node, SpecError)

@@ -204,16 +204,16 @@ class _Lift(UnrolledLoops, LaneCode, Statements, Reductions, Bodies):
         for inner in reversed(list(own(node.body))):
             if isinstance(inner, ast.Return) and inner.value is not None:
                 self.error(
-                    inner,
                     "a kernel must not return a value; fix: store results through its output "
                     "references",
+                    inner,
                 )
         for name, where in stores(node):
             if name in self.constants.known and not isinstance(where, ast.arg):
                 self.error(
-                    where,
                     f"'{name}' is a parameter of the kernel and cannot be reassigned; fix: use "
                     "another name",
+                    where,
                 )
         self._signature([CONTEXT, *parameters])
         self.lifts_kernel = True

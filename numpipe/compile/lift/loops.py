@@ -118,7 +118,7 @@ class Loops(TileLoops, Arithmetic):
             return self.tiles_loop(node, function)
         pair = node.target.elts if isinstance(node.target, ast.Tuple) else []
         if 2 <= len(pair) <= 4 and all(isinstance(part, ast.Tuple) for part in pair):
-            self.error(node, pipelines.IN_A_FOR)
+            self.error(pipelines.IN_A_FOR)
         return NOT_MINE
 
     def _not_itself(self, node: ast.For) -> None:
@@ -134,10 +134,10 @@ class Loops(TileLoops, Arithmetic):
         for inner in own(node.body):
             if isinstance(inner, ast.For) and ast.dump(inner.iter) == call:
                 self.error(
-                    inner.iter,
                     f"{ast.unparse(inner.iter)} runs inside its own loop at line {node.lineno}, "
                     "whose slots are in use until that loop ends; fix: make a second pipeline "
                     "for it",
+                    inner.iter,
                 )
             if (
                 isinstance(inner, ast.For)
@@ -146,10 +146,10 @@ class Loops(TileLoops, Arithmetic):
                 and (slots == self._slots(inner.iter) and (inner.iter.keywords or keywords))
             ):
                 self.error(
-                    inner.iter,
                     f"{ast.unparse(inner.iter)} runs inside the loop at line {node.lineno} and "
                     "shares its slots, which are in use until that loop ends; fix: give it its "
                     "own allocations",
+                    inner.iter,
                 )
 
     def _slots(self, call: ast.Call) -> str | None:
@@ -188,12 +188,12 @@ class Loops(TileLoops, Arithmetic):
                 else "the next steps are being loaded, and nobody would wait for them"
             )
             self.error(
-                left,
                 f"'{word}' leaves the pipeline loop at line {node.lineno}: {harm}; fix: run all "
                 "steps, or make the grid smaller",
+                left,
             )
         if node.orelse:
-            self.error(node.orelse[0], "a pipeline loop has no 'else'")
+            self.error("a pipeline loop has no 'else'", node.orelse[0])
         self._not_itself(node)
         unpacked = self._unpacks(node.target, len(node.iter.args))
         carried = self._carried(node, names(ast.Store, node.target))
@@ -202,11 +202,9 @@ class Loops(TileLoops, Arithmetic):
         if len(shared) != len(node.iter.keywords) or any(
             isinstance(a, ast.Starred) for a in node.iter.args
         ):
-            self.error(node.iter, "a pipeline is called with its arrays by position")
+            self.error("a pipeline is called with its arrays by position", node.iter)
         nested, groups, last = (ast.copy_location(ast.Constant(0), node.iter) for _ in range(3))
-        facts: list[ast.expr] = [
-            literal_node(fact, node.iter) for fact in (unpacked, self._waited(node), None)
-        ]
+        facts = unpacked, self._waited(node), None
         call = node.iter = self.call(
             pipelines.steps, [node.iter.func, arrays, nested, groups, *facts, last], node.iter
         )
@@ -254,9 +252,9 @@ class Loops(TileLoops, Arithmetic):
             isinstance(group, ast.Tuple) for group in groups[2:]
         ):
             self.error(
-                target,
                 "expected a pipeline loop `for (indices), (tiles) in pipe(arrays):`, got `for "
                 f"{ast.unparse(target)}`",
+                target,
             )
         tiles = groups[1]
         if (
@@ -265,9 +263,9 @@ class Loops(TileLoops, Arithmetic):
             and not any(isinstance(t, ast.Starred) for t in tiles.elts)
         ):
             self.error(
-                target,
                 f"the pipeline is called with {arrays} arrays, but the loop unpacks "
                 f"{len(tiles.elts)} tiles: {ast.unparse(tiles)}",
+                target,
             )
         barriers = [group.elts for group in groups[2:] if isinstance(group, ast.Tuple)]
         return tuple(
@@ -363,10 +361,10 @@ class Loops(TileLoops, Arithmetic):
             here = [p for p in places if id(p) in inside]
             if name in targets and (use := self._used_after(node, name, reads[name])):
                 self.error(
-                    use,
                     f"'{name}' belongs to a step of the pipeline loop at line {node.lineno} but "
                     "is used after the loop, where its slot is filled again; fix: use it, or "
                     f"load it with {name}[...], in the loop",
+                    use,
                 )
             if not here or name in targets:
                 continue
@@ -379,10 +377,10 @@ class Loops(TileLoops, Arithmetic):
                 result.append(name)
             elif not before and self._used_after(node, name, reads[name]):
                 self.error(
-                    here[0],
                     f"'{name}' is first assigned in the pipeline loop at line {node.lineno} and "
                     "used after it: if the loop has no steps, it has no value; fix: assign it "
                     "before the loop",
+                    here[0],
                 )
         return sorted(result)
 

@@ -49,9 +49,9 @@ class Nested(Calls, Waits):
         for decorator in node.decorator_list:
             if self.value(decorator) is not function:
                 self.error(
-                    decorator,
                     f"nested function '{node.name}': decorators are not supported in a kernel; "
                     "fix: remove the decorator",
+                    decorator,
                 )
         return located(assign(node.name, self._nested(node, node.name)), node)
 
@@ -65,9 +65,9 @@ class Nested(Calls, Waits):
         called = "a lambda" if name == "lambda_" else f"nested function '{name}'"
         if arguments.defaults or arguments.kw_defaults:
             self.error(
-                node,
                 f"{called}: default arguments are not supported; fix: use the kernel's names "
                 "directly, which are captured by value, or use @numpipe.function",
+                node,
             )
         if (
             arguments.kwarg
@@ -75,7 +75,7 @@ class Nested(Calls, Waits):
             or arguments.posonlyargs
             or (arguments.vararg and name == "lambda_")
         ):
-            self.error(node, f"{called}: only positional parameters are supported")
+            self.error(f"{called}: only positional parameters are supported", node)
         rest = arguments.vararg
         if rest is not None:  # it becomes the tuple that callers pack (`Facts.packed`)
             self._packed_by_callers(name)
@@ -96,14 +96,14 @@ class Nested(Calls, Waits):
         casts = {CONTEXT} if name != "lambda_" else free & {CONTEXT}
         captures = sorted(free & self.local | casts)
         if name in captures and name != "lambda_":
-            self.error(node, f"nested function '{name}' calls itself: recursion cannot be compiled")
+            self.error(f"nested function '{name}' calls itself: recursion cannot be compiled", node)
         for capture in captures:
             for place in self._binds(capture):
                 if getattr(place, "lineno", 0) > node.lineno:
                     self.error(
-                        place,
                         f"'{capture}' is reassigned after '{name}' at line {node.lineno} captured "
                         "it, but captures are by value in a kernel; fix: use another name",
+                        place,
                     )
         unpack = [
             located(assign(c, item(load(ENVIRONMENT), i)), node) for i, c in enumerate(captures)
@@ -134,9 +134,9 @@ class Nested(Calls, Waits):
                 and id(use) not in packs
             ):
                 self.error(
-                    use,
                     f"nested function '{name}' has '*', so it must be called by its own name or "
                     "be the body of a pipeline; fix: write its parameters out",
+                    use,
                 )
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
@@ -150,7 +150,6 @@ class Nested(Calls, Waits):
             return False
         if len(yields) > 1 or yields[0].value is None:
             self.error(
-                yields[-1],
                 f"carry_coroutine '{node.name}' "
                 + (
                     f"yields {len(yields)} times: it yields the initial carry, once, and receives "
@@ -158,10 +157,11 @@ class Nested(Calls, Waits):
                     if len(yields) > 1
                     else "yields nothing: it yields the initial carry, and receives the final one"
                 ),
+                yields[-1],
             )
         if node.args.args:
             self.error(
-                node, f"carry_coroutine '{node.name}' takes arguments, but is called with none"
+                f"carry_coroutine '{node.name}' takes arguments, but is called with none", node
             )
         # ``yield initial`` becomes ``pipeline(initial)``
         node.args.args.append(ast.copy_location(ast.arg(PIPELINE), node))

@@ -20,7 +20,7 @@ from ...language.memory import semaphores
 from ...language.pipeline import body_form, pipelines
 from ...language.tiles import branches
 from .arithmetic import Arithmetic
-from .constants import MISSING, literal_node, truth
+from .constants import MISSING, truth
 from .nodes import assign, load, located, names, running, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
@@ -56,16 +56,16 @@ class Reductions(Arithmetic):
             keywords[options[0].name] = args.pop()
         if len(args) != 1 or set(keywords) - {option.name for option in options}:
             takes = spelled(signature.replace(parameters=options) if method else signature)
-            self.error(node, f"{written}{takes} in a kernel, got {ast.unparse(node)}")
+            self.error(f"{written}{takes} in a kernel, got {ast.unparse(node)}")
         known = {name: self.value(value) for name, value in keywords.items()}
         for name, value in known.items():
             if value is MISSING:
-                self.error(keywords[name], f"{written}: {name} must be a compile-time constant")
-        constants: list[ast.expr] = []
+                self.error(f"{written}: {name} must be a compile-time constant", keywords[name])
+        constants = []
         for option in options:
             value = known.get(option.name, option.default)
             flag = isinstance(option.default, bool) and truth(value) is not MISSING
-            constants.append(literal_node(int(truth(value)) if flag else value, node))
+            constants.append(int(truth(value)) if flag else value)
         return self.call(operation, [self.visit(args[0]), *constants])
 
     # ---- branches

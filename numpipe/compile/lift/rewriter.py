@@ -208,16 +208,17 @@ class Rewriter(Known):
         except SpecError as error:
             if f"kernel {self.unit.kernel}" in str(error):  # it says where already
                 raise
-            self.error(node, str(error), SpecError)
+            self.error(str(error), node, SpecError)
         finally:
             self.node = outer
 
     def error(
-        self, node: ast.AST, message: str, kind: type[CompileError | SpecError] = CompileError
+        self, message: str, node: Any = None, kind: type[CompileError | SpecError] = CompileError
     ) -> NoReturn:
-        raise kind(
-            self.source.position(node).stamp(f"kernel {self.unit.kernel}: {message}")
-        ) from None
+        """Raise an error at the user's line of `node`, by default the one that is being
+        rewritten."""
+        place = self.source.position(node or self.node)
+        raise kind(place.stamp(f"kernel {self.unit.kernel}: {message}")) from None
 
     def named(self, name: str, value: Any, where: ast.AST) -> ast.Name:
         """Return a reference to an object that the pass adds to the kernel's namespace."""
@@ -288,13 +289,13 @@ class Rewriter(Known):
                 return self._records(value, node)
             if value is MISSING and node in self.constants.failed:
                 error = self.constants.failed[node]
-                self.error(node, f"{ast.unparse(node)}: {type(error).__name__}: {error}")
+                self.error(f"{ast.unparse(node)}: {type(error).__name__}: {error}")
         return NOT_MINE
 
     def refused(self, node: ast.AST) -> Any:
         """Reject what no kernel can contain."""
         if (why := refusal(node)) is not None:
-            self.error(node, why)
+            self.error(why)
         return NOT_MINE
 
     def _records(self, value: Any, where: ast.AST) -> ast.expr:
@@ -312,7 +313,7 @@ class Rewriter(Known):
             isinstance(node.ctx, ast.Store) or node.id.startswith("__np") or node.id in self.local
         )
         if not known and self.constants.name(node.id, self.local) is MISSING:
-            self.error(node, f"name '{node.id}' is not defined")
+            self.error(f"name '{node.id}' is not defined", node)
         value = self.constants.known.get(node.id, MISSING)
         if (
             isinstance(node.ctx, ast.Load)
@@ -331,9 +332,9 @@ class Rewriter(Known):
             and not hasattr(base, node.attr)
         ):
             self.error(
-                node,
                 f"'{ast.unparse(node.value)}' ({type(base).__name__}) has no attribute "
                 f"'{node.attr}'",
+                node,
             )
         return NOT_MINE
 

@@ -39,22 +39,22 @@ class SplitLoops(Rewriter):
         """Reject a loop whose arguments or names do not fit a loop over parts."""
         if set(options) - _OPTIONS or any(isinstance(c, ast.Starred) for c in counts) or not counts:
             self.error(
-                node.iter,
                 "numpipe.split_tiles takes the tile counts, steps=, split=, order=, group= and "
                 "dynamic=",
+                node.iter,
             )
         if "steps" not in options:
             self.error(
-                node.iter,
                 "numpipe.split_tiles: steps= is missing, the number of blocks of K of a whole "
                 "tile; fix: steps=cdiv(a.shape[1], tk)",
+                node.iter,
             )
         target = node.target.elts if isinstance(node.target, ast.Tuple) else [node.target]
         if len(target) != len(counts) + 1 or not isinstance(target[-1], ast.Name):
             self.error(
-                node.target,
                 f"numpipe.split_tiles of {len(counts)} counts gives {len(counts)} indices and a "
                 f"part, got `for {ast.unparse(node.target)} in`",
+                node.target,
             )
 
     def parts_of(
@@ -102,7 +102,7 @@ class SplitLoops(Rewriter):
             and known is not MISSING
             and (isinstance(known, bool) or not isinstance(known, int) or known < 1)
         ):
-            self.error(split, split_k.no_split(told(known)))
+            self.error(split_k.no_split(told(known)), split)
         begin, locate = (
             (split_k.begin_stream, split_k.place_stream)
             if stream
@@ -114,15 +114,15 @@ class SplitLoops(Rewriter):
         setup: list[ast.stmt] = (
             [self.statement(split_k.check_split, [parts], split)] if at_run_time else []
         )
-        setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own(node)])))
+        setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own()])))
 
         def placed(index: ast.expr, _: ast.expr) -> list[ast.stmt]:
-            place = self.call(locate, [index, load(begun), *self._own(node)])
+            place = self.call(locate, [index, load(begun), *self._own()])
             return [assign(found, place), *bind(item(load(found), 0), item(load(found), 1))]
 
         return Parts(setup, item(load(begun), 0), placed)
 
-    def _own(self, node: ast.For) -> list[ast.expr]:
+    def _own(self) -> list[ast.expr]:
         """Return the index of this CTA, or of its cluster if the kernel names its cluster axes, and
         the number of CTAs or clusters."""
         return [self.call(op, []) for op in (tile_loop.own_place, tile_loop.tile_stride)]
@@ -138,7 +138,7 @@ class SplitLoops(Rewriter):
                     "cluster_names=('cluster',))"
                 )
             )
-            self.error(node, f"numpipe.{what}={axis!r} is not an axis of the cluster: {named}")
+            self.error(f"numpipe.{what}={axis!r} is not an axis of the cluster: {named}", node)
 
     def combination(
         self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr
@@ -150,15 +150,15 @@ class SplitLoops(Rewriter):
             return None
         if not isinstance(name, str):
             self.error(
-                axis,
                 "numpipe.combine: axis= must be the name of an axis of the cluster, a "
                 f"compile-time string, got {ast.unparse(axis)}",
+                axis,
             )
         self._check_axis(axis, "combine: axis", name)
         if self.value(work) is not None:
             self.error(
-                work,
                 f"numpipe.combine: axis={name!r} exchanges sums through shared memory, but "
                 f"{ast.unparse(work)} is a workspace in global memory; fix: leave one of them out",
+                work,
             )
         return self.call(cluster_sums.reduce_scatter, [self.visit(acc), name])

@@ -35,7 +35,6 @@ class Statements(Calls):
         turn = function is warpgroup_order.turn
         if function is not profiling.region and not turn:
             self.error(
-                node,
                 "'with' needs context managers, which do not exist on the GPU; fix: write the "
                 "calls themselves",
             )
@@ -43,20 +42,19 @@ class Statements(Calls):
         what = function.__name__
         if len(node.items) > 1 or node.items[0].optional_vars is not None:
             self.error(
-                node,
                 f"a {what} must be the only item of its 'with'; "
                 f'fix: with numpipe.{what}("name"):',
             )
         for word, left in leaves(node.body, ast.Break, ast.Continue):
             harm = "the turn without passing it" if turn else "the region without ending it"
-            self.error(left, f"'{word}' leaves {harm}; fix: move it after the 'with'")
+            self.error(f"'{word}' leaves {harm}; fix: move it after the 'with'", left)
         (argument,) = self.bind(function, call)
         name = self.value(argument)
         if name is None and turn:
             return self._block(node.body)
         if not isinstance(name, str):
             self.error(
-                argument, f"{what}: name must be a compile-time string, got {ast.unparse(argument)}"
+                f"{what}: name must be a compile-time string, got {ast.unparse(argument)}", argument
             )
         operations = (
             (warpgroup_order.enter_turn, warpgroup_order.leave_turn)
@@ -64,7 +62,7 @@ class Statements(Calls):
             else (profiling.region_begin, profiling.region_end)
         )
         outside = self.open_turns
-        constant = literal_node(self._token(node, name) if turn else name, node)
+        constant = self._token(node, name) if turn else name
         self.open_turns += ((name, node.lineno),) * turn
         begin, end = (self.statement(operation, [constant]) for operation in operations)
         body = self._block(node.body)
@@ -77,7 +75,6 @@ class Statements(Calls):
         unit, tokens = self.unit, self.session.tokens
         if unit.turns > 1:
             self.error(
-                node,
                 "numpipe.turn orders compute warpgroups that share a tile, but with "
                 "schedule='pingpong' they take turns on whole tiles; fix: leave it out, or use "
                 "schedule='cooperative'",
@@ -85,7 +82,6 @@ class Statements(Calls):
         for other, line in self.open_turns:
             if other == name:
                 self.error(
-                    node,
                     f"numpipe.turn({name!r}) is inside a block of the same token, at line {line}: "
                     "a warpgroup would wait for a turn that it must pass on first; fix: leave it "
                     "out, or give it another name",
@@ -99,7 +95,6 @@ class Statements(Calls):
                 else ""
             )
             self.error(
-                node,
                 f"numpipe.turn({name!r}): no named barriers are left: a token takes "
                 f"{unit.compute_wgs}, one for each compute warpgroup{have}; of the CTA's 16, 0 is "
                 f"the CTA's, 1…{unit.warpgroups} are the warpgroups'{memory}, 15 is of out_specs, "
@@ -118,7 +113,6 @@ class Statements(Calls):
             )
         if function is print:
             self.error(
-                node,
                 "'print' would be called by every lane of a warpgroup; fix: "
                 'numpipe.debug_print("…{}…", value)',
             )
@@ -134,15 +128,15 @@ class Statements(Calls):
         text = self.value(written)
         if text is MISSING:
             self.error(
-                written,
                 f"debug_print: the format must be a compile-time string, got "
                 f"{ast.unparse(written)}; fix: pass values for its fields, "
                 'debug_print("k={}", k)',
+                written,
             )
         try:
             fields(parse(text), len(values))
         except SpecError as error:
-            self.error(written, str(error))
+            self.error(str(error), written)
         return self.call(debug.debug_print, [literal_node(text, written), *map(self.visit, values)])
 
     def assertion(self, node: ast.Assert) -> Any:
@@ -167,16 +161,16 @@ class Statements(Calls):
                     f"{ast.unparse(node.msg) if (msg := self.value(node.msg)) is MISSING else msg}"
                 )
             )
-            self.error(node, f"'assert {condition}' failed{reason}")
+            self.error(f"'assert {condition}' failed{reason}")
         return None
 
     def _message(self, message: ast.expr, node: ast.AST) -> str:
         text = self.value(message)
         if not isinstance(text, str):
             self.error(
-                message if hasattr(message, "lineno") else node,
                 "the message of an assertion on run-time values must be a constant string, got "
                 f"{ast.unparse(message)}; fix: print values with numpipe.debug_print",
+                message if hasattr(message, "lineno") else node,
             )
         return text
 

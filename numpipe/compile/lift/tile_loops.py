@@ -81,19 +81,19 @@ class TileLoops(SplitLoops, Turns):
         if function is split_k.split_tiles:
             if way.ahead:
                 self.error(
-                    options["order"],
                     "numpipe.split_tiles does not support a host table: order= must be a name or "
                     "an object of numpipe.orders",
+                    options["order"],
                 )
             parts = self.parts_of(node, options, way.place, total)
         setup += parts.setup
         if self._is_dynamic(node, options):
             if parts.count is not None:
                 self.error(
-                    options["dynamic"],
                     "numpipe.split_tiles: dynamic=True takes whole tiles from a counter, but "
                     "split= cuts them: the owner of a tile could wait for a part that no CTA has "
                     "started; fix: leave one of them out",
+                    options["dynamic"],
                 )
             return self._dynamic_loop(node, setup, total, in_turns, parts.placed)
         stride, end = self.temporary("stride"), self.temporary("tiles")
@@ -156,20 +156,18 @@ class TileLoops(SplitLoops, Turns):
             or any(isinstance(c, ast.Starred) for c in counts)
             or not counts
         ):
-            self.error(node, "numpipe.tiles takes the tile counts, order=, group= and dynamic=")
+            self.error("numpipe.tiles takes the tile counts, order=, group= and dynamic=")
         if (
             isinstance(node.target, ast.Tuple)
             and len(node.target.elts) != len(counts)
             and len(counts) > 1
         ):
             self.error(
-                node,
                 f"numpipe.tiles of {len(counts)} counts gives {len(counts)} indices, the loop "
                 f"unpacks {len(node.target.elts)}: {ast.unparse(node.target)}",
             )
         if not isinstance(node.target, ast.Tuple) and len(counts) == 1:
             self.error(
-                node,
                 "numpipe.tiles gives a tuple of indices, even for a single count; fix: `for "
                 f"({ast.unparse(node.target)},) in numpipe.tiles(…):`",
             )
@@ -181,23 +179,23 @@ class TileLoops(SplitLoops, Turns):
         given = [*call.args, *([keywords["grid"]] if "grid" in keywords else [])]
         if len(given) != 1 or set(keywords) - {"grid"}:
             self.error(
-                call,
                 "numpipe.nd_loop takes one argument, the grid; fix: for i, j in "
                 "numpipe.nd_loop((m, n)):",
+                call,
             )
         known = self.value(given[0])
         grid = literal_node(known, given[0]) if isinstance(known, tuple) else given[0]
         if not isinstance(grid, ast.Tuple) or not grid.elts:
             self.error(
-                given[0],
                 "numpipe.nd_loop: the grid must be a tuple with a size for each index, (m, n), "
                 f"got {ast.unparse(given[0])}",
+                given[0],
             )
         if not isinstance(node.target, ast.Tuple) or len(node.target.elts) != len(grid.elts):
             self.error(
-                node.target,
                 f"numpipe.nd_loop of {len(grid.elts)} dimensions gives a tuple of "
                 f"{len(grid.elts)} indices, got `for {ast.unparse(node.target)} in`",
+                node.target,
             )
         return grid.elts
 
@@ -217,23 +215,22 @@ class TileLoops(SplitLoops, Turns):
             return self._host_table(node, written, counts)
         if isinstance(order, (Table, np.ndarray)):
             self.error(
-                written or node,
                 "numpipe.tiles: a host table must be an argument of the kernel, a 2-D int32 "
                 "array; fix: pass the array, and write order= with the parameter's name",
+                written or node,
             )
         if isinstance(order, Order):
             if "group" in options:
                 self.error(
-                    node,
                     f"numpipe.tiles: order={order!r} already has a group; fix: leave group= out",
                 )
             kind = type(order)
-            parameters = [literal_node(value, node) for value in order.parameters]
+            parameters = list(order.parameters)
         elif isinstance(order, str) and order in NAMES:
             kind = NAMES[order]
             parameters = [self.visit(group)] if order in ("grouped", "snake") else []
         else:
-            self.error(node, f"numpipe.tiles: order={order!r} is unknown: {tile_loop.KNOWN}")
+            self.error(f"numpipe.tiles: order={order!r} is unknown: {tile_loop.KNOWN}")
         if kind is Row and len(counts) == 1:
             return Walk([], lambda t, _: self.call(tile_numbers.place_line, [t]))
         if any_rank and len(counts) > 3:
@@ -241,7 +238,6 @@ class TileLoops(SplitLoops, Turns):
             return Walk([], lambda t, _: self.call(ring.unravel, [t, grid]))
         if len(counts) not in (2, 3):
             self.error(
-                node,
                 f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, "
                 "the others take 2, or 3: planes, rows, columns",
             )
@@ -280,17 +276,17 @@ class TileLoops(SplitLoops, Turns):
             and issubclass(kind, Order)
         ):
             self.error(
-                written,
                 f"numpipe.tiles: {ast.unparse(written)}: the parameters of an order object must "
                 "be compile-time constants; fix: pass a run-time group separately: "
                 f'order="{kind.name}", group=…',
+                written,
             )
         columns = len(node.target.elts) if isinstance(node.target, ast.Tuple) else len(counts)
         grid = tuple_of(counts if len(counts) > 1 else [], node)
-        table, width = self.visit(written), literal_node(columns, node)
+        table = self.visit(written)
         return Walk(
-            [self.statement(tile_loop.check_table, [table, width, grid], written)],
-            lambda t, end: self.call(tile_loop.table_entry, [table, t, end, width]),
+            [self.statement(tile_loop.check_table, [table, columns, grid], written)],
+            lambda t, end: self.call(tile_loop.table_entry, [table, t, end, columns]),
             ahead=True,
         )
 
@@ -302,26 +298,26 @@ class TileLoops(SplitLoops, Turns):
         known = False if written is None else self.value(written)
         if known is MISSING or not isinstance(known, bool):
             self.error(
-                written or node,
                 "numpipe.tiles: dynamic= must be True or False, known at compile time (a "
                 "literal, a constant of the module or a Static field), got "
                 f"{ast.unparse(written or node)}",
+                written or node,
             )
         if not known:
             return False
         if self.over_tiles:
             self.error(
-                node.iter,
                 "numpipe.tiles: dynamic=True inside another loop over tiles: CTAs run different "
                 "tiles of the outer loop, so they cannot share the inner loop's counter; fix: "
                 "give numpipe.tiles the counts of both",
+                node.iter,
             )
         for word, left in leaves(node.body, ast.Break):
             self.error(
-                left,
                 f"'{word}' leaves the loop over tiles at line {node.lineno}, which takes them "
                 "from a counter (dynamic=True): tiles that the CTA has already taken would not "
                 "be computed; fix: run all tiles, or leave dynamic out",
+                left,
             )
         return True
 
@@ -337,7 +333,7 @@ class TileLoops(SplitLoops, Turns):
         tile's number."""
         assert isinstance(node.iter, ast.Call)
         t, end, tickets = (self.temporary(what) for what in ("tile", "tiles", "scheduler"))
-        site = literal_node(self.session.site(self.source, node.iter), node)
+        site = self.session.site(self.source, node.iter)
         setup += [
             assign(end, self.call(tile_scheduler.none_or_more, [total])),
             assign(tickets, self.call(tile_scheduler.scheduler, [site])),

@@ -70,24 +70,24 @@ class Turns(Rewriter):
             return False
         if not self.lifts_kernel or len(self.scopes) > 1:
             self.error(
-                node.iter,
                 f"{WHY} of the kernel function's own loops: a loop over tiles in a called "
                 "function would divide its tiles among the warpgroups again; fix: write the loop "
                 "in the kernel function",
+                node.iter,
             )
         if self.over_tiles:
             self.error(
-                node.iter,
                 f"{WHY}, one for each tile of the outer loop, so an inner loop over tiles has no "
                 "turns to take; fix: give numpipe.tiles the counts of both, or use "
                 "schedule='cooperative'",
+                node.iter,
             )
         for word, left in leaves(node.body, ast.Break):
             self.error(
-                left,
                 f"'{word}' leaves the loop over tiles at line {node.lineno}, but {WHY}: the next "
                 "tiles belong to the other warpgroups, and their blocks are loaded; fix: run all "
                 "tiles, or make the counts smaller",
+                left,
             )
         return True
 
@@ -119,16 +119,16 @@ class Turns(Rewriter):
         found = next((part for part in every if id(part) not in inside), None)
         if found is not None:
             self.error(
-                found,
                 f"{WHY}, so each slot is released by one of them, but all of them read a pipeline "
                 "outside a loop over tiles; fix: put it into `for … in numpipe.tiles(…):`, or "
                 "use schedule='cooperative'",
+                found,
             )
         if not loops:
             self.error(
-                node,
                 f"{WHY}, but the kernel has no loop over tiles; fix: write `for m, n in "
                 "numpipe.tiles(…):`, or use schedule='cooperative'",
+                node,
             )
 
 

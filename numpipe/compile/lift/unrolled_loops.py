@@ -36,9 +36,9 @@ class UnrolledLoops(Loops):
         if not isinstance(values, (tuple, list, range)):
             if self.callee(node.iter) is static_range:
                 self.error(
-                    node.iter,
                     f"{ast.unparse(node.iter)}: numpipe.static_range takes one to three ints that "
                     "are known at compile time; fix: for a number of run time, range(…)",
+                    node.iter,
                 )
             return NOT_MINE
         self._check_size(node, len(values))
@@ -71,10 +71,10 @@ class UnrolledLoops(Loops):
         self.statements += size
         if self.statements > STATEMENTS:
             self.error(
-                node.iter,
                 f"this loop is unrolled at compile time: its {rounds} rounds are {size} "
                 f"statements, and a function's unrolled loops have at most {STATEMENTS} together; "
                 f"fix: for i in range({rounds}):, which loops at run time, or fewer rounds",
+                node.iter,
             )
 
     def _bind_round(self, body: list[ast.stmt], outside: dict[str, list[ast.AST]]) -> None:
@@ -103,11 +103,11 @@ class UnrolledLoops(Loops):
                 for word, left in leaves([new], ast.Break, ast.Continue):
                     if word != "return":
                         self.error(
-                            left,
                             f"'{word}' is decided at run time, and the loop of line {node.lineno} "
                             f"over {ast.unparse(node.iter)} is unrolled at compile time; fix: put "
                             "the statements that it would skip into an 'if', or loop at run time, "
                             "for i in range(…):",
+                            left,
                         )
                 result.append(new)
         return result, False
