@@ -163,7 +163,7 @@ def record(kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
         args[1],
         nb.literal(kind),
         *args[2:4],
-        *(builder.trunc(half, nb.i32) for half in halves),
+        *(builder.trunc(half) for half in halves),
     )
 
 

@@ -382,7 +382,7 @@ def _divide(a: Any, by: Any) -> Any:
     product = builder.mul(builder.zext(args[0], nb.i64), builder.zext(magic, nb.i64))
     low = builder.high_word(product)
     rest = builder.sub(args[0], builder.mul(low, d))
-    return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d), nb.i32))
+    return builder.add(low, builder.zext(builder.icmp_unsigned(">=", rest, d)))
 
 
 _unsigned(arith.quotient, nb.Builder.udiv)

@@ -234,22 +234,11 @@ def op(function: Any = None, /, **metadata: Any) -> Any:
     return Op(function) if function is not None else lambda function: Op(function, **metadata)
 
 
-@overload
-def helper(function: Callable[P, R], /) -> Helper[P, R]: ...
-
-
-@overload
-def helper(*, context: Literal[True]) -> Callable[[Callable[P, R]], Helper[P, R]]: ...
-
-
-def helper(function: Any = None, /, *, context: bool = False) -> Any:
-    """Create an operation from a function that the GPU runs as it is written; `context` as for an
-    `op`."""
-    return (
-        Helper(function)
-        if function is not None
-        else lambda function: Helper(function, context=context)
-    )
+def helper(function: Callable[P, R]) -> Helper[P, R]:
+    """Create an operation from a function that the GPU runs as it is written. If its first
+    parameter is called ``np_``, that is the context, as for an `op`."""
+    names = *inspect.signature(function).parameters, ""
+    return Helper(function, context=names[0] == "np_")
 
 
 def does(function: object, products: Products) -> bool:

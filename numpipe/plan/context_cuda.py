@@ -308,7 +308,7 @@ def compute_number(builder: Any, unit: Unit) -> Any:
     if unit.memory_warpgroup == unit.compute_wgs:
         return warpgroup
     after = builder.icmp_unsigned(">", warpgroup, unit.memory_warpgroup)
-    return builder.sub(warpgroup, builder.zext(after, nb.i32))
+    return builder.sub(warpgroup, builder.zext(after))
 
 
 def place_among(builder: Any, warps: range) -> tuple[Any, Any]:

@@ -41,7 +41,7 @@ def narrowed(builder: Any, value: Any) -> Any:
         return value
     for comparison, limit in (("<", 2**31 - 1), (">", -(2**31))):
         value = builder.select(builder.icmp_signed(comparison, value, limit), value, limit)
-    return builder.trunc(value, nb.i32)
+    return builder.trunc(value)
 
 
 def report(
@@ -75,7 +75,7 @@ def record(
     """Emit a `wait_records.Record`, in lanes where `chosen` is true; `low` and `high` are the words
     of its state."""
     operands = [
-        builder.zext(chosen, nb.i32),
+        builder.zext(chosen),
         builder.ptrtoint(control(builder), nb.i64),
         address,
         phase,

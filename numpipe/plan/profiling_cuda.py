@@ -70,7 +70,7 @@ def record(
     # LLVM drops the second loads of low and high
     address = wide_counter(builder, state, PROFILE + 2)
     address = builder.add(address, builder.select(fits, nb.const(source.EVENT_BYTES, nb.i64), 0))
-    builder.store(builder.trunc(address, nb.i32), low)
+    builder.store(builder.trunc(address), low)
     builder.store(builder.high_word(address), high)
 
 
@@ -100,7 +100,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
     part = builder.add(builder.mul(cta, len(unit.parts)), number)
     found = builder.emit_asm(
         [nb.i32] * 3,
-        [control, cta, part, builder.zext(records, nb.i32), builder.zext(first, nb.i32)],
+        [control, cta, part, builder.zext(records), builder.zext(first)],
         _BEGIN,
         early=True,
     )

@@ -54,7 +54,7 @@ _REGISTERS = {i16: "h", i32: "r", i64: "l", f32: "f", f64: "d"}
 class Builder(ir.IRBuilder):  # type: ignore[misc]
     """LLVM's builder, which also emits operations, structures, inline assembly and calls of
     symbols. It takes Python numbers as one of two operands of one type, as the value of a store,
-    and as indices."""
+    and as indices. Integers are extended and truncated to 32 bits by default."""
 
     context: Any
     """Numba's context of the function that is compiled"""
@@ -73,6 +73,12 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
 
     def gep(self, pointer: Any, indices: Sequence, *args: Any, **options: Any) -> Any:
         return super().gep(pointer, [_operand(each, i32) for each in indices], *args, **options)
+
+    def zext(self, value: Any, kind: Any = i32, name: str = "") -> Any:
+        return super().zext(value, kind, name)
+
+    def trunc(self, value: Any, kind: Any = i32, name: str = "") -> Any:
+        return super().trunc(value, kind, name)
 
     def extract_element(self, vector: Any, index: Any, name: str = "") -> Any:
         return super().extract_element(vector, _operand(index, i32), name)
@@ -139,8 +145,8 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
 
         `result` may be a list of types, for a list of values. `tied`: from this operand on,
         operands have the registers of the results. `early`: results are written before all
-        operands are read. `memory` keeps memory accesses from moving across the statement;
-        `convergent` keeps LLVM from moving it across divergent control flow.
+        operands are read. `memory` keeps memory accesses from moving across the statement. LLVM
+        never moves it across divergent control flow.
 
         With `CompilerParams.jitter`, a random sleep precedes arrivals, waits and copies.
         """

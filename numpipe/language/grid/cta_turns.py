@@ -41,7 +41,7 @@ from ..pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..tiles.array_views import GmemView
 
 
-@helper(context=True)
+@helper
 def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
     """Wait until a turn has been passed on n times:
     ``await_turn(turns.at[i], n, allowed)``.
@@ -60,7 +60,7 @@ def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
     barrier_wait(allowed)
 
 
-@helper(context=True)
+@helper
 def pass_turn(np_, turn, n, added):  # type: ignore[no-untyped-def]
     """Pass a turn on, after all previous stores and additions of this warpgroup. `added` is a
     `Barrier` of this warpgroup with one arrival."""

@@ -157,7 +157,7 @@ def _add_partials(work: Any, slot: Any, last: Any, tile: Any) -> Any:
         return assembled(builder, tile, total)
     down, found = _step(builder, work, builder.fields(work, args[0])), []
     for part in range(parts):  # parts that do not exist are loaded as zeros
-        there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], part), args[2]), nb.i32)
+        there = builder.zext(builder.icmp_signed(">=", builder.sub(args[1], part), args[2]))
         found += [
             _loaded_if(builder, there, first, PIECE * piece) for piece in range(tile.registers // 4)
         ]

@@ -228,7 +228,7 @@ def none_or_more(tiles: Any) -> Any:
     return np.int32(max(int(tiles), 0))
 
 
-@helper(context=True)
+@helper
 def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     """Return the first tile of a loop over `end` tiles, from the work index that the previous loop
     left. `end` or more means that there is none."""
@@ -237,7 +237,7 @@ def first_tile(np_, ring, end):  # type: ignore[no-untyped-def]
     return tile_of(np_)
 
 
-@helper(context=True)
+@helper
 def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
     """Pass the next work index on after the last pipeline of a tile, so that other warpgroups need
     not wait until the tile is stored."""
@@ -246,7 +246,7 @@ def next_ticket(np_, ring):  # type: ignore[no-untyped-def]
     only_if(np_, "sharing", take, ring)
 
 
-@helper(context=True)
+@helper
 def next_tile(np_, ring):  # type: ignore[no-untyped-def]
     """Return the next tile, at the end of a tile."""
     only_if(np_, "in_turns", take, ring)
@@ -262,13 +262,13 @@ def skip_tiles(np_: Context) -> None:
     np_.state[INDEX] = np_.state[BASE] + tile
 
 
-@helper(context=True)
+@helper
 def fetch_ahead(np_):  # type: ignore[no-untyped-def]
     """Request the next work index, at the beginning of a tile."""
     if_fetching(np_, fetch)
 
 
-@helper(context=True)
+@helper
 def end_tiles(np_, in_turns):  # type: ignore[no-untyped-def]
     """End a loop. If its tiles had turns (`in_turns`), the next turn belongs to the warpgroup that
     would have computed the next tile."""

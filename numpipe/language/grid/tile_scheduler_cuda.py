@@ -102,7 +102,7 @@ def begin_scheduler(builder: Any, np_: Any, address: Any) -> None:
     """Store the CTA's first work index and the address of the launch's counter, before the kernel
     function."""
     builder.store(builder.block_number(), counter_pointer(builder, np_, source.INDEX))
-    builder.store(builder.trunc(address, nb.i32), counter_pointer(builder, np_, source.COUNTER))
+    builder.store(builder.trunc(address), counter_pointer(builder, np_, source.COUNTER))
     builder.store(
         builder.high_word(address),
         counter_pointer(builder, np_, source.COUNTER + 1),

@@ -71,7 +71,7 @@ def _get_item(ref: Any, index: Any) -> Any:
         if nbytes >= 4:
             return load_words(builder, nb.i32, "u32", there, nbytes // 4, SPACE)
         (part,) = load_words(builder, nb.i16, f"u{8 * nbytes}", there, 1, SPACE)
-        return [builder.zext(part, nb.i32)]
+        return [builder.zext(part)]
 
     even = starts[-1] is not None and starts[-1] % 2 == 0
     at = starts_of(builder, whole, index, parts, place)

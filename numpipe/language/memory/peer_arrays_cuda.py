@@ -106,7 +106,7 @@ def begin_gpus(builder: Any, np_: Any, table: Any, unit: Unit) -> None:
     base = builder.ptrtoint(table, nb.i64)
     me = builder.load(builder.gep(words, [unit.peers_at // 4]))
     high = builder.high_word(base)
-    for number, value in enumerate((me, builder.trunc(base, nb.i32), high)):
+    for number, value in enumerate((me, builder.trunc(base), high)):
         builder.store(value, counter_pointer(builder, np_, GPU + number))
 
 

@@ -131,11 +131,11 @@ def _by_words(builder: Any, value: Any, word: Any) -> Any:
     whole = nb.ir.IntType(width)
     bits = value if machine == whole else builder.bitcast(value, whole)
     if width == 16:
-        moved = builder.trunc(word(builder.zext(bits, nb.i32)), whole)
+        moved = builder.trunc(word(builder.zext(bits)), whole)
     elif width == 32:
         moved = word(bits)
     else:
-        low, high = (word(builder.trunc(builder.lshr(bits, shift), nb.i32)) for shift in (0, 32))
+        low, high = (word(builder.trunc(builder.lshr(bits, shift))) for shift in (0, 32))
         moved = builder.or_(builder.zext(low, nb.i64), builder.shl(builder.zext(high, nb.i64), 32))
     return moved if machine == whole else builder.bitcast(moved, machine)
 
@@ -175,7 +175,7 @@ def _element(dtype: np.dtype) -> Any:
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:
     if dtype == BFLOAT16:
         half = builder.emit_asm(nb.i16, [address], "ld.shared.b16 $0, [$1];")
-        return builder.bitcast(builder.shl(builder.zext(half, nb.i32), 16), nb.f32)
+        return builder.bitcast(builder.shl(builder.zext(half), 16), nb.f32)
     if dtype.itemsize == 1:
         byte = builder.emit_asm(nb.i16, [address], "ld.shared.u8 $0, [$1];")
         return builder.trunc(byte, nb.i8)

@@ -72,7 +72,7 @@ def _test(barrier: Any) -> Any:
     barrier_number = own_barrier(builder)
     answer = builder.emit_asm(
         nb.i32,
-        [builder.zext(complete, nb.i32), barrier_number],
+        [builder.zext(complete), barrier_number],
         "{ .reg .pred mine, all; setp.ne.u32 mine, $1, 0; bar.red.and.pred all, $2, 128, mine; "
         "selp.b32 $0, 1, 0, all; }",
     )

@@ -118,7 +118,7 @@ def _element(table: Any, index: Any) -> Any:
     )
 
     def shared() -> list:
-        at = builder.add(fields.address, builder.trunc(offset, nb.i32))
+        at = builder.add(fields.address, builder.trunc(offset))
         return load_words(builder, machine, f"b{8 * size}", at, 1)
 
     def behind() -> list:

@@ -71,12 +71,12 @@ def _async_store_smem(
 
     # of the lanes of a quad, which have the same rows of a vector, the first one sends
     first = anywhere.owner(builder, sent.form.record) if dst.layout.flat else None
-    first = first and builder.zext(first, nb.i32)
+    first = first and builder.zext(first)
     if not is_none(cluster_idx):
         send_to(builder.cast(args[4], cluster_idx, I32), lane, first)
     elif dst.layout.flat and sent.form.record.copies & 31 == 31:  # each lane sends to one CTA
         sends = builder.icmp_unsigned("<", lane, dims[axis])
-        send_to(lane, builder.zext(builder.not_(sends), nb.i32), builder.zext(sends, nb.i32))
+        send_to(lane, builder.zext(builder.not_(sends)), builder.zext(sends))
     else:
         for index in range(dims[axis]):
             send_to(nb.const(index), lane, first)

@@ -50,7 +50,7 @@ from .peer_arrays import await_launches, check_integer
 __all__ = ["signal", "wait"]
 
 
-@helper(context=True)
+@helper
 def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
     """Add to a semaphore of a GPU, after all previous stores and loads of this warpgroup:
     ``numpipe.signal(ready.at[i], rank)``.

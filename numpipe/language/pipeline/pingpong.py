@@ -113,13 +113,13 @@ def give_turn(np_):  # type: ignore[no-untyped-def]
     barrier.arrive(next_barrier(np_), THREADS)
 
 
-@helper(context=True)
+@helper
 def take_turn(np_):  # type: ignore[no-untyped-def]
     """Take the turn before the first pipeline of a tile."""
     only_if(np_, "in_turns", await_turn)
 
 
-@helper(context=True)
+@helper
 def pass_turn(np_):  # type: ignore[no-untyped-def]
     """Pass the turn after the last pipeline of a tile."""
     only_if(np_, "in_turns", give_turn)

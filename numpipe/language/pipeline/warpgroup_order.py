@@ -92,13 +92,13 @@ def pass_token(np_, number):  # type: ignore[no-untyped-def]
     barrier.arrive(place_of(np_, number, 1), THREADS)
 
 
-@helper(context=True)
+@helper
 def enter_turn(np_, number):  # type: ignore[no-untyped-def]
     """Wait for this warpgroup's turn with a token, at the beginning of a `turn` block."""
     only_if(np_, "several", await_token, number)
 
 
-@helper(context=True)
+@helper
 def leave_turn(np_, number):  # type: ignore[no-untyped-def]
     """Pass the turn with a token to the next warpgroup, at the end of a `turn` block."""
     only_if(np_, "several", pass_token, number)

@@ -42,13 +42,13 @@ def arrive(
             if of > 1:
                 table = sum(shift[axis] << 4 * number for number, shift in enumerate(peers))
                 entry = builder.lshr(table - (table >> 63 << 64), nibble)
-                distance: Any = Value(builder, builder.trunc(entry, nb.i32))
+                distance: Any = Value(builder, builder.trunc(entry))
                 moved = at + (distance & 15)
                 inside = builder.icmp_unsigned("<", moved.value, of)
                 at = Value(builder, builder.select(inside, moved.value, (moved - of).value))
             place.append(at)
         to = rank_of(place, dims).value
-        idle = builder.zext(builder.icmp_unsigned(">=", lane, len(peers)), nb.i32)
+        idle = builder.zext(builder.icmp_unsigned(">=", lane, len(peers)))
     operation = mbarrier.arrive
     if to is not None:
         operation = mbarrier.arrive_remote_release if wide else mbarrier.arrive_remote

@@ -90,7 +90,7 @@ def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list:
     form = plan.result
     if not isinstance(ty, TileType):
         if plan.computed == np.float16:
-            half = builder.zext(convert(builder, value, ty, nb.types.float16), nb.i32)
+            half = builder.zext(convert(builder, value, ty, nb.types.float16))
             twice = builder.or_(half, builder.shl(half, 16))
         else:  # bfloat16: through float32, as in ml_dtypes
             number = number_in(builder, value, ty, FLOAT32)

@@ -189,7 +189,7 @@ def _load(ref: Any, index: Any) -> Any:
     else:
         bits = block.load(block.base, block.inside)  # the same element in all lanes
     if block.dtype == BFLOAT16:
-        return builder.bitcast(builder.shl(builder.zext(bits, nb.i32), 16), nb.f32)
+        return builder.bitcast(builder.shl(builder.zext(bits), 16), nb.f32)
     kind = {FLOAT32: nb.f32, INT64: nb.i64}.get(block.dtype)
     return builder.bitcast(bits, kind) if kind else bits
 
@@ -200,7 +200,7 @@ def _own_element(block: Block) -> Any:
     builder, bits = block.builder, 8 * block.dtype.itemsize
     return builder.emit_asm(
         nb.ir.IntType(bits),
-        [block.base, builder.zext(block.inside, nb.i32)],
+        [block.base, builder.zext(block.inside)],
         "{ .reg .pred own; setp.ne.u32 own, $2, 0; "
         f"mov.b{bits} $0, 0; @own ld.global.b{bits} $0, [$1]; }}",
     )

@@ -66,7 +66,7 @@ def _sign(builder: Any, dtype: np.dtype, x: Any) -> Any:
     floats = dtype == FLOAT32
     zero = x.type(0)
     if dtype.kind == "u":
-        return builder.zext(builder.icmp_unsigned("!=", x, zero), nb.i32)
+        return builder.zext(builder.icmp_unsigned("!=", x, zero))
     compare = builder.fcmp_ordered if floats else builder.icmp_signed
     other = builder.select(compare("==", x, zero), zero, x)  # NaN, unless it is 0
     return builder.select(
@@ -95,7 +95,7 @@ def _product(builder: Any, dtype: np.dtype, a: Any, b: Any) -> Any:
 
 
 _meaning(source.mulhi, lambda builder, *of: builder.high_word(_product(builder, *of)))
-_meaning(source.mullo, lambda builder, *of: builder.trunc(_product(builder, *of), nb.i32))
+_meaning(source.mullo, lambda builder, *of: builder.trunc(_product(builder, *of)))
 _meaning(
     source.isnan,
     lambda builder, dtype, x: (

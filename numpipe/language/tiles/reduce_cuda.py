@@ -100,7 +100,7 @@ def of_warps(builder: Any, values: list, lanes: int = 1) -> Iterator[list]:
     to = builder.add(own, builder.mul(warp, size))
     first = builder.icmp_unsigned("<", lane, lanes)
     barrier(builder)
-    chosen = builder.zext(first, nb.i32)
+    chosen = builder.zext(first)
     for i in range(0, len(values), step):
         store_words(builder, "b32", builder.add(to, stride * i), values[i : i + step], chosen)
     barrier(builder)
@@ -135,7 +135,7 @@ def _vote(builder: Any, operation: str, bit: Any) -> Any:
         f"bar.red.{'or' if operation == 'any' else 'and'}.pred all, $1, "
         "128, mine; vote.sync.any.pred all, all, 0xffffffff; selp.u32 $0, 1, 0, all; }"
     )
-    found = builder.emit_asm(nb.i32, [own_barrier(builder), builder.zext(bit, nb.i32)], text)
+    found = builder.emit_asm(nb.i32, [own_barrier(builder), builder.zext(bit)], text)
     return builder.icmp_unsigned("!=", found, 0)
 
 
@@ -208,7 +208,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
         return _vote(builder, name, _tree(combine, values))
     redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
     if name in source.VOTES:
-        values = [builder.zext(value, nb.i32) for value in values]
+        values = [builder.zext(value) for value in values]
 
     def reduced(own: Own, combine: Combine = combine, redux: str = redux) -> list:
         """Return the registers of the result, or the number alone."""

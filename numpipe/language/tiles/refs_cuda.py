@@ -294,7 +294,7 @@ def _one_dimension(form: str) -> None:
         size = functools.reduce(builder.mul, builder.unpack_tuple(array.shape))
         pointer = array.pointer
         if form == "words" and ty.arg.dtype.itemsize == 2:
-            odd = builder.and_(builder.lshr(builder.trunc(pointer, nb.i32), 1), 1)
+            odd = builder.and_(builder.lshr(builder.trunc(pointer), 1), 1)
             size = builder.lshr(builder.add(builder.add(size, odd), 1), 1)
             pointer = builder.and_(pointer, -4)
         same = {name: getattr(array, name) for name in ("table", *dict(_held(ty)))}
@@ -394,7 +394,7 @@ def new_ref(unit: Unit, index: int, role: Role) -> Any:
         builder, values = yield ty(*held, *[I64] * (2 + 2 * rank))
         np_, (table, pointer, *sizes) = values[: len(held)], values[len(held) :]
         shape = builder.make_tuple(
-            nb.types.UniTuple(I32, rank), [builder.trunc(v, nb.i32) for v in sizes[:rank]]
+            nb.types.UniTuple(I32, rank), [builder.trunc(v) for v in sizes[:rank]]
         )
         strides = builder.make_tuple(nb.types.UniTuple(I64, rank), sizes[rank:])
         return builder.struct(

@@ -170,5 +170,5 @@ def store(
     for number in range(one.elements) if numbers is None else numbers:
         word = words[number] if tile.dtype.itemsize == 4 else builder.trunc(words[number], nb.i16)
         tests = [test for test in (own, masks[number]) if test is not None]
-        chosen = builder.zext(functools.reduce(builder.and_, tests), nb.i32) if tests else None
+        chosen = builder.zext(functools.reduce(builder.and_, tests)) if tests else None
         store_words(builder, f"b{8 * tile.dtype.itemsize}", address(number), [word], chosen)

@@ -208,7 +208,7 @@ class _Lanes:
                 parts = [builder.pure_asm(nb.i32, pair, pack) for pair in in_pairs(parts)]
             words, kind = parts[first * itemsize // 4 :][: count * itemsize // 4], "b32"
         words = [builder.bitcast(word, nb.i32) if word.type == nb.f32 else word for word in words]
-        predicate = None if chosen is None else builder.zext(chosen, nb.i32)
+        predicate = None if chosen is None else builder.zext(chosen)
         statement, _, own = self.statement.split()[0].rpartition(".")
         kind = kind if statement == "st.global" else own
         for n in range(0, len(words), 4):

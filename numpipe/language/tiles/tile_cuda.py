@@ -153,7 +153,7 @@ def _zeros(shape: Any, dtype: Any) -> Any:
 def wide(builder: Any, dtype: np.dtype, parts: Sequence) -> list:
     """Return the elements of registers of a type, in the wider type used for conversions."""
     if not packing(dtype).narrow:
-        return [builder.zext(part, nb.i32) for part in parts] if dtype == BOOL else list(parts)
+        return [builder.zext(part) for part in parts] if dtype == BOOL else list(parts)
     if dtype == np.uint8:  # LLVM instructions, from which LLVM derives that an index is below 256
         return [builder.and_(word, 255) for part in parts for word in (part, builder.lshr(part, 8))]
     machine = nb.f32 if packing(dtype).wide == FLOAT32 else nb.i32
@@ -243,7 +243,7 @@ def to_words(builder: Any, tile: TileType, values: list) -> list:
             for word in (value, builder.lshr(value, 8 * tile.dtype.itemsize))
         ]
     if tile.dtype == BOOL:
-        return [builder.zext(value, nb.i32) for value in values]
+        return [builder.zext(value) for value in values]
     return [builder.bitcast(value, nb.i32) if tile.dtype == FLOAT32 else value for value in values]
 
 

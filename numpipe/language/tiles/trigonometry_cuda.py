@@ -115,7 +115,7 @@ def _far(builder: Any, bits: Any) -> list:
         builder.fmul(builder.sitofp(rest, double), np.pi / 2 * 2.0**-62),
         nb.f32,
     )
-    q = builder.trunc(builder.lshr(quarter, 62), nb.i32)
+    q = builder.trunc(builder.lshr(quarter, 62))
     return [
         builder.select(negative, builder.fsub(-0.0, r), r),
         builder.select(negative, builder.sub(0, q), q),

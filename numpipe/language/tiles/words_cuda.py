@@ -29,7 +29,7 @@ def words_of(builder: Any, found: Any) -> list:
     """Return what was loaded as 32-bit integers."""
     if isinstance(found.type, nb.ir.VectorType):
         return [builder.extract_element(found, i) for i in range(found.type.count)]
-    return [found if found.type == nb.i32 else builder.zext(found, nb.i32)]
+    return [found if found.type == nb.i32 else builder.zext(found)]
 
 
 def load_words(
