@@ -303,11 +303,7 @@ def cta_count() -> Any:
 def warpgroup_part(np_: Context) -> Any:
     """Return the number of the part of a tile that this compute warpgroup computes:
     `axis_index(wg_axis)` in a kernel."""
-    return (
-        np.int32(np_.unit.number(current().warpgroup) % np_.unit.tile_wgs)
-        if np_.numbered
-        else Inert("the warpgroup axis")
-    )
+    return np.int32(np_.number % np_.unit.tile_wgs) if np_.numbered else Inert("the warpgroup axis")
 
 
 @op(context=True)

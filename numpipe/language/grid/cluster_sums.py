@@ -139,7 +139,7 @@ class Sums:
     """One warpgroup's exchange on the simulated SM."""
 
     def __init__(self, np_: Context, plan: SumsPlan) -> None:
-        self.plan, self.own, self.quarter = plan, np_.unit.number(current().warpgroup), plan.quarter
+        self.plan, self.own, self.quarter = plan, np_.number, plan.quarter
         self.ready, self.consumed = (own_barriers(np_, of) for of in (plan.ready, plan.consumed))
         for ref, name in ((self.ready, "ready"), (self.consumed, "consumed")):
             current().mbar_init_at_entry(

@@ -99,9 +99,7 @@ def check_cluster(unit: Unit, site: str) -> None:
 # ---- who does what
 def fetches(np_: Context) -> bool:
     """Return whether a lane of this warpgroup fetches."""
-    return np_.loads or (
-        not np_.unit.warp_specialized and np_.unit.number(current().warpgroup) == 0
-    )
+    return np_.loads or (not np_.unit.warp_specialized and np_.number == 0)
 
 
 @op

@@ -32,7 +32,7 @@ from ...core.op import op
 from ...diagnostics.argument_checks import as_tuple
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
-from ...plan.context import Context, own_part
+from ...plan.context import Context
 from ...plan.roles import Role
 from ..tiles.refs import At, SharedTile, SmemTile, whole_slices
 
@@ -282,7 +282,7 @@ def _refs(np_: Context, tree: Any) -> Any:
     if isinstance(tree, tuple):
         return tuple(_refs(np_, part) for part in tree)
     if isinstance(tree, SmemPlan):
-        slots = Slots(tree, own_part(np_.unit, tree.memory) + tree.offset, np_.role)
+        slots = Slots(tree, np_.part_of(tree.memory, tree.offset), np_.role)
         return slots if tree.slots else slots.at[()]
     ref = own_barriers(np_, tree)
     if np_.numbered:
@@ -296,5 +296,5 @@ def _refs(np_: Context, tree: Any) -> Any:
 
 def own_barriers(np_: Context, plan: BarrierPlan) -> BarrierRef:
     """Return the barriers of an allocation that this warpgroup uses: its own, or shared ones."""
-    copy = np_.unit.number(current().warpgroup) if plan.memory.owners and np_.computes else 0
+    copy = np_.number if plan.memory.owners and np_.computes else 0
     return BarrierRef(np_, plan, copy, plan.kind.shape, 0)

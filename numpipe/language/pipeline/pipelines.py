@@ -412,9 +412,7 @@ def steps_over(
         own = np.int32(
             max(
                 0,
-                min(
-                    int(pipe.steps_of(np.int32(pipe.unit.number(current().warpgroup)))), int(total)
-                ),
+                min(int(pipe.steps_of(np.int32(pipe.np.number))), int(total)),
             )
         )
     if pipe.single:

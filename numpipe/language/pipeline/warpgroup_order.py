@@ -33,7 +33,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.machine import current
 from ...core.op import helper, op, outside
 from ...intrinsics import barrier
 from ...plan.context import Context, only_if
@@ -76,9 +75,7 @@ def place_of(np_: Context, number: int, further: int) -> Any:
     """Return the named barrier at which this warpgroup, or with `further` 1 the next one, waits for
     its turn with a token."""
     unit = np_.unit
-    return np.int32(
-        unit.token_barrier(number) + (unit.number(current().warpgroup) + further) % unit.compute_wgs
-    )
+    return np.int32(unit.token_barrier(number) + (np_.number + further) % unit.compute_wgs)
 
 
 # ---- turns
@@ -128,6 +125,6 @@ def end_tokens(np_: Context) -> None:
 
 def over_tokens(np_: Context, warpgroup: int, function: Callable[[Context, int], None]) -> None:
     """Call ``function(np_, number)`` for each token, in one of the compute warpgroups."""
-    if np_.computes and np_.unit.number(current().warpgroup) == warpgroup:
+    if np_.computes and np_.number == warpgroup:
         for number in range(len(np_.unit.tokens)):
             only_if(np_, "several", function, number)
