@@ -94,6 +94,10 @@ class Parameters:
         found._hashable(found._static_defaults)
         return found
 
+    def refused(self, text: str) -> SpecError:
+        """Return an error of this kernel."""
+        return SpecError(f"kernel {self.kernel}: {text}")
+
     def _begin(self) -> None:
         self._count = len(self.names)
         self._static_defaults = Statics(self.statics.items())
@@ -103,12 +107,10 @@ class Parameters:
 
     def _add(self, name: str, parameter: inspect.Parameter, function: FunctionType) -> None:
         if parameter.kind in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD):
-            raise SpecError(
-                f"kernel {self.kernel}: *{name} is not supported: list each parameter of the kernel"
-            )
+            raise self.refused(f"*{name} is not supported: list each parameter of the kernel")
         if name in RESERVED or (name == "out" and parameter.default is not MISSING):
-            raise SpecError(
-                f"kernel {self.kernel}: a parameter cannot be called '{name}', because calls take "
+            raise self.refused(
+                f"a parameter cannot be called '{name}', because calls take "
                 f"{name}= themselves; use another name"
             )
         keyword_only = parameter.kind is parameter.KEYWORD_ONLY
@@ -118,10 +120,7 @@ class Parameters:
         default = parameter.default
         if _is_static(parameter.annotation, function):
             if not keyword_only:
-                raise SpecError(
-                    f"kernel {self.kernel}: '{name}' is Static and must be keyword-only: put it "
-                    "after '*'"
-                )
+                raise self.refused(f"'{name}' is Static and must be keyword-only: put it after '*'")
             self.statics[name] = default
         elif keyword_only or default is not MISSING:
             if default is not MISSING:
@@ -131,8 +130,8 @@ class Parameters:
                         if hasattr(default, "shape")
                         else repr(default)
                     )
-                    raise SpecError(
-                        f"kernel {self.kernel}: the default of '{name}' is {what}; a parameter "
+                    raise self.refused(
+                        f"the default of '{name}' is {what}; a parameter "
                         "with a default is a run-time scalar (a bool, an int, a float or a NumPy "
                         f"scalar): for a compile-time constant write '*, {name}: numpipe.Static = "
                         "…', for an array drop the default"
@@ -156,8 +155,8 @@ class Parameters:
         Raises SpecError if it is the only array.
         """
         if len(self.names) < 2:
-            raise SpecError(
-                f"kernel {self.kernel}: {option}= is for the last array parameter, after inputs "
+            raise self.refused(
+                f"{option}= is for the last array parameter, after inputs "
                 f"and outputs, but the only parameter is '{self.names[0]}': write "
                 f"def {self.kernel}(…, {example})"
             )
@@ -190,13 +189,12 @@ class Parameters:
         self._take_scalars(arguments, args, left)
         for name in left:
             if name in self.names[:passed] or name in self.scalars:
-                raise SpecError(
-                    f"kernel {self.kernel}: argument '{name}' is given by position and by name: "
-                    "pass it once"
+                raise self.refused(
+                    f"argument '{name}' is given by position and by name: pass it once"
                 )
             if name in self.names:
-                raise SpecError(
-                    f"kernel {self.kernel}: argument '{self.names[passed]}' is missing, but "
+                raise self.refused(
+                    f"argument '{self.names[passed]}' is missing, but "
                     f"'{name}' after it is given: a call may leave out the last arrays only, which "
                     f"it allocates; fix: pass {self.names[passed]}= too, or put '{name}' before it "
                     f"in def {self.kernel}(…)"
@@ -210,9 +208,8 @@ class Parameters:
                 "stream",
                 *["mesh"] * self.several,
             ]
-            raise SpecError(
-                f"kernel {self.kernel}: unexpected argument '{name}'; its arguments are "
-                f"{', '.join(known)}"
+            raise self.refused(
+                f"unexpected argument '{name}'; its arguments are {', '.join(known)}"
             )
         return Bound(arguments, statics)
 
@@ -229,12 +226,10 @@ class Parameters:
         for name, default in self.statics.items():
             value = left.pop(name, default)
             if value is MISSING:
-                raise SpecError(
-                    f"kernel {self.kernel}: the Static '{name}' has no default: pass {name}=…"
-                )
+                raise self.refused(f"the Static '{name}' has no default: pass {name}=…")
             if name in self.without and value is not None:
-                raise SpecError(
-                    f"kernel {self.kernel}: argument '{name}' is given, but the kernel was made "
+                raise self.refused(
+                    f"argument '{name}' is given, but the kernel was made "
                     f"without={name!r}: leave it out of the call, or of without="
                 )
             values.append((name, value))
@@ -249,8 +244,8 @@ class Parameters:
         """Add the scalars to `arguments`: the last positional ones, then keywords (removed from
         `left`), then defaults."""
         if len(args) > len(self.positional):
-            raise SpecError(
-                f"kernel {self.kernel}: takes {len(self.positional)} arguments "
+            raise self.refused(
+                f"takes {len(self.positional)} arguments "
                 f"({', '.join(self.positional)}), got {len(args)}"
             )
         more = args[self._count :]
@@ -260,12 +255,10 @@ class Parameters:
             else:
                 value = left.pop(name, default)
                 if value is MISSING:
-                    raise SpecError(
-                        f"kernel {self.kernel}: the scalar '{name}' has no default: pass {name}=…"
-                    )
+                    raise self.refused(f"the scalar '{name}' has no default: pass {name}=…")
             if not isinstance(value, SCALAR):
-                raise SpecError(
-                    f"kernel {self.kernel}: '{name}' is a run-time scalar "
+                raise self.refused(
+                    f"'{name}' is a run-time scalar "
                     f"({'keyword-only' if default is MISSING else f'its default is {default!r}'}), "
                     f"got a {type(value).__name__}: pass a bool, an int, a float or a NumPy scalar"
                 )
@@ -278,8 +271,8 @@ class Parameters:
             try:
                 hash(value)
             except TypeError:
-                raise SpecError(
-                    f"kernel {self.kernel}: the Static '{name}' must be hashable (a number, a "
+                raise self.refused(
+                    f"the Static '{name}' must be hashable (a number, a "
                     f"tuple, a frozen dataclass), got {_a(value)}: each value is a separate compile"
                 ) from None
 

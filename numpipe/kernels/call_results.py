@@ -32,18 +32,22 @@ class Results:
         self.parameters = arguments.names
         self.options = options
 
+    def refused(self, text: str) -> SpecError:
+        """Return an error of this kernel."""
+        return SpecError(f"kernel {self.kernel}: {text}")
+
     def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence:
         """Return the arrays passed as ``out=``, one for each of the `missing` parameters."""
         if not missing:
-            raise SpecError(
-                f"kernel {self.kernel}: out= was given, but all {len(self.parameters)} parameters "
+            raise self.refused(
+                f"out= was given, but all {len(self.parameters)} parameters "
                 f"({', '.join(self.parameters)}) were passed too: give the outputs once"
             )
         several = isinstance(out, (tuple, list)) and not isinstance(out, ArrayInfo)
         results = out if several else (out,)
         if len(results) != len(missing):
-            raise SpecError(
-                f"kernel {self.kernel}: out= holds {len(results)} arrays, but the call leaves "
+            raise self.refused(
+                f"out= holds {len(results)} arrays, but the call leaves "
                 f"{len(missing)} parameters for it ({', '.join(missing)}): pass one array for each"
             )
         return results
@@ -64,14 +68,14 @@ class Results:
                     f"argument '{inputs[0]}' is missing: the kernel does not store to it, and a "
                     f"call may leave out outputs only; fix: pass {inputs[0]}=…"
                 )
-            raise SpecError(
-                f"kernel {self.kernel}: takes {len(self.parameters)} arguments "
+            raise self.refused(
+                f"takes {len(self.parameters)} arguments "
                 f"({', '.join(self.parameters)}), got {len(passed)} (for {', '.join(passed)}): "
                 f"{fix}"
             )
         if not fits:
-            raise SpecError(
-                f"kernel {self.kernel}: out_type must return {len(missing)} ArrayType for "
+            raise self.refused(
+                f"out_type must return {len(missing)} ArrayType for "
                 f"{', '.join(missing)}, got {answer!r} (arguments passed: "
                 f"{', '.join(passed) or 'none'})"
             )
@@ -85,8 +89,8 @@ class Results:
         first = next(iter(call.arrays.values()), None)
         if first is None and runs:
             suggestions = ", ".join(f"np.empty({t.shape}, {t.dtype.name!r})" for t in types)
-            raise SpecError(
-                f"kernel {self.kernel}: the call passes no array, so the library and device of its "
+            raise self.refused(
+                f"the call passes no array, so the library and device of its "
                 f"outputs ({', '.join(call.missing)}) are unknown: pass them, e.g. "
                 f"out={suggestions if len(types) == 1 else f'({suggestions})'}"
             )
@@ -105,8 +109,8 @@ class Results:
         for name, expected in zip(call.missing, self.types(call.missing, call.known), strict=True):
             info = call.arrays[name]
             if info.shape != expected.shape or info.dtype != expected.dtype:
-                raise SpecError(
-                    f"kernel {self.kernel}: out= for '{name}' must be {expected.shape} "
+                raise self.refused(
+                    f"out= for '{name}' must be {expected.shape} "
                     f"{expected.dtype}, got {info.shape} {info.dtype}"
                 )
 
@@ -155,7 +159,7 @@ class Results:
                 f"the call knows {shown}; fix: pass {unknown[0]}, or take only arguments of the "
                 "call, by the names of the kernel's parameters"
             )
-            raise SpecError(f"kernel {self.kernel}: {what} takes {', '.join(unknown)}, but {has}")
+            raise self.refused(f"{what} takes {', '.join(unknown)}, but {has}")
         given = {name: known[name] for name in wanted}
         for name, value in given.items():
             if isinstance(value, ArrayInfo):
@@ -170,9 +174,7 @@ class Results:
                 for name, value in given.items()
                 if hasattr(value, "ndim")
             ]
-            raise SpecError(
-                f"kernel {self.kernel}: {what}: {error}: {', '.join(shapes)}"
-            ) from error
+            raise self.refused(f"{what}: {error}: {', '.join(shapes)}") from error
 
     def check_signature(self, arrays: Mapping[str, ArrayInfo]) -> None:
         """Raise SpecError if the arrays' shapes do not agree with `signature=`."""

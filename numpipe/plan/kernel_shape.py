@@ -68,33 +68,33 @@ class KernelShape:
 
     def __post_init__(self) -> None:
         if self.wg_axis in self.axes:
-            raise SpecError(
-                f"kernel {self.kernel}: wg_axis={self.wg_axis!r} is also the name of a grid axis, "
+            raise self.refused(
+                f"wg_axis={self.wg_axis!r} is also the name of a grid axis, "
                 f"{self.axes}; fix: give wg_axis another name"
             )
         most = 8 - self.warp_specialized
         if not 1 <= self.compute_wgs <= most:
             memory = " and one warpgroup is the memory role" * self.warp_specialized
-            raise SpecError(
-                f"kernel {self.kernel}: num_compute_wgs must be 1…{most} (a CTA has at most 1024 "
+            raise self.refused(
+                f"num_compute_wgs must be 1…{most} (a CTA has at most 1024 "
                 f"threads{memory}), got {self.compute_wgs}"
             )
         if self.schedule == "pingpong" and self.compute_wgs < 2:
-            raise SpecError(
-                f"kernel {self.kernel}: schedule='pingpong' needs at least 2 compute warpgroups, "
+            raise self.refused(
+                f"schedule='pingpong' needs at least 2 compute warpgroups, "
                 f"which take turns, got num_compute_wgs={self.compute_wgs}; fix: num_compute_wgs=2"
             )
         if self.gpus and GPU_AXIS in (*self.axes, *self.cluster_axes, self.wg_axis):
-            raise SpecError(
-                f"kernel {self.kernel}: {GPU_AXIS!r} is reserved for the axis of the GPUs in a "
+            raise self.refused(
+                f"{GPU_AXIS!r} is reserved for the axis of the GPUs in a "
                 "kernel with semaphores=; fix: rename the axis of the grid, the cluster or the "
                 "warpgroups"
             )
         for name in self.cluster_axes:
             if name in self.axes or name == self.wg_axis:
                 other = "a grid axis" if name in self.axes else "the warpgroup axis"
-                raise SpecError(
-                    f"kernel {self.kernel}: cluster_names {self.cluster_axes} has {name!r}, which "
+                raise self.refused(
+                    f"cluster_names {self.cluster_axes} has {name!r}, which "
                     f"is also {other}; fix: give each axis its own name"
                 )
         for role in ROLES:
@@ -103,18 +103,21 @@ class KernelShape:
         if not self.warp_specialized:
             return
         if self.memory_registers % 8 or not 24 <= self.memory_registers <= 256:
-            raise SpecError(
-                f"kernel {self.kernel}: memory_registers must be a multiple of 8 in 24…256, "
-                f"got {self.memory_registers}"
+            raise self.refused(
+                f"memory_registers must be a multiple of 8 in 24…256, got {self.memory_registers}"
             )
         if self.compute_registers < 24:
-            raise SpecError(
-                f"kernel {self.kernel}: register budget: {self.register_pool} - "
+            raise self.refused(
+                f"register budget: {self.register_pool} - "
                 f"{self.memory_registers} (memory) leaves "
                 f"{self.register_pool - self.memory_registers} registers per lane for "
                 f"{self.compute_wgs} compute warpgroups, {self.compute_registers} each, but each "
                 "needs at least 24; fix: lower memory_registers or num_compute_wgs"
             )
+
+    def refused(self, text: str) -> SpecError:
+        """Return an error of this kernel."""
+        return SpecError(f"kernel {self.kernel}: {text}")
 
     def _check_beside(self, role: Role) -> None:
         """Raise SpecError for a kernel that cannot have a role next to the loading one."""
@@ -143,9 +146,7 @@ class KernelShape:
             ),
         ):
             if refused:
-                raise SpecError(
-                    f"kernel {self.kernel}: CompilerParams({role.option}=True): {why}; fix: {fix}"
-                )
+                raise self.refused(f"CompilerParams({role.option}=True): {why}; fix: {fix}")
 
     # ---- threads and registers
     @property
@@ -285,8 +286,8 @@ class KernelShape:
         """Return the dimension of the grid (0, 1, 2, …) of a named axis."""
         if name not in self.axes:
             cluster = f", the cluster {self.cluster_axes}" * bool(self.cluster_axes)
-            raise SpecError(
-                f"kernel {self.kernel}: unknown axis {name!r}: the grid has "
+            raise self.refused(
+                f"unknown axis {name!r}: the grid has "
                 f"{self.axes or 'no named axes'}{cluster}, and the warpgroup axis is "
                 f"{self.wg_axis!r}"
             )
