@@ -1,7 +1,5 @@
 """The architectures that kernels are compiled for."""
 
-from __future__ import annotations
-
 from .products import MMA_SYNC, MMA_SYNC_F64, WGMMA
 from .target import Target
 

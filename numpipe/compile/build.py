@@ -112,7 +112,7 @@ def front_end(
 
     def place(filename: str, line: int) -> tuple[str, int] | None:
         return (
-            lifted.sources[0].definition.place
+            lifted.definition.place
             if filename == entry_cuda.ENTRY
             else lifted.positions.place(line)
         )
@@ -172,7 +172,7 @@ def front_end(
     except SpecError as error:
         # the call as written, such as program_id(1)
         written = re.escape(str(error).partition(":")[0])
-        places = [lifted.sources[0].definition, error_lines.call_position(lifted, rf"\b{written}$")]
+        places = [lifted.definition, error_lines.call_position(lifted, rf"\b{written}$")]
         raise error_lines.stamp(error, unit, lifted, places) from None
     inert_roles.check(unit, kernel._codelibrary, lifted)
     _fits(unit)
@@ -197,7 +197,7 @@ def _waits(unit: Unit, lifted: Lifted) -> list[str]:
 
     def named(what: str, pattern: str) -> str | None:
         position = error_lines.call_position(lifted, pattern)
-        found = position != lifted.sources[0].definition
+        found = position != lifted.definition
         return f"{what} @ {os.path.basename(position.filename)}:{position.line}" if found else None
 
     workspace = next((f" of '{array.name}'" for array in unit.arrays if array.workspace), "")
@@ -240,7 +240,7 @@ def build(unit: Unit, lifted: Lifted, scalars: Sequence[tuple[str, np.dtype]]) -
             raise CompileError(
                 f"kernel {unit.kernel}: its code cannot be compiled: {error}"
             ) from error
-        raise error_lines.stamp(refused, unit, lifted, [lifted.sources[0].definition]) from error
+        raise error_lines.stamp(refused, unit, lifted, [lifted.definition]) from error
     end = time.perf_counter()
     advisories.check(
         unit, lifted, seen, log, calls=nb.calls(kernel._codelibrary, "vprintf", "__assertfail")

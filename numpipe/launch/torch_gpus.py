@@ -97,8 +97,7 @@ class TorchGpus:
         self._asked, self._agreed = 0, set[bytes]()
         self._kept: list = []
         """memory that is never freed"""
-        self._allocations: dict[int, Allocation] = {}
-        """allocations by their address in this process"""
+        self._allocations: list[Allocation] = []
         os.environ.setdefault(_MULTICAST, "1")  # PyTorch reads it in its first rendezvous
 
     @property
@@ -136,9 +135,7 @@ class TorchGpus:
         apart = tensor.data_ptr() - begins[self.rank]
         self.agree({"offset": str(apart)}, "Mesh.empty", f"allocates {tuple(shape)}")
         allocation = Allocation([begin + apart for begin in begins], tensor.data_ptr(), nbytes)
-        self._allocations = {one.own: one for one in self._allocations.values() if not one.gone} | {
-            allocation.own: allocation
-        }
+        self._allocations = [one for one in self._allocations if not one.gone] + [allocation]
         weakref.finalize(tensor.untyped_storage(), allocation.end).atexit = False
         if zeros:
             tensor.zero_()
@@ -176,7 +173,7 @@ class TorchGpus:
         """Return the addresses of new zero-filled symmetric memory, by rank; it is never freed."""
         memory = self.room(4 * words)
         self._kept.append(memory)
-        return self._allocations[memory.data_ptr()].begins
+        return self._allocations[-1].begins
 
     def window(self, room: Any, shape: Ints, dtype: Any) -> Any:
         """Return a tensor in memory allocated by `room`."""
@@ -190,17 +187,8 @@ class TorchGpus:
 
     def _allocation(self, info: ArrayInfo) -> Allocation | None:
         """Return the symmetric memory that contains an array, or None."""
-        found = self._allocations.get(info.ptr)
-        if found is None or found.gone:
-            found = next(
-                (
-                    one
-                    for one in self._allocations.values()
-                    if not one.gone and one.own <= info.ptr < one.own + one.nbytes
-                ),
-                None,
-            )
-        return found
+        own = (one for one in self._allocations if one.own <= info.ptr < one.own + one.nbytes)
+        return next((one for one in own if not one.gone), None)
 
     def addresses(self, infos: Sequence[ArrayInfo], name: str, kernel: str) -> list[int]:
         """Return the address of an array on each GPU, by rank, for kernels that access it on other

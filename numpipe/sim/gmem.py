@@ -187,7 +187,7 @@ class GlobalMemory:
         unwritten = not (place.region.open or place.fresh)
         if where in seen and unwritten and not early:
             return
-        touch = Touch(access, self.number, box.elements(where), box.tensor.flipped)
+        touch = Touch(access, box.elements(where), box.tensor.flipped)
         if early:
             self._too_early(access, touch)
         if not unwritten:
@@ -196,7 +196,7 @@ class GlobalMemory:
 
     def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
         """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
-        place, touch = self.place(array), Touch(access, self.number, index, False, access.needs)
+        place, touch = self.place(array), Touch(access, index, False)
         access.agent.sm.scheduler.touch_array(array, index, READS)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
@@ -218,9 +218,7 @@ class GlobalMemory:
         """Record a TMA store of a box, or a reduction. An agent that knows `need` knows that it has
         reached global memory."""
         place, _ = self._cut(box)
-        touch = Touch(
-            access, self.number, box.elements(where), box.tensor.flipped, (need,), reduction
-        )
+        touch = Touch(access, box.elements(where), box.tensor.flipped, reduction, (need,))
         self._write(access, place, touch, known)
 
     def write(
@@ -236,7 +234,7 @@ class GlobalMemory:
         self._write(
             access,
             self.place(array),
-            Touch(access, self.number, index, False, access.needs, reduction),
+            Touch(access, index, False, reduction),
             known,
         )
 
@@ -290,7 +288,7 @@ class GlobalMemory:
         # No reduction of another CTA may meet an element that this CTA writes in two ways.
         if other:
             written[mixed] = self._remember(
-                Touch(access, self.number, touch.index, touch.flipped, touch.needs)
+                Touch(access, touch.index, touch.flipped, needs=touch.needs)
             ).code
 
     def _writes_of(self, written: Codes) -> dict[int, Touch]:
@@ -376,7 +374,7 @@ class GlobalMemory:
                 raise in_transfer(
                     access,
                     touch,
-                    Touch(load, self.number, index, load.box.tensor.flipped),
+                    Touch(load, index, load.box.tensor.flipped),
                     mbar=load.mbar,
                 )
 

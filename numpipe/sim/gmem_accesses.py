@@ -27,7 +27,7 @@ class Touch:
     """An access to global memory, remembered while the grid runs.
 
     `number` counts the clusters in the order of the run. `needs` are the counters that another
-    access of the same cluster must know to come after it.
+    access of the same cluster must know to come after it, by default those of the access.
     """
 
     __slots__ = (
@@ -50,11 +50,10 @@ class Touch:
     def __init__(
         self,
         access: Access,
-        number: int,
         index: Index,
         flipped: bool,
-        needs: tuple[Need, ...] = (),
         reduction: str = "",
+        needs: tuple[Need, ...] | None = None,
     ) -> None:
         self.agent = access.agent.identity
         self.kind, self.what, self.site = access.kind, access.what, access.site
@@ -63,9 +62,9 @@ class Touch:
         self.last_note = access.last_note
         self.last_wait = access.last_wait
         self.phase = access.phase
-        self.number = number
+        self.number = access.agent.sm.gmem.number
         self.index = index
-        self.needs = needs
+        self.needs = access.needs if needs is None else needs
         self.reduction = reduction
         self.flipped = flipped
         self.code = 0

@@ -69,11 +69,11 @@ class SharedArrays(GlobalMemory):
     # ---- accesses
     def load(self, access: Access, box: Box, where: Ints, known: list[int]) -> None:
         place, _ = self._cut(box)
-        touch = Touch(access, self.number, box.elements(where), box.tensor.flipped, access.needs)
+        touch = Touch(access, box.elements(where), box.tensor.flipped)
         self._visit(access, place, touch, known)
 
     def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
-        touch = Touch(access, self.number, index, False, access.needs)
+        touch = Touch(access, index, False)
         self._visit(access, self.place(array), touch, known)
 
     def _visit(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:

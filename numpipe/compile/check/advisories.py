@@ -173,7 +173,7 @@ def error(unit: Unit, lifted: Lifted, seen: Products, advisory: Advisory) -> Ser
     }
     where = next(
         (place for place in (*places.get(advisory.place, ()), *seen.products) if place is not None),
-        lifted.sources[0].definition,
+        lifted.definition,
     )
     rows = [
         f"  in flight since {since.filename}:{since.line}"

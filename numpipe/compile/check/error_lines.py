@@ -48,7 +48,7 @@ def call_position(lifted: Lifted, pattern: str) -> Position:
         ]
         if found:
             return source.position(min(found, key=lambda node: node.lineno))
-    return lifted.sources[0].definition
+    return lifted.definition
 
 
 def stamp(error: _Error, unit: Unit, lifted: Lifted, places: list[Position]) -> _Error:
@@ -126,7 +126,7 @@ def simulated(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     places = [running(*frame) for frame in found]
     if isinstance(error, SimulationError):
         # The kernel's definition, for an error that is found after the kernel has ended.
-        places = places or [lifted.sources[0].definition]
+        places = places or [lifted.definition]
         stamp(error, unit, lifted, places)
         # The report gets the message's present text; a party without a line gets the message's
         # line.
@@ -245,7 +245,7 @@ def compiled(error: Exception, unit: Unit, lifted: Lifted) -> NumpipeError:
     if isinstance(error, NumpipeError):
         error.args = (hinted(readable(str(error), unit), unit, places),)
         return stamp(error, unit, lifted, places)
-    places = places or [lifted.sources[0].definition]
+    places = places or [lifted.definition]
     reason = _sentence(readable(reason, unit))
     if missing := re.search(r"has no attribute '(\w+)'$", reason):
         places[-1] = _attribute(places[-1], missing[1])

@@ -130,4 +130,4 @@ def _blame(unit: Unit, role: Role, lifted: Lifted, path: Names, what: str, patte
             name = ast.unparse(call.func).rpartition(".")[2]
             if f"{len(symbol(name))}{symbol(name)}" in function:  # as a mangled name spells it
                 return source.position(call).stamp(message.format(f" in '{name}'"))
-    return lifted.sources[0].definition.stamp(message.format(""))
+    return lifted.definition.stamp(message.format(""))

@@ -113,14 +113,14 @@ def check(unit: Unit, lifted: Lifted, seen: Products) -> None:
         SpecError("\n".join([text, *table(seen, lifted)])),
         unit,
         lifted,
-        [where or lifted.sources[0].definition],
+        [where or lifted.definition],
     )
 
 
 def table(seen: Products, lifted: Lifted) -> list[str]:
     """Return the tiles that are live together, one per line: registers per lane, name, role, dtype
     and shape, line; where an accumulator is first read."""
-    rows, nowhere = [], lifted.sources[0].definition
+    rows, nowhere = [], lifted.definition
     for part in seen.widest[0]:
         row = f"  {part.registers:>4}  {part.name}: {part.role or 'live as well'}, {part.what}"
         if part.position:

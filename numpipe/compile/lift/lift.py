@@ -90,6 +90,11 @@ class Lifted:
     seconds: float = 0.0
     """The time that rewriting took."""
 
+    @property
+    def definition(self) -> Position:
+        """The position of the kernel's `def`."""
+        return self.sources[0].definition
+
 
 def _no_source(function: Callable) -> CompileError:
     return CompileError(

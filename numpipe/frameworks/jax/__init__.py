@@ -11,8 +11,6 @@ XLA records); XLA allocates outputs and workspaces. On a CPU, a call runs like o
 on the simulated SM if there is no GPU. JAX 0.5 or newer is required.
 """
 
-from __future__ import annotations
-
 from ...diagnostics.errors import TargetError
 
 try:

@@ -6,8 +6,6 @@ call these helpers. The code around the calls differs between the two: registers
 lanes.
 """
 
-from __future__ import annotations
-
 from ...core.op import helper
 from ...plan.context import only_if
 from ..pipeline.pingpong import begin_turns, finish_turns

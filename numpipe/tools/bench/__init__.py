@@ -21,8 +21,6 @@ Running a benchmark in several processes, sweeps of hundreds of rows, and compar
 ``examples/benchmarks/harness``. Kernel calls never load this package.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ...core.lazy import names

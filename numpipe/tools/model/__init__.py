@@ -20,8 +20,6 @@ Measured times belong to `bench`; the summary of a run's trace (`numpipe.Trace.s
 132
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
 from ...core.lazy import names

@@ -11,8 +11,6 @@ Numba would compile Python's operators on int32 as int64. Rows and columns are c
 """
 # mypy: disable-error-code=no-untyped-def
 
-from __future__ import annotations
-
 import numpy as np
 
 from ....core.arith import add, divide, divisor, mul, quotient, remainder, sub
