@@ -11,12 +11,11 @@ it:
 * ``@helper``: the function's own source is compiled (the ring, the tile orders).
 
 An operation also declares what the AST pass (`compile.lift`) needs to know to write a call of it,
-so that the pass has no tables of operations: ``@op(context=True, site=True, numpy=np.cumsum,
-method="cumsum")``.
+so that the pass has no tables of operations: ``@context_op(numpy=np.cumsum, method="cumsum")``.
 
 =========  =========================================================================================
 context    its first parameter is the kernel's `Context`, which the pass inserts; called without it,
-           it raises RuntimeError
+           it raises RuntimeError (`context_op`, and a `helper` with a parameter ``np_``)
 site       its second parameter is the position of the call in the user's source, which the pass
            also inserts
 numpy      the NumPy function that denotes this operation in a kernel, or a tuple of them
@@ -68,7 +67,7 @@ def outside(name: str, how: str = ": call it from a @numpipe.kernel function") -
 
 
 class Hidden:
-    """The argument that a kernel passes to operations with ``context=True``; the base class of
+    """The argument that a kernel passes to a `context_op`; the base class of
     `plan.context.Context`."""
 
 
@@ -212,18 +211,6 @@ def op(function: Callable[P, R], /) -> Op[P, R]: ...
 
 @overload
 def op(
-    *, context: Literal[True], site: Literal[True], numpy: Any = (), method: str = ""
-) -> Callable[[Callable[Concatenate[Any, str, P], R]], Op[P, R]]: ...
-
-
-@overload
-def op(
-    *, context: Literal[True], numpy: Any = (), method: str = "", products: Products = ""
-) -> Callable[[Callable[Concatenate[Any, P], R]], Op[P, R]]: ...
-
-
-@overload
-def op(
     *, numpy: Any = (), method: str = "", products: Products = ""
 ) -> Callable[[Callable[P, R]], Op[P, R]]: ...
 
@@ -231,7 +218,30 @@ def op(
 def op(function: Any = None, /, **metadata: Any) -> Any:
     """Create an operation whose CUDA implementation is in the module ``<module>_cuda``; `metadata`
     as in the table above."""
-    return Op(function) if function is not None else lambda function: Op(function, **metadata)
+    if function is None:
+        return lambda function: Op(function, **metadata)
+    return Op(function, **metadata)
+
+
+@overload
+def context_op(function: Callable[Concatenate[Any, P], R], /) -> Op[P, R]: ...
+
+
+@overload
+def context_op(
+    *, site: Literal[True]
+) -> Callable[[Callable[Concatenate[Any, str, P], R]], Op[P, R]]: ...
+
+
+@overload
+def context_op(
+    *, numpy: Any = (), method: str = "", products: Products = ""
+) -> Callable[[Callable[Concatenate[Any, P], R]], Op[P, R]]: ...
+
+
+def context_op(function: Any = None, /, **metadata: Any) -> Any:
+    """Create an `op` whose first parameter is the kernel's context."""
+    return op(function, context=True, **metadata)  # type: ignore[call-overload]
 
 
 def helper(function: Callable[P, R]) -> Helper[P, R]:

@@ -20,7 +20,7 @@ import numpy as np
 
 from ..core.inert import Inert
 from ..core.machine import current
-from ..core.op import Hidden, constant, formula, op
+from ..core.op import Hidden, constant, context_op, formula, op
 from ..diagnostics.argument_checks import whole
 from ..diagnostics.errors import SpecError
 from .budget import Region
@@ -299,14 +299,14 @@ def cta_count() -> Any:
     return np.int32(math.prod(current().grid))
 
 
-@op(context=True)
+@context_op
 def warpgroup_part(np_: Context) -> Any:
     """Return the number of the part of a tile that this compute warpgroup computes:
     `axis_index(wg_axis)` in a kernel."""
     return np.int32(np_.number % np_.unit.tile_wgs) if np_.numbered else Inert("the warpgroup axis")
 
 
-@op(context=True)
+@context_op
 def gpu_index(np_: Context) -> Any:
     """Return the number of this GPU in the mesh: `axis_index("gpu")` in a kernel with
     semaphores."""

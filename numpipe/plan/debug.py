@@ -15,7 +15,7 @@ from typing import Any, NoReturn
 
 from ..core.inert import NoValue
 from ..core.machine import current
-from ..core.op import op, outside
+from ..core.op import context_op, op, outside
 from ..diagnostics.errors import CompileError, SimulationError, SpecError
 from ..diagnostics.format import Field, Kind, fields, kind_of, missing, parse, render
 from .context import Context
@@ -33,7 +33,7 @@ class SimulatedOnly(CompileError):
     """The kernel has a breakpoint, so it can only be simulated."""
 
 
-@op(context=True)
+@context_op
 def debug_print(np_: Context, format: str, *values: Any) -> None:
     """Print one line per warpgroup: ``[kernel cta (x, y, z) compute 1] k=3``, or ``… memory]`` from
     the memory role.
@@ -137,7 +137,7 @@ def simulated_only(function: Any) -> Any:
     return function
 
 
-@op(context=True)
+@context_op
 def check(
     np_: Context, condition: Any, message: str, statement: str, file: str, line: int, always: bool
 ) -> None:

@@ -30,7 +30,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn
 
 from ..core.machine import current
-from ..core.op import constant, op, outside
+from ..core.op import constant, context_op, op, outside
 from .context import Context
 from .protocol import MOMENTS
 
@@ -137,17 +137,17 @@ def region(name: str) -> NoReturn:
     raise outside("region", ', as `with numpipe.region("name"):`')
 
 
-@op(context=True)
+@context_op
 def region_begin(np_: Context, name: str) -> None:
     current().note("region begin", region=constant("region", "name", name))
 
 
-@op(context=True)
+@context_op
 def region_end(np_: Context, name: str) -> None:
     current().note("region end", region=name)
 
 
-@op(context=True)
+@context_op
 def mark_tile(np_: Context, tile: Any) -> None:
     current().note("tile begin", number=int(tile))
 

@@ -57,7 +57,7 @@ from ...arch.register_layouts import LANES
 from ...core.arith import sub
 from ...core.lanes import each_warp
 from ...core.machine import current
-from ...core.op import helper, op
+from ...core.op import context_op, helper, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics import mbarrier
 from ...plan.allocations import SMEM, Barrier, BarrierPlan, ClusterBarrier, SmemPlan
@@ -170,7 +170,7 @@ def _elements(shape: tuple[int, int]) -> np.ndarray:
 
 
 # ---- the operation
-@op(context=True, site=True)
+@context_op(site=True)
 def reduce_scatter(np_: Context, site: str, acc: Tile, axis: str) -> Tile:
     """Implement ``numpipe.combine(acc, part, axis=axis)``; the AST pass inserts the call."""
     form = check(np_.unit, axis, acc.form if isinstance(acc, Tile) else None, type(acc).__name__)

@@ -39,7 +39,7 @@ import numpy as np
 from ...core.arith import add, sub
 from ...core.lanes import one_lane
 from ...core.machine import current
-from ...core.op import formula, helper, op, ptx
+from ...core.op import context_op, formula, helper, op, ptx
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context, counter, cta_count, only_if, own_index, set_counter
 from ...plan.plans import SCHEDULER
@@ -56,7 +56,7 @@ INDEX, BASE, END, AWAY = (SCHEDULER + word for word in range(4))
 AHEAD, SENT, TAKEN, COUNTER = (SCHEDULER + word for word in range(4, 8))
 
 
-@op(context=True)
+@context_op
 def scheduler(np_: Context, site: str) -> Ring:
     """Return the ring of work indices for the loop written at `site`."""
     if np_.compute_only:

@@ -31,7 +31,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from ...core.machine import current
-from ...core.op import op
+from ...core.op import context_op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ..tiles.refs import SmemTile
@@ -87,7 +87,7 @@ class RemoteTile:
         raise SpecError(LOADED)
 
 
-@op(context=True)
+@context_op
 def cluster_ref(np_: Context, tile: Any, *, cluster_idx: Any, cluster_dim: str) -> RemoteTile:
     """Return a reference to a tile in the shared memory of another CTA of the cluster, inside a
     kernel.

@@ -25,7 +25,7 @@ import numpy as np
 from ...arch.dtypes import REDUCTIONS
 from ...core import arith
 from ...core.lanes import one_lane
-from ...core.op import called, constant, helper, op
+from ...core.op import called, constant, context_op, helper, op
 from ...diagnostics.argument_checks import FLAG, NONE, whole, word
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cp_async_bulk, fence, mbarrier
@@ -326,7 +326,7 @@ def fence_and_meet():  # type: ignore[no-untyped-def]
 
 
 # ---- the operations ------------------------------------------------------------------------------
-@op(context=True)
+@context_op
 def copy_gmem_to_smem(
     np_: Context,
     src: Any,
@@ -371,7 +371,7 @@ def copy_gmem_to_smem(
         )
 
 
-@op(context=True)
+@context_op
 def copy_smem_to_gmem(
     np_: Context,
     src: Any,
@@ -411,7 +411,7 @@ def copy_smem_to_gmem(
 COPIES.append(copy_smem_to_gmem)
 
 
-@op(context=True)
+@context_op
 def commit_smem(np_: Context, *, meet: bool = True) -> None:
     """Make what this warpgroup has written to shared memory visible to the TMA and wgmma, inside a
     kernel.
@@ -429,7 +429,7 @@ def commit_smem(np_: Context, *, meet: bool = True) -> None:
         (fence_and_meet if together else fence.proxy_async)()
 
 
-@op(context=True)
+@context_op
 def commit_smem_to_gmem_group(np_: Context) -> None:
     """Close the group of this warpgroup's stores since the previous group, inside a kernel (PTX
     ISA, "cp.async.bulk.commit_group")."""
@@ -437,7 +437,7 @@ def commit_smem_to_gmem_group(np_: Context) -> None:
         one_lane(cp_async_bulk.commit_group)
 
 
-@op(context=True)
+@context_op
 def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> None:
     """Wait until at most the newest `n` groups of this warpgroup's stores are still in flight,
     inside a kernel.
@@ -457,7 +457,7 @@ def wait_smem_to_gmem(np_: Context, n: int, wait_read_only: bool = False) -> Non
         meet()
 
 
-@op(context=True)
+@context_op
 def async_prefetch(np_: Context, src: Any, *, predicate: Any = True) -> None:
     """Prefetch a view of an array into the L2 cache, inside a kernel, for a copy that follows.
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from ...core.arith import is_integer
 from ...core.machine import current
-from ...core.op import called, op
+from ...core.op import called, context_op, op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ...plan.plans import BEGUN
@@ -31,7 +31,7 @@ from ..tiles.refs import GmemRef
 __all__ = ["peer"]
 
 
-@op(context=True)
+@context_op
 def peer(np_: Context, array: GmemRef, rank: Any) -> GmemRef:
     """Return the same array of another GPU of the mesh: ``numpipe.peer(y, rank)`` can be used
     wherever ``y`` can.

@@ -37,7 +37,7 @@ from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.lanes import one_lane
 from ...core.machine import TensorMap, current
-from ...core.op import called, constant, helper, op
+from ...core.op import called, constant, context_op, helper
 from ...diagnostics.argument_checks import whole
 from ...diagnostics.errors import CompileError, SpecError
 from ...intrinsics import cp_async_bulk, mbarrier, memory
@@ -196,7 +196,7 @@ def begin(table):  # type: ignore[no-untyped-def]
         wait(table.landed)
 
 
-@op(context=True, site=True)
+@context_op(site=True)
 def prefetched(np_: Context, site: str, table: Any, size: int = SIZE) -> Prefetched:
     """Copy the beginning of an integer array into shared memory, inside a kernel. The result is
     indexed like the array.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.op import constant, op
+from ...core.op import constant, context_op
 from ...diagnostics.argument_checks import is_int, word
 from ...diagnostics.errors import SpecError
 from ...intrinsics import setmaxnreg
@@ -14,7 +14,7 @@ from ...plan.unit import Unit
 __all__ = ["set_max_registers"]
 
 
-@op(context=True)
+@context_op
 def set_max_registers(np_: Context, n: int, action: str) -> None:
     """Set the number of registers that each lane of this warpgroup may use to `n`, inside a kernel.
 

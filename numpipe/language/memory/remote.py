@@ -27,7 +27,7 @@ from ...core import arith
 from ...core.inert import NoValue
 from ...core.lanes import each_warp
 from ...core.machine import current, failure
-from ...core.op import called, constant, is_none, op
+from ...core.op import called, constant, context_op, is_none
 from ...diagnostics.argument_checks import a
 from ...diagnostics.errors import SimulationError, SpecError
 from ...intrinsics import cluster, mbarrier
@@ -128,7 +128,7 @@ def rank_along(operation: str, np_: Context, axis: int, index: Any, name: str, d
     return rank
 
 
-@op(context=True)
+@context_op
 def async_store_smem(
     np_: Context, src: Any, dst: Any, barrier: BarrierRef, *, cluster_idx: Any, cluster_dim: str
 ) -> None:

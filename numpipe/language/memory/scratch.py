@@ -28,7 +28,7 @@ from ...arch.dimensions import Ints
 from ...core.arith import is_integer
 from ...core.inert import Inert, NoValue
 from ...core.machine import current, failure
-from ...core.op import op
+from ...core.op import context_op
 from ...diagnostics.argument_checks import as_tuple
 from ...diagnostics.errors import CompileError, SimulationError, SpecError
 from ...plan.allocations import BarrierPlan, SmemPlan, parse
@@ -213,7 +213,7 @@ def shared_by(unit: Any, axes: Any) -> bool:
 
 
 # ---- the operations
-@op(context=True, site=True)
+@context_op(site=True)
 def scratch(np_: Context, site: str, kind: Any) -> Any:
     """Allocate shared memory in a kernel, shared by all compute warpgroups of the CTA, and return
     references to it.
@@ -230,7 +230,7 @@ def scratch(np_: Context, site: str, kind: Any) -> Any:
     return _refs(np_, np_.unit.plan_scratch(site, parse(kind), True).tree)
 
 
-@op(context=True, site=True)
+@context_op(site=True)
 def run_scoped(
     np_: Context, site: str, function: Callable, *kinds: Any, collective_axes: Any = None
 ) -> Any:
@@ -264,7 +264,7 @@ def run_scoped(
     )
 
 
-@op(context=True, site=True)
+@context_op(site=True)
 def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
     """Return the references of one allocation of a `run_scoped`; the AST pass supplies its
     shape."""

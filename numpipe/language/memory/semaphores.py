@@ -38,7 +38,7 @@ from typing import Any
 
 from ...core.lanes import one_lane
 from ...core.machine import current
-from ...core.op import called, check, constant, helper, op
+from ...core.op import called, check, constant, context_op, helper, op
 from ...diagnostics.argument_checks import FLAG
 from ...diagnostics.errors import SpecError
 from ...intrinsics import cp_async_bulk, fence
@@ -75,7 +75,7 @@ def signal(np_, semaphore, rank, add=1):  # type: ignore[no-untyped-def]
     only_if(np_, "computes", complete_and_add, semaphore, rank, add)
 
 
-@op(context=True, site=True)
+@context_op(site=True)
 def wait(np_: Context, site: str, semaphore: GmemView, value: Any, loads: bool = True) -> None:
     """Wait until `value` has been added to a semaphore of this GPU in this launch:
     ``numpipe.wait(ready.at[i], 2)``.

@@ -33,7 +33,7 @@ from ...core.arith import is_integer, kind
 from ...core.functions import facts_of
 from ...core.inert import REASON, Inert, NoValue
 from ...core.machine import current
-from ...core.op import called, check, constant, is_none, op, outside
+from ...core.op import called, check, constant, context_op, is_none, op, outside
 from ...diagnostics.argument_checks import NONE, whole
 from ...diagnostics.errors import CompileError, SpecError
 from ...plan.context import Context
@@ -296,7 +296,7 @@ def pipeline(
     raise outside("pipeline")
 
 
-@op(context=True)
+@context_op
 def make_pipeline(np_: Context, *given: Any) -> Pipeline:
     """Return ``pipeline(...)`` as the AST pass writes it.
 

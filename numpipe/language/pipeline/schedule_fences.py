@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...core.op import op
+from ...core.op import context_op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ..tiles.tile import Tile
@@ -12,7 +12,7 @@ from ..tiles.tile import Tile
 __all__ = ["schedule_fence"]
 
 
-@op(context=True)
+@context_op
 def schedule_fence(np_: Context, after: Any = None) -> None:
     """Keep the compiler from moving statements across this point; with `after`, keep it only from
     moving waits above the tile's computation.

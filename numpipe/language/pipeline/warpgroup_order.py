@@ -33,7 +33,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.op import helper, op, outside
+from ...core.op import context_op, helper, op, outside
 from ...intrinsics import barrier
 from ...plan.context import Context, only_if
 from .pingpong import THREADS
@@ -109,7 +109,7 @@ def skip_turn(np_, number):  # type: ignore[no-untyped-def]
 
 
 # ---- the kernel's beginning and end
-@op(context=True)
+@context_op
 def begin_tokens(np_: Context, names: tuple[str, ...]) -> None:
     """Give each token to the first warpgroup, at the beginning of a kernel that has tokens."""
     np_.unit.tokens = names

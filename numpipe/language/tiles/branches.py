@@ -10,7 +10,7 @@ from __future__ import annotations
 from typing import Any
 
 from ...core.inert import Inert
-from ...core.op import op
+from ...core.op import context_op
 from ...diagnostics.errors import CompileError
 from ...plan.context import Context
 from ...plan.nested_tuples import leaves, made, tree_of
@@ -34,7 +34,7 @@ def check_skipped(np_: Any, test: Any, why: str, stores: int) -> None:
         )
 
 
-@op(context=True)
+@context_op
 def chosen(np_: Context, test: Any, why: str, stores: int) -> Any:
     """Return the condition of an `if`; False in a role where it has no value.
 
@@ -47,7 +47,7 @@ def chosen(np_: Context, test: Any, why: str, stores: int) -> Any:
     return False
 
 
-@op(context=True)
+@context_op
 def after_branch(np_: Context, test: Any, value: Any) -> Any:
     """Return a value that an `if` may have changed: in the memory role an inert one, if the
     condition has no value there and it is no tile."""

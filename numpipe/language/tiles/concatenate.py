@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from ...arch.dimensions import Ints
-from ...core.op import called, constant, op
+from ...core.op import called, constant, context_op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from .conversions import moved
@@ -68,7 +68,7 @@ def joined_form(tiles: Any, axis: Any) -> tuple[Form, list[tuple[Form, Ints]]]:
     return result, parts
 
 
-@op(context=True, numpy=np.concatenate)
+@context_op(numpy=np.concatenate)
 def concatenate(np_: Context, arrays: Any, axis: Any = 0) -> Tile:
     """Implement ``np.concatenate((a, b, …), axis)`` for register tiles of one dtype."""
     form, parts = joined_form(arrays, axis)

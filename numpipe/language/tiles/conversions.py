@@ -33,7 +33,7 @@ from typing import Any
 
 from ...core.arith import cdiv
 from ...core.machine import current
-from ...core.op import constant, op
+from ...core.op import constant, context_op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from ...plan.layout import Layout
@@ -47,7 +47,7 @@ __all__ = ["layout_cast"]
 CAST = "layout_cast"
 
 
-@op(context=True, site=True)
+@context_op(site=True)
 def layout_cast(np_: Context, site: str, tile: Any, layout: str) -> Tile:
     """Convert a vector or a tile to another layout, inside a kernel, so that other lanes hold its
     elements.

@@ -10,7 +10,7 @@ import numpy as np
 
 from ...arch.products import WGMMA, Product
 from ...core.machine import Mma, current
-from ...core.op import called, op
+from ...core.op import called, context_op, op
 from ...diagnostics.errors import SpecError
 from ...intrinsics.wgmma import check_pending, descriptor
 from ...plan.context import Context
@@ -213,7 +213,7 @@ def chosen(unit: Unit, a: Any) -> Product:
     )
 
 
-@op(context=True, products="issues")
+@context_op(products="issues")
 def mma(np_: Context, acc: Tile | None, a: SmemTile | Tile, b: SmemTile) -> Tile:
     """Compute ``acc + a @ b`` by the product that the kernel's target prefers, or the one that
     ``CompilerParams(product=…)`` names.

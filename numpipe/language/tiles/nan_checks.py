@@ -14,7 +14,7 @@ import numpy as np
 
 from ...arch.dtypes import BFLOAT16, FLOAT16, FLOAT32
 from ...core.machine import failure
-from ...core.op import op
+from ...core.op import context_op
 from ...diagnostics.errors import SimulationError
 from ...diagnostics.nan_report import FIX, said
 from ...plan.context import Context
@@ -23,7 +23,7 @@ from .tile import Tile
 CHECKED = FLOAT32, FLOAT16, BFLOAT16
 
 
-@op(context=True, site=True)
+@context_op(site=True)
 def no_nan(np_: Context, site: str, target: str, value: Any) -> Any:
     """Return the value that ``target = value`` stores. Raises SimulationError if one of its
     elements is NaN."""

@@ -54,7 +54,7 @@ from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, INTEGERS, UIN
 from ...core.arith import named
 from ...core.inert import Inert
 from ...core.machine import current
-from ...core.op import Op, called, constant, op
+from ...core.op import Op, called, constant, context_op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from .conversions import moved
@@ -235,7 +235,7 @@ def _reduction(name: str) -> Op:
             return Tile(own.reshape(form.shape).astype(form.dtype), form)
 
     operation.__name__ = operation.__qualname__ = name
-    return op(context=True, numpy=getattr(np, name), method=name)(operation)
+    return context_op(numpy=getattr(np, name), method=name)(operation)
 
 
 REDUCTIONS = {name: _reduction(name) for name in FUNCTIONS}

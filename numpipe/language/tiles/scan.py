@@ -38,7 +38,7 @@ import numpy as np
 from ...arch.dimensions import Ints
 from ...arch.dtypes import BOOL, FLOAT32, INT32
 from ...arch.register_layouts import WARP, WARPS
-from ...core.op import Op, called, constant, op
+from ...core.op import Op, called, constant, context_op
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context, ContextFacts
 from ...plan.nested_tuples import leaves, made, tree_of
@@ -156,7 +156,7 @@ def _scanned(
     return Tile(scan_values(moved(tile, form).value, form, along), form)
 
 
-@op(context=True, numpy=np.cumsum, method="cumsum")
+@context_op(numpy=np.cumsum, method="cumsum")
 def cumsum(np_: Context, tile: Any, axis: Any = None) -> Tile:
     """Implement ``np.cumsum(tile, axis)`` in a kernel."""
     return _scanned(np_, tile, axis, "cumsum", _running_sums)
@@ -186,7 +186,7 @@ def _accumulate(function: np.ufunc) -> Op:
 
     operation.__name__ = operation.__qualname__ = name
     operation.__doc__ = f"``{name}(tile, axis)``: NaN from the first NaN on."
-    return op(context=True, numpy=function.accumulate)(operation)
+    return context_op(numpy=function.accumulate)(operation)
 
 
 ACCUMULATED: dict[str, Op] = {
@@ -241,7 +241,7 @@ def check_line(given: Sequence[Form], tiles: Any, found: Any) -> None:
         )
 
 
-@op(context=True)
+@context_op
 def scan(np_: Context, function: Callable[[Any, Any], Any], tile: Any, axis: int) -> Any:
     """Scan a register tile with an associative function, inside a kernel: element i of the result
     combines the first i + 1 elements.

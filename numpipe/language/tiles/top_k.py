@@ -17,7 +17,7 @@ import numpy as np
 from ...arch.dimensions import round_up
 from ...arch.dtypes import FLOAT32, HALVES, INT32
 from ...arch.register_layouts import WARPS
-from ...core.op import constant, op
+from ...core.op import constant, context_op
 from ...diagnostics.argument_checks import whole
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
@@ -62,7 +62,7 @@ def nothing(dtype: np.dtype) -> Any:
     return np.iinfo(np.int32).min if dtype == INT32 else -np.inf
 
 
-@op(context=True)
+@context_op
 def top_k(np_: Context, tile: Any, k: int) -> tuple[Tile, Tile]:
     """Return the k largest elements of each row of a register tile, and their columns, inside a
     kernel.
