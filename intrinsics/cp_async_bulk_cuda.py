@@ -116,4 +116,4 @@ def _prefetch(tensor_map: Any, coords: Any) -> Any:
     text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global [$0, {at}];"
     builder, args = yield nb.types.void(I64, place)
     values = [args[0], *builder.unpack_tuple(args[1])]
-    builder.emit_asm(nb.void, values, text, memory=False)
+    builder.execute(values, text, memory=False)

@@ -121,7 +121,7 @@ def _start(unit: Unit, builder: Any, *sizes: Any) -> None:
         # "membar/fence": its example)
         else:
             # a `release` would be a fence of the whole GPU
-            builder.emit_asm(nb.void, [], "barrier.cluster.arrive.relaxed;")
+            builder.execute([], "barrier.cluster.arrive.relaxed;")
         builder.issue(cluster.wait)
     else:
         builder.issue(barrier.sync, 0, unit.threads)

@@ -230,7 +230,7 @@ def keep_grid(builder: Any, unit: Unit, sizes: Sequence) -> None:
     `_grid_index` and `_grid_size` read them."""
     for number, size in enumerate(sizes):
         address = builder.smem(unit.grid_words + 4 * number)
-        builder.emit_asm(nb.void, [address, size], "st.volatile.shared.b32 [$0], $1;")
+        builder.execute([address, size], "st.volatile.shared.b32 [$0], $1;")
 
 
 def _kept(builder: Any, unit: Unit, number: int) -> Any:

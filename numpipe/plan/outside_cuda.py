@@ -82,8 +82,7 @@ def record(
         low,
         high,
     ]
-    builder.emit_asm(
-        nb.void,
+    builder.execute(
         operands,
         " ".join(_TELL.replace("KIND", str(kind)).split()),
     )

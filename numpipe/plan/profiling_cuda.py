@@ -64,7 +64,7 @@ def record(
     word = nb.const(source.KINDS.index(kind) | ring << 8 | operand << 16)
     used, room, low, high = _words(builder, state)
     held = [builder.load(pointer) for pointer in (used, room, low, high)]
-    builder.emit_asm(nb.void, [*held, word, step], _EVENT, memory=False)
+    builder.execute([*held, word, step], _EVENT, memory=False)
     fits = builder.icmp_unsigned("<", held[0], held[1])
     builder.store(builder.add(held[0], 1), used)
     # LLVM drops the second loads of low and high
@@ -113,7 +113,7 @@ def begin_profile(builder: Any, unit: Unit, role: Role, state: Any) -> None:
 def end_profile(builder: Any, _unit: Unit, _role: Role, state: Any) -> None:
     """Record the end of a warpgroup, and its number of events."""
     held = [builder.load(pointer) for pointer in _words(builder, state)]
-    builder.emit_asm(nb.void, held, _END)
+    builder.execute(held, _END)
 
 
 # ---- the operations

@@ -162,10 +162,14 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
             return [self.extract_value(found, i) for i in range(len(results))]
         return [found] if several else found
 
+    def execute(self, args: Sequence, text: str, *, memory: bool = True) -> None:
+        """Emit one PTX statement that has no result (see `emit_asm`)."""
+        self.emit_asm(void, args, text, memory=memory)
+
     def emit_where(self, chosen: Any, text: str, address: Any, value: Any) -> None:
         """Emit a statement on an address $0 and a value $1 in the lanes that are `chosen`."""
         text = f"{{ .reg .pred own; setp.ne.u32 own, $2, 0; @own {text} }}"
-        self.emit_asm(void, [address, value, self.zext(chosen, i32)], text)
+        self.execute([address, value, self.zext(chosen, i32)], text)
 
     def pure_asm(self, result: Any, args: Sequence, text: str, attributes: Names = ()) -> Any:
         """Emit PTX without side effects, which LLVM may move, merge or drop."""
@@ -214,7 +218,7 @@ class Builder(ir.IRBuilder):  # type: ignore[misc]
         nothing in the machine code. With `plan.context_cuda.uniform` this saves 14 of 646
         instructions and every BSSY in a step of attention, and 7 of 102 instructions in the
         ping-pong GEMM."""
-        self.emit_asm(void, [], "", memory=False)
+        self.execute([], "", memory=False)
 
     def one_of(self, test: Any, then: Callable[[], list], otherwise: Callable[[], list]) -> list:
         """Return the values made by `then` if a test is true, and by `otherwise` if it is false."""

@@ -26,7 +26,7 @@ def _turn(statement: str, np_: Any, turn: Any, n: Any) -> Any:
     ref, index = builder.fields(turn.ref, view.ref), builder.extract_value(view.start, 0)
     there = builder.icmp_unsigned("<", index, builder.extract_value(ref.shape, 0))
     at = builder.add(ref.pointer, builder.shl(builder.zext(index, nb.i64), 2))
-    builder.emit_asm(nb.void, [at, args[2], builder.zext(there)], statement)
+    builder.execute([at, args[2], builder.zext(there)], statement)
 
 
 cuda_meaning(source.poll)(functools.partial(_turn, POLL))

@@ -128,8 +128,7 @@ def _write_partial(work: Any, slot: Any, tile: Any) -> Any:
     first = _pieces(builder, work, tile, args, checked=True)
     for piece in range(tile.registers // 4):
         values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
-        builder.emit_asm(
-            nb.void,
+        builder.execute(
             [first, *values],
             f"st.global.v4.f32 [$0+{PIECE * piece}], {{$1, $2, $3, $4}};",
         )

@@ -38,7 +38,7 @@ def _launch_number(work: Any) -> Any:
 def _store(work: Any, word: Any, value: Any, launch: Any) -> Any:
     builder, args = yield nb.types.void(work, I32, F32, I32)
     at = builder.fields(work, args[0]).pointer
-    builder.emit_asm(nb.void, [at, *args[1:]], STORE)
+    builder.execute([at, *args[1:]], STORE)
 
 
 @cuda_meaning(source.await_words)

@@ -117,4 +117,4 @@ def _end_scheduler(np_: Any) -> Any:
         return None
     with builder.if_then(elected(builder) if unit.warp_specialized else _first_lane(builder, unit)):
         others = builder.sub(builder.issue(cta_count), 1)
-        builder.emit_asm(nb.void, [wide_counter(builder, args[0], source.COUNTER), others], _ENDED)
+        builder.execute([wide_counter(builder, args[0], source.COUNTER), others], _ENDED)

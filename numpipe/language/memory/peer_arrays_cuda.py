@@ -154,7 +154,7 @@ def launch_begins(builder: Any, unit: Unit, table: Any) -> None:
         PLACE="-1",
     )
     text = statement(_BEGIN, TELL=tell, BEFORE=_BEFORE, GO=4 * GO, LOST=4 * LOST)
-    builder.emit_asm(nb.void, operands, text)
+    builder.execute(operands, text)
 
 
 @cuda_meaning(source.await_launches)

@@ -148,8 +148,7 @@ for _operation, (_mode, _clamp) in _MODES.items():
 def _syncwarp(mask: Any) -> Any:
     source.check_integers("syncwarp", mask=mask)
     builder, args = yield
-    builder.emit_asm(
-        nb.void,
+    builder.execute(
         [builder.cast(args[0], mask, I32)],
         "bar.warp.sync $0;",
     )
@@ -191,7 +190,7 @@ def _store(builder: Any, dtype: np.dtype, address: Any, value: Any) -> None:
         value = builder.pure_asm(nb.i16, [value], "cvt.rn.bf16.f32 $0, $1;")
     if dtype.itemsize == 1:
         value = builder.zext(value, nb.i16)
-    builder.emit_asm(nb.void, [address, value], f"st.shared.b{8 * dtype.itemsize} [$0], $1;")
+    builder.execute([address, value], f"st.shared.b{8 * dtype.itemsize} [$0], $1;")
 
 
 def _get_item(target: Any, index: Any) -> Any:

@@ -72,8 +72,7 @@ def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
         me = builder.load(counter_pointer(builder, args[0], GPU))
         before = builder.mul(builder.extract_value(ref.shape, 0), builder.add(me, 1))
         whose = builder.add(place, builder.shl(builder.zext(before, nb.i64), 2))
-        builder.emit_asm(
-            nb.void,
+        builder.execute(
             [whose, args[3]],
             "red.relaxed.sys.global.add.s32 [$0], $1;",
         )
@@ -127,4 +126,4 @@ def _poll(np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
         ref.pointer,
         args[3],
     ]
-    builder.emit_asm(nb.void, operands, statement(_POLL, TELL=tell, LOST=lost))
+    builder.execute(operands, statement(_POLL, TELL=tell, LOST=lost))

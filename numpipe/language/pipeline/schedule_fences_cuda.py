@@ -39,9 +39,9 @@ def _fence_schedule(np_: Any, after: Any) -> Any:
     if np_.computes:
         own = own_warpgroup(builder, args[0])
         if tile is None:
-            builder.emit_asm(nb.void, [own], _FENCE)
+            builder.execute([own], _FENCE)
         else:
             parts = words(builder, tile, args[1])
             # both rows, if there are two
             ends = [builder.bitcast(part, nb.i32) for part in (parts[0], parts[-1])]
-            builder.emit_asm(nb.void, [own, *ends], _BEHIND)
+            builder.execute([own, *ends], _BEHIND)

@@ -37,5 +37,5 @@ def define_order(outer: Any, unit: Unit) -> None:
     ):
         with outer.define(name, nb.void) as (builder, _):
             if not unit.params.unsafe_no_auto_barriers:
-                builder.emit_asm(nb.void, [own_barrier(builder)], text)
+                builder.execute([own_barrier(builder)], text)
             builder.ret_void()

@@ -76,7 +76,7 @@ def _butterflies(
 
 
 def barrier(builder: Any) -> None:
-    builder.emit_asm(nb.void, [own_barrier(builder)], "bar.sync $0, 128;")
+    builder.execute([own_barrier(builder)], "bar.sync $0, 128;")
 
 
 def of_warps(builder: Any, values: list, lanes: int = 1) -> Iterator[list]:

@@ -62,7 +62,7 @@ def emit(
     )
     text = f"red.relaxed.cta.shared.{reduction}.{kind}32 [$0], $1;"
     if chosen is None:
-        builder.emit_asm(nb.void, [address, value], text)
+        builder.execute([address, value], text)
     else:
         builder.emit_where(chosen, text, address, value)
 

@@ -50,8 +50,7 @@ def write_registers(builder: Any, layout: Layout, address: Any, registers: list)
             continue
         names = ", ".join(f"${i + 1}" for i in range(access.count))
         kind = f"x{access.count}{'.trans' if layout.inner == 0 else ''}"
-        builder.emit_asm(
-            nb.void,
+        builder.execute(
             [at, *run],
             f"stmatrix.sync.aligned.m8n8.{kind}.shared.b16 [$0], {{{names}}};",
         )
@@ -85,7 +84,7 @@ def addresses(
 def converge(builder: Any) -> None:
     """Order previous operations of all lanes of a warp before the next operations of any of them:
     one lane can then arrive for all, and read what the others wrote (PTX ISA, "bar.warp.sync")."""
-    builder.emit_asm(nb.void, [], "bar.warp.sync 0xffffffff;")
+    builder.execute([], "bar.warp.sync 0xffffffff;")
 
 
 # ---- tile[...] and tile[...] = value in a kernel's source

@@ -242,7 +242,7 @@ class _Lanes:
                     with builder.if_then(builder.icmp_unsigned("<", c, shape[1])):
                         word = self._element(number)
                         address = to.moved(line, c, strides[1])
-                        builder.emit_asm(nb.void, [address, word], self.statement)
+                        builder.execute([address, word], self.statement)
 
     def _line(self, at_once: bool) -> None:
         """Store a vector, or a tile of one row or column, from one of the lanes that hold each

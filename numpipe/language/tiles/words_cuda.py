@@ -57,4 +57,4 @@ def store_words(
     text = f"{statement}{vector}.{kind} [$0], {names};"
     if chosen is not None:
         text = f"{{ .reg .pred own; setp.ne.u32 own, $1, 0; @own {text} }}"
-    builder.emit_asm(nb.void, [*where, *values], text)
+    builder.execute([*where, *values], text)
