@@ -17,9 +17,7 @@ from . import cp_async_bulk
 def _coordinates(operation: str, coords: Any, first: int) -> tuple[Any, str]:
     """Return the type of a copy's coordinates, and PTX's list of them, which is innermost first.
     They are in array order in operands `first`, `first` + 1, …"""
-    if not isinstance(coords, nb.types.BaseTuple) or not all(
-        isinstance(t, nb.types.Integer) for t in coords
-    ):
+    if not isinstance(coords, nb.BaseTuple) or not all(isinstance(t, nb.Integer) for t in coords):
         raise SpecError(
             f"cp_async_bulk.{operation}: coords must be a tuple of 1 … 5 integers, "
             f"outermost dimension first, got {coords}"
@@ -27,13 +25,13 @@ def _coordinates(operation: str, coords: Any, first: int) -> tuple[Any, str]:
     rank = len(coords)
     cp_async_bulk.check_rank(operation, rank)
     listed = ", ".join(f"${first + i}" for i in reversed(range(rank)))
-    return nb.types.UniTuple(I32, rank), f"{{{listed}}}"
+    return nb.UniTuple(I32, rank), f"{{{listed}}}"
 
 
 def _hinted(what: str, given: Any, statement: str) -> tuple[Any, str]:
     """Return the type of a cache policy, and a statement with this L2 cache hint. The statement
     contains "$hint" among its qualifiers and "$policy" as its last operand."""
-    kind = given or nb.types.none  # Numba lowers an omitted policy as None
+    kind = given or nb.none  # Numba lowers an omitted policy as None
     policy = immediate(what, "eviction_policy", kind)
     constant(what, "eviction_policy", policy, EVICTION_POLICY)
     if policy is None:
@@ -58,7 +56,7 @@ def _load(dst: Any, tensor_map: Any, coords: Any, mbar: Any, eviction_policy: An
         f"$gate cp.async.bulk.tensor.{len(coords)}d.shared::cluster.global"
         f".mbarrier::complete_tx::bytes$hint [$0], [$1, {at}], [$2]$policy;",
     )
-    builder, args = yield nb.types.void(I32, I64, place, I32, policy)
+    builder, args = yield nb.VOID(I32, I64, place, I32, policy)
     _emit(builder, text, args[2], args[0], args[1], args[3])
 
 
@@ -80,7 +78,7 @@ def _multicast(
         f"[$0], [$1, {at}], [$2], mask$policy;",
     )
     text = f"{{ .reg .b16 mask; cvt.u16.u32 mask, $3; {text} }}"
-    builder, args = yield nb.types.void(I32, I64, place, I32, I32, policy)
+    builder, args = yield nb.VOID(I32, I64, place, I32, I32, policy)
     _emit(builder, text, args[2], args[0], args[1], args[3], args[4])
 
 
@@ -93,7 +91,7 @@ def _store(tensor_map: Any, coords: Any, src: Any, eviction_policy: Any = None) 
         f"$gate cp.async.bulk.tensor.{len(coords)}d.global.shared::cta.bulk_group$hint "
         f"[$0, {at}], [$1]$policy;",
     )
-    builder, args = yield nb.types.void(I64, place, I32, policy)
+    builder, args = yield nb.VOID(I64, place, I32, policy)
     _emit(builder, text, args[1], args[0], args[2])
 
 
@@ -106,7 +104,7 @@ def _reduce(tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
         f"$gate cp.reduce.async.bulk.tensor.{len(coords)}d.global.shared::cta.{name}.bulk_group "
         f"[$0, {at}], [$1];"
     )
-    builder, args = yield nb.types.void(I64, place, I32, operation)
+    builder, args = yield nb.VOID(I64, place, I32, operation)
     _emit(builder, text, args[1], args[0], args[2])
 
 
@@ -114,6 +112,6 @@ def _reduce(tensor_map: Any, coords: Any, src: Any, operation: Any) -> Any:
 def _prefetch(tensor_map: Any, coords: Any) -> Any:
     place, at = _coordinates("prefetch", coords, 1)
     text = f"cp.async.bulk.prefetch.tensor.{len(coords)}d.L2.global [$0, {at}];"
-    builder, args = yield nb.types.void(I64, place)
+    builder, args = yield nb.VOID(I64, place)
     values = [args[0], *builder.unpack_tuple(args[1])]
     builder.execute(values, text, memory=False)

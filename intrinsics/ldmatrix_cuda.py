@@ -19,7 +19,7 @@ def emit(builder: Any, count: int, transposed: bool, address: Any) -> list:
 
 
 def _meaning(operation: Any, count: int, transposed: bool) -> None:
-    result = I32 if count == 1 else nb.types.UniTuple(I32, count)
+    result = I32 if count == 1 else nb.UniTuple(I32, count)
 
     def typer(addr: Any) -> Any:
         builder, args = yield result(I32)

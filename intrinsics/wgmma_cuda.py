@@ -15,7 +15,7 @@ from . import wgmma
 
 
 def _n_of(operation: str, acc: Any) -> int:
-    if not isinstance(acc, nb.types.UniTuple) or acc.dtype != F32:
+    if not isinstance(acc, nb.UniTuple) or acc.dtype != F32:
         raise SpecError(
             f"wgmma.{operation}: acc must be an accumulator from accumulators(n), mma_async or "
             f"wait, got {acc}"
@@ -43,7 +43,7 @@ def _accumulators(n: Any) -> Any:
     wgmma.check_n(count)
     count //= 2
     zeros = nb.ir.Constant(nb.ir.ArrayType(nb.f32, count), [0.0] * count)
-    return nb.types.UniTuple(F32, count)(n), lambda builder, args: zeros
+    return nb.UniTuple(F32, count)(n), lambda builder, args: zeros
 
 
 @cuda_meaning(wgmma.fence_accumulators)

@@ -156,7 +156,7 @@ def control() -> Any:
 @entry_operation
 def record(kind: Any, chosen: Any, address: Any, phase: Any, state: Any) -> Any:
     """Write a record of this kind, a compile-time constant, in lanes that are `chosen`."""
-    builder, args = yield nb.types.void(kind, BOOLEAN, I32, I32, I64)
+    builder, args = yield nb.VOID(kind, BOOLEAN, I32, I32, I64)
     halves = [args[4], builder.lshr(args[4], 32)]
     outside_cuda.record(
         builder,

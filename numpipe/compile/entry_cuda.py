@@ -79,7 +79,7 @@ class _TableModel(nb.models.PrimitiveModel):  # type: ignore[misc]
         return nb.grid_constant(builder, value)
 
 
-def _operation(unit: Unit, emit: Callable, result: Any = nb.types.void) -> Op:
+def _operation(unit: Unit, emit: Callable, result: Any = nb.VOID) -> Op:
     """Return an operation of the entry with this result. ``emit(unit, builder, *values)`` makes
     its code."""
 

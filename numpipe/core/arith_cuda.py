@@ -19,7 +19,7 @@ from .op import Op, called, cuda_meaning, immediate, known
 
 
 # ---- types and values ----------------------------------------------------------------------------
-@arith.kind_of_type.register(nb.types.Type)
+@arith.kind_of_type.register(nb.Type)
 def kind_of(ty: Any) -> arith.Kind | None:
     """Return the `arith.kind` of values of a Numba type. Values with a literal type are literals in
     the source."""
@@ -27,7 +27,7 @@ def kind_of(ty: Any) -> arith.Kind | None:
         return bool
     if isinstance(ty, nb.types.IntegerLiteral):
         return int
-    return np.dtype(str(ty)) if isinstance(ty, (nb.types.Integer, nb.types.Float)) else None
+    return np.dtype(str(ty)) if isinstance(ty, (nb.Integer, nb.types.Float)) else None
 
 
 def kinds_of(operands: Sequence, literals: Any = 0) -> list[arith.Kind | None]:
@@ -36,8 +36,8 @@ def kinds_of(operands: Sequence, literals: Any = 0) -> list[arith.Kind | None]:
     return [float if mask >> i & 1 else kind_of(ty) for i, ty in enumerate(operands)]
 
 
-called.register(nb.types.Type)(lambda ty: str(nb.unliteral(ty)))
-known.register(nb.types.Type)(lambda ty, operation, parameter: immediate(operation, parameter, ty))
+called.register(nb.Type)(lambda ty: str(nb.unliteral(ty)))
+known.register(nb.Type)(lambda ty, operation, parameter: immediate(operation, parameter, ty))
 
 
 def type_of(dtype: np.dtype) -> Any:
@@ -300,7 +300,7 @@ for _operation, _operator in arith.OPERATORS.items():
 
 @cuda_meaning(arith.quotient_remainder)
 def _quotient_remainder(a: Any, b: Any, *literals: Any) -> Any:
-    result = nb.types.Tuple([nb.returns(f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)])
+    result = nb.Tuple([nb.returns(f, (a, b, *literals)) for f in (arith.floordiv, arith.mod)])
     builder, args = yield result
     values = [builder.apply(f, (a, b, *literals), args) for f in (arith.floordiv, arith.mod)]
     return builder.make_tuple(result, values)
@@ -353,7 +353,7 @@ def _unsigned(operation: Op, emit: Callable[[Any, Any, Any], Any]) -> None:
         inert = first_inert((a, b))
         if inert is not None:
             yield inert
-        elif isinstance(a, nb.types.Integer) and isinstance(b, nb.types.Integer):
+        elif isinstance(a, nb.Integer) and isinstance(b, nb.Integer):
             builder, args = yield I32(I32, I32)
             return emit(builder, *args)
         return None
@@ -367,7 +367,7 @@ def _successor(k: Any) -> Any:
 
 @cuda_meaning(arith.divisor)
 def _divisor(d: Any) -> Any:
-    pair = nb.types.UniTuple(I32, 2)
+    pair = nb.UniTuple(I32, 2)
     builder, args = yield pair(I32)
     safe = builder.select(builder.icmp_signed("<", args[0], 1), 1, args[0])
     return builder.make_tuple(pair, [safe, builder.udiv(0xFFFFFFFF, safe)])

@@ -10,7 +10,7 @@ from typing import Any
 from . import numba as nb
 from .numba import BOOLEAN, I32
 
-RESULTS = {"Any": I32, "bool": BOOLEAN, "None": nb.types.void}
+RESULTS = {"Any": I32, "bool": BOOLEAN, "None": nb.VOID}
 
 
 class Value:
@@ -68,7 +68,7 @@ def typer_of(function: Callable) -> Callable:
             else:
                 values.append(ty.compiled(builder, value))
         found = function(*values)
-        if result is nb.types.void:
+        if result is nb.VOID:
             return None
         return (
             found.value if isinstance(found, Value) else builder.context.get_constant(result, found)

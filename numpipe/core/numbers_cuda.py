@@ -30,7 +30,7 @@ from .op import Op, cuda_meaning
 def _extreme(operation: Op, symbol: str, builtin: Any) -> None:
     @cuda_meaning(operation)
     def typer(literals: Any, *values: Any) -> Any:
-        of_tuple = len(values) == 1 and isinstance(values[0], nb.types.BaseTuple)
+        of_tuple = len(values) == 1 and isinstance(values[0], nb.BaseTuple)
         parts = tuple(values[0]) if of_tuple else values
         kinds = kinds_of(parts, literals)
         if any(k is None for k in kinds) or not kinds:
@@ -109,7 +109,7 @@ def _counting(*bounds: Any) -> Any:
 
 @cuda_meaning(numbers.length)
 def _length(value: Any) -> Any:
-    if isinstance(value, nb.types.BaseTuple):
+    if isinstance(value, nb.BaseTuple):
         yield I32
         return nb.const(len(value))
     sig, codegen = otherwise("len", len, (value,))
@@ -126,9 +126,9 @@ def _number(value: Any, *literals: Any) -> Any:
 
 def _run_time_type(ty: Any, literals: Any = 0) -> Any:
     """Return the type that a constant has at run time; other values keep their type."""
-    if isinstance(ty, (nb.types.Tuple, nb.types.UniTuple)):
+    if isinstance(ty, (nb.Tuple, nb.UniTuple)):
         parts = [_run_time_type(t) for t in ty]
-        return ty if parts == list(ty) else nb.types.Tuple(parts)
+        return ty if parts == list(ty) else nb.Tuple(parts)
     (of,) = kinds_of((ty,), literals)
     if of is int:
         return parameter_types((ty,), INT32)[0]
@@ -138,7 +138,7 @@ def _run_time_type(ty: Any, literals: Any = 0) -> Any:
 def _run_time_value(builder: Any, value: Any, of: Any, to: Any) -> Any:
     if of == to:
         return value
-    if isinstance(to, nb.types.BaseTuple):
+    if isinstance(to, nb.BaseTuple):
         parts = zip(builder.unpack_tuple(value), of, to, strict=True)
         return builder.make_tuple(to, [_run_time_value(builder, *part) for part in parts])
     return builder.cast(value, of, to)

@@ -428,7 +428,7 @@ def _ptx_typer(
         }
         places |= {p: str(int(v)) for p, v in immediates.items()}
         statement = re.sub(r"\$(\w+)", lambda m: places[m[1]], text)
-        sig = (nb.types.void if result is None else scalar[result])(
+        sig = (nb.VOID if result is None else scalar[result])(
             *[
                 t if operands[p] in "n-" else scalar[operands[p]]
                 for p, t in zip(operands, args, strict=True)
@@ -456,7 +456,7 @@ def check(function: Callable[P, None]) -> Op[P, None]:
         from . import numba as nb
 
         function(*types)  # type: ignore[call-arg]
-        yield nb.types.void(*types)
+        yield nb.VOID(*types)
 
     return Op(function, with_parameters(typer, inspect.signature(function).parameters))
 

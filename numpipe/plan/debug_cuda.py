@@ -31,7 +31,7 @@ def _kind(ty: Any) -> Kind | None:
     "text" for constant strings."""
     kinds: dict[type, Kind] = {
         nb.types.Boolean: "bool",
-        nb.types.Integer: "int",
+        nb.Integer: "int",
         nb.types.Float: "float",
         nb.types.StringLiteral: "text",
     }

@@ -27,9 +27,7 @@ def leaf_values(builder: Any, ty: Any, value: Any) -> list:
 def made(tree: Tree, parts: list) -> Any:
     """Return the type of a tuple: the `make` of `Tree.build` for Numba types."""
     return (
-        nb.types.BaseTuple.from_types(tuple(parts), tree.kind)
-        if tree.fields
-        else nb.types.Tuple(tuple(parts))
+        nb.BaseTuple.from_types(tuple(parts), tree.kind) if tree.fields else nb.Tuple(tuple(parts))
     )
 
 

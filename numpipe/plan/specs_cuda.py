@@ -20,7 +20,7 @@ class RecordType(nb.FieldsType):
 nb.register_model(RecordType)(nb.models.OpaqueModel)
 
 
-class SpecType(nb.types.Type):  # type: ignore[misc]
+class SpecType(nb.Type):  # type: ignore[misc]
     """The type of a `BlockSpec`: it has the spec's attributes, with the index map replaced by its
     type."""
 
@@ -54,7 +54,7 @@ def _block_spec(*given: Any) -> Any:
     index_map, facts = given[at], map(nb.literal, given[len(OPTIONS) :])
     function = (
         None
-        if isinstance(index_map, nb.types.NoneType)
+        if isinstance(index_map, nb.NoneType)
         else (lambda: None)
         if isinstance(index_map, nb.types.Callable)
         else str(index_map)

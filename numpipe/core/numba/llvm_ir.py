@@ -21,6 +21,7 @@ __all__ = [
     "F32",
     "I32",
     "I64",
+    "VOID",
     "Builder",
     "cluster_dims",
     "const",
@@ -44,7 +45,7 @@ f64 = ir.DoubleType()
 void = ir.VoidType()
 nothing = ir.Constant(i8.as_pointer(), None)
 """the value of a call that returns None"""
-BOOLEAN, I32, I64, F32 = types.boolean, types.int32, types.int64, types.float32
+VOID, BOOLEAN, I32, I64, F32 = types.void, types.boolean, types.int32, types.int64, types.float32
 _NUMBERS = {i1: BOOLEAN, i32: I32, i64: I64, f32: F32}
 """the Numba types of numbers of an LLVM type"""
 _REGISTERS = {i16: "h", i32: "r", i64: "l", f32: "f", f64: "d"}

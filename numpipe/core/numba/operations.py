@@ -32,14 +32,21 @@ from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.datamodel import models
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import register_model
+from numba.cuda.types import BaseTuple, Integer, NoneType, Tuple, Type, UniTuple, none
 from numba.cuda.typing import signature, templates
 
 from .kernel_entries import Entries, Lowering
 from .llvm_ir import Builder, const, i64, nothing, signature_of
 
 __all__ = [
+    "BaseTuple",
     "FieldsType",
+    "Integer",
+    "NoneType",
+    "Tuple",
+    "Type",
     "TypingError",
+    "UniTuple",
     "attribute",
     "constant_attributes",
     "helper_type",
@@ -52,6 +59,7 @@ __all__ = [
     "method",
     "models",
     "no_code",
+    "none",
     "operation_type",
     "overload",
     "python_function",

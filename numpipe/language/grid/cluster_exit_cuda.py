@@ -12,7 +12,7 @@ from ..pipeline.ring_cuda import RingType, counter_of
 from ..pipeline.steps import await_released
 from . import cluster_exit as source
 
-NOTHING = nb.types.Tuple(())
+NOTHING = nb.Tuple(())
 
 
 @cuda_meaning(source.await_peers)
@@ -39,7 +39,7 @@ def _await_peers(np_: Any) -> Any:
         return
     zero = nb.const(0)
     for ring in rings:
-        grid = builder.make_tuple(nb.types.UniTuple(I32, 0), [])
+        grid = builder.make_tuple(nb.UniTuple(I32, 0), [])
         value = builder.struct(
             ring,
             np=args[0],

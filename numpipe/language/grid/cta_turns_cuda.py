@@ -21,7 +21,7 @@ RELEASE = """{ .reg .pred there; .reg .b32 next; setp.ne.b32 there, $2, 0; add.s
 
 def _turn(statement: str, np_: Any, turn: Any, n: Any) -> Any:
     np_.unit.takes_turns = True
-    builder, args = yield nb.types.void(np_, turn, I32)
+    builder, args = yield nb.VOID(np_, turn, I32)
     view = builder.fields(turn, args[1])
     ref, index = builder.fields(turn.ref, view.ref), builder.extract_value(view.start, 0)
     there = builder.icmp_unsigned("<", index, builder.extract_value(ref.shape, 0))

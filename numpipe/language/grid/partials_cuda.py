@@ -25,7 +25,7 @@ _LANES = 232
 
 @cuda_meaning(source.combine)
 def _combine(acc: Any, part: Any, work: Any) -> Any:
-    none = isinstance(work, nb.types.NoneType)
+    none = isinstance(work, nb.NoneType)
     source.check(acc, None if none else work)
     adds = not none and work.role.computes
     if adds:
@@ -124,7 +124,7 @@ def _flag(builder: Any, work: GmemType, args: Any) -> Any:
 
 @cuda_meaning(source.write_partial)
 def _write_partial(work: Any, slot: Any, tile: Any) -> Any:
-    builder, args = yield nb.types.void(work, I32, tile)
+    builder, args = yield nb.VOID(work, I32, tile)
     first = _pieces(builder, work, tile, args, checked=True)
     for piece in range(tile.registers // 4):
         values = [builder.extract_value(args[2], 4 * piece + i) for i in range(4)]
@@ -181,14 +181,14 @@ def _loaded_if(builder: Any, there: Any, address: Any, offset: int) -> list:
 
 @cuda_meaning(source.signal)
 def _signal(work: Any, slot: Any) -> Any:
-    builder, args = yield nb.types.void(work, I32)
+    builder, args = yield nb.VOID(work, I32)
     flag = _flag(builder, work, args)
     builder.issue(memory.st_release_gpu_b32, flag, 1)
 
 
 @cuda_meaning(source.await_signals)
 def _await_signals(work: Any, first: Any, count: Any) -> Any:
-    builder, args = yield nb.types.void(work, I32, I32)
+    builder, args = yield nb.VOID(work, I32, I32)
     flag, ref = _flag(builder, work, args), builder.fields(work, args[0])
     builder.issue(
         memory.await_each_acquire_gpu_b32,

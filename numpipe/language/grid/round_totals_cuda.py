@@ -36,7 +36,7 @@ def _launch_number(work: Any) -> Any:
 
 @cuda_meaning(source.store)
 def _store(work: Any, word: Any, value: Any, launch: Any) -> Any:
-    builder, args = yield nb.types.void(work, I32, F32, I32)
+    builder, args = yield nb.VOID(work, I32, F32, I32)
     at = builder.fields(work, args[0]).pointer
     builder.execute([at, *args[1:]], STORE)
 

@@ -25,7 +25,7 @@ def _next_tile(tile: Any, stride: Any, end: Any) -> Any:
 @cuda_meaning(source.table_entry)
 def _table_entry(table: Any, t: Any, end: Any, columns: Any) -> Any:
     count = nb.literal(columns)
-    result = nb.types.UniTuple(I32, count)
+    result = nb.UniTuple(I32, count)
     builder, args = yield result(table, I32, I32, columns)
     ref = builder.fields(table, args[0])
     strides = [builder.extract_value(ref.strides, axis) for axis in (0, 1)]

@@ -30,7 +30,7 @@ def _scheduler(np_: Any, site: Any) -> Any:
     source.check_cluster(np_.unit, nb.literal(site))
     plan = np_.unit.plan_work_ring(nb.literal(site))
     np_.unit.rings_of[np_.role].add(plan.name)
-    none = nb.types.Tuple(())
+    none = nb.Tuple(())
     ring = RingType(np_, plan, none, none, 1, copies=False)
     builder, args = yield ring
     return builder.struct(ring, np=args[0])
@@ -68,7 +68,7 @@ def _pass_owner(builder: Any, unit: Unit, np_: Any) -> None:
 
 
 of_context(source.launch_counter, I64, lambda b, unit, np_: wide_counter(b, np_, source.COUNTER))
-of_context(source.pass_owner, nb.types.void, _pass_owner)
+of_context(source.pass_owner, nb.VOID, _pass_owner)
 
 
 @cuda_meaning(source.later)

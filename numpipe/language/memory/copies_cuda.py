@@ -22,7 +22,7 @@ from .copies import WAIT
 from .scratch_cuda import barrier_address
 
 
-class TransferType(nb.types.Type):  # type: ignore[misc]
+class TransferType(nb.Type):  # type: ignore[misc]
     def __init__(
         self, plan: CopyPlan, view: ViewType, nbytes: int = 0, sharing: Sharing | None = None
     ) -> None:
@@ -44,7 +44,7 @@ nb.constant_attributes(TransferType, I32, nbytes=lambda ty: ty.nbytes)
 def _issue(transfer: Any, how: Any) -> Any:
     plan, ref = transfer.plan, transfer.view.ref
     ref.unit.map_slot(plan.request)
-    builder, args = yield nb.types.void(transfer, how)
+    builder, args = yield nb.VOID(transfer, how)
     value = builder.fields(transfer, args[0])
     view = builder.fields(transfer.view, value.view)
     array = builder.fields(ref, view.ref)

@@ -48,7 +48,7 @@ class LaneElementType(nb.FieldsType):
 
     def update(self, name: str, value: Any) -> Any:
         source.check_update(name, self.tile, value)
-        builder, args = yield nb.types.void(self, value)
+        builder, args = yield nb.VOID(self, value)
         number = in_type(builder, args[1], value, self.tile.dtype)
         emit(builder, name.removeprefix("atomic_"), self.tile.dtype, args[0], number)
 
@@ -66,7 +66,7 @@ def as_lane(ty: Any) -> Any:
         return SlotsType(ty.plan, ty.tile.debugged, ty.tile.role, LaneTileType)
     if isinstance(ty, GmemType):
         return GmemType(ty.unit, ty.index, ty.role, by_lane=True, form=ty.form)
-    if isinstance(ty, nb.types.BaseTuple):
+    if isinstance(ty, nb.BaseTuple):
         return mapped(as_lane, ty)
     return BoundType(ty.function, as_lane(ty.captures)) if isinstance(ty, BoundType) else ty
 
@@ -157,7 +157,7 @@ def _syncwarp(mask: Any) -> Any:
 # ---- elements of tiles
 def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: Any) -> Any:
     """Return the swizzled address of an element."""
-    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
+    values = builder.unpack_tuple(value) if isinstance(index, nb.BaseTuple) else [value]
     places = [
         Int(builder, builder.cast(part, ty, I32))
         for ty, part in zip(index_parts(index), values, strict=True)
@@ -209,7 +209,7 @@ def _set_item(target: Any, index: Any, value: Any) -> Any:
         raise SpecError(READ_ONLY)
     source.check_element(index_parts(index), str(index), target.layout)
     source.check_stored(tile.dtype, value)
-    builder, args = yield nb.types.none(target, index, kind)
+    builder, args = yield nb.none(target, index, kind)
     number = convert(builder, args[2], kind, _element(tile.dtype))
     _store(builder, tile.dtype, _place(builder, tile, args[0], index, args[1]), number)
 

@@ -46,7 +46,7 @@ nb.constant_attributes(
 nb.attribute(
     PrefetchedType,
     "shape",
-    lambda ty: nb.types.UniTuple(I32, ty.ref.arg.ndim),
+    lambda ty: nb.UniTuple(I32, ty.ref.arg.ndim),
     lambda builder, ty, value: builder.fields(ty.ref, builder.fields(ty, value).ref).shape,
 )
 

@@ -22,7 +22,7 @@ from ..tiles.refs_cuda import AtType, SharedType, SmemType, inside, view, with_a
 from . import scratch as source
 
 
-class SlotsType(nb.types.Type):  # type: ignore[misc]
+class SlotsType(nb.Type):  # type: ignore[misc]
     def __init__(
         self, plan: SmemPlan, debugged: Unit | None, role: Role, tile: type[SharedType] = SmemType
     ) -> None:
@@ -98,7 +98,7 @@ nb.constant_attributes(BarriersType, None, shape=lambda ty: ty.shape)
 
 # ---- views
 def index_parts(index: Any) -> tuple:
-    return tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
+    return tuple(index) if isinstance(index, nb.BaseTuple) else (index,)
 
 
 def _linear(
@@ -116,9 +116,7 @@ def _linear(
     for axis, (size, part) in enumerate(zip(shape, parts, strict=True)):
         if isinstance(part, InertType):
             continue
-        place = (
-            builder.extract_value(value, axis) if isinstance(index, nb.types.BaseTuple) else value
-        )
+        place = builder.extract_value(value, axis) if isinstance(index, nb.BaseTuple) else value
         place = within(
             builder,
             debugged,
@@ -150,7 +148,7 @@ nb.overload(bool, _no_value)
 # ---- allocations
 def _type(np_: ContextType, tree: Any) -> Any:
     if isinstance(tree, tuple):
-        return nb.types.Tuple([_type(np_, part) for part in tree])
+        return nb.Tuple([_type(np_, part) for part in tree])
     if isinstance(tree, BarrierPlan):
         return BarriersType(np_, tree, tree.kind.shape)
     slots = SlotsType(tree, np_.unit.debugged, np_.role)

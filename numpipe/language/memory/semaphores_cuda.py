@@ -61,7 +61,7 @@ def _place(builder: Any, semaphore: Any, value: Any, what: str) -> tuple[Any, An
 
 @cuda_meaning(source.add_to)
 def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
-    builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    builder, args = yield nb.VOID(np_, semaphore, I32, I32)
     _, offset = _place(builder, semaphore, args[1], "numpipe.signal")
     gpu = reached(builder, np_, args[0], args[2], "numpipe.signal(…, rank): rank")
     place = builder.add(
@@ -83,7 +83,7 @@ def _add_to(np_: Any, semaphore: Any, rank: Any, add: Any) -> Any:
 def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) -> Any:
     source.check_wait(np_, semaphore, value)
     if not constant("numpipe.wait", "loads", loads, FLAG) and not np_.computes:
-        yield nb.types.void(np_, site, semaphore, I32, loads)
+        yield nb.VOID(np_, site, semaphore, I32, loads)
         return
     function = source.await_together if np_.computes else source.await_value
     what = f"the wait for {semaphore.ref.arg.name} @ {nb.literal(site)}"
@@ -91,7 +91,7 @@ def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) ->
         np_.unit.places.append(what)
     types = np_, semaphore, I32, I32
     nb.returns(function, types)
-    builder, args = yield nb.types.void(np_, site, semaphore, I32, *[loads] * (loads is not True))
+    builder, args = yield nb.VOID(np_, site, semaphore, I32, *[loads] * (loads is not True))
     index = builder.extract_value(builder.fields(semaphore, args[2]).start, 0)
     record(builder, np_.unit, args[0], "await", index)
     builder.apply(
@@ -104,7 +104,7 @@ def _wait(np_: Any, site: Any, semaphore: Any, value: Any, loads: Any = True) ->
 
 @cuda_meaning(source.poll)
 def _poll(np_: Any, semaphore: Any, value: Any, place: Any) -> Any:
-    builder, args = yield nb.types.void(np_, semaphore, I32, I32)
+    builder, args = yield nb.VOID(np_, semaphore, I32, I32)
     index, offset = _place(builder, semaphore, args[1], "numpipe.wait")
     ref = builder.fields(semaphore.ref, builder.fields(semaphore, args[1]).ref)
     lost = 4 * (LOST - SEMAPHORES)

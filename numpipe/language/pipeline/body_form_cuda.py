@@ -24,21 +24,21 @@ from .chains import running
 from .pipelines_cuda import AllocationsType, StepsType, steps_type, steps_value
 
 
-class EmittedType(source.EmittedPipeline, nb.types.Type):  # type: ignore[misc]
+class EmittedType(source.EmittedPipeline, nb.Type):  # type: ignore[misc]
     def __init__(self, *given: Any) -> None:
         source.EmittedPipeline.__init__(self, *given)
-        nb.types.Type.__init__(
+        nb.Type.__init__(
             self,
             name=f"emitted({self.pipe}, {self.body}, {self.compute}, {self.carry}, {self.last})",
         )
 
     def call_of(self, indices: Any, tiles: Any, carry: Any) -> tuple[Any, tuple]:
         """Return the types of the body as it is called, and of its arguments."""
-        given = indices, *tiles, *([] if carry == nb.types.none else [carry])
+        given = indices, *tiles, *([] if carry == nb.none else [carry])
         if self.by_lane:
             given = tuple(map(as_lane, given))
         return as_lane(self.body) if self.by_lane else self.body, self.facts.packed(
-            given, lambda rest: nb.types.Tuple(list(rest))
+            given, lambda rest: nb.Tuple(list(rest))
         )
 
 
@@ -76,14 +76,14 @@ def _get_allocations(pipeline: Any, *refs: Any) -> Any:
 
 @cuda_meaning(source.run)
 def _run(emitted: EmittedType, *refs: Any) -> Any:
-    pipe, arrays = emitted.pipe, nb.types.Tuple(list(refs))
+    pipe, arrays = emitted.pipe, nb.Tuple(list(refs))
     if pipe.single and emitted.idle:
         inert = mapped(_inert, emitted.carry)
         builder, _ = yield inert
         return _no_value(builder, inert)
     if pipe.inert_grid is not None:
         raise CompileError(f"{pipe.where}: grid: {pipe.inert_grid} {REASON}")
-    captured = nb.types.Tuple([emitted, arrays])
+    captured = nb.Tuple([emitted, arrays])
     runner = BoundType(source.run_carry, captured)
     function, given = (emitted.compute, runner) if emitted.in_context else (runner, emitted.carry)
     loop, unit = _steps_of(emitted, arrays).loop, pipe.unit
@@ -104,7 +104,7 @@ def _inert(carry: Any) -> Any:
     """Return the type in the memory role of a part of a single-stream pipeline's final carry."""
     if isinstance(carry, InFlightType):
         return carry.tile
-    return carry if isinstance(carry, (TileType, nb.types.NoneType)) else InertType(source.CARRY)
+    return carry if isinstance(carry, (TileType, nb.NoneType)) else InertType(source.CARRY)
 
 
 def _no_value(builder: Any, ty: Any) -> Any:
@@ -189,7 +189,7 @@ def _next_carry(emitted: Any, indices: Any, tiles: Any, carry: Any) -> Any:
     values = [
         args[1],
         *builder.unpack_tuple(args[2]),
-        *([] if carry == nb.types.none else [args[3]]),
+        *([] if carry == nb.none else [args[3]]),
     ]
     values = list(
         emitted.facts.packed(tuple(values), lambda rest: builder.make_tuple(argtypes[-1], rest))
@@ -213,8 +213,8 @@ def _in_flight(carry: Any, role: Role) -> Any:
 
 def _joined(one: Any, other: Any) -> Any:
     """Return the common type of a carry that may have either type, or None."""
-    if isinstance(one, nb.types.BaseTuple):
-        if not isinstance(other, nb.types.BaseTuple) or len(one) != len(other):
+    if isinstance(one, nb.BaseTuple):
+        if not isinstance(other, nb.BaseTuple) or len(one) != len(other):
             return None
         parts = [_joined(a, b) for a, b in zip(one, other, strict=True)]
         return None if None in parts else nb.tuple_of(one, parts)
@@ -223,9 +223,7 @@ def _joined(one: Any, other: Any) -> Any:
     if isinstance(one, (TileType, InFlightType)) and isinstance(other, (TileType, InFlightType)):
         return one.unify(None, other) or other.unify(None, one)
     return (
-        one
-        if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.types.Integer)
-        else None
+        one if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.Integer) else None
     )
 
 
@@ -238,9 +236,9 @@ def _convert(builder: Any, value: Any, have: Any, want: Any) -> Any:
 
 def _kind(carry: Any) -> str:
     """Return a carry's type as the simulated SM shows it."""
-    if isinstance(carry, nb.types.BaseTuple):
+    if isinstance(carry, nb.BaseTuple):
         return f"({', '.join(map(_kind, carry))})"
     tile = carry.tile if isinstance(carry, InFlightType) else carry
     if isinstance(tile, TileType):
         return said(tile.shape, tile.dtype, tile.layout)
-    return "NoneType" if isinstance(carry, nb.types.NoneType) else str(nb.unliteral(carry))
+    return "NoneType" if isinstance(carry, nb.NoneType) else str(nb.unliteral(carry))

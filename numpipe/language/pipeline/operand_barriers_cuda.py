@@ -30,7 +30,7 @@ def barrier_types(loop: LoopType) -> list[BarrierType]:
 
 @cuda_meaning(source.barriers_of)
 def _barriers_of(loop: Any, k: Any) -> Any:
-    result = nb.types.Tuple(barrier_types(loop))
+    result = nb.Tuple(barrier_types(loop))
     builder, args = yield result(loop, I32)
     rings = builder.fields(loop, args[0]).rings
     values = []

@@ -50,7 +50,7 @@ def _copy_block(ring: Any, indices: Any, slot: Any) -> Any:
     returned = dict(enumerate(index_maps_return(ring, indices)))
     for plan in ring.plan.copies:
         ring.np.unit.map_slot(plan.request)
-    builder, args = yield nb.types.void(ring, indices, I32)
+    builder, args = yield nb.VOID(ring, indices, I32)
     value = RingValue(builder, ring, args[0])
     for copy in copies_of(value, returned, indices, args[1], args[2]):
         copy.store()

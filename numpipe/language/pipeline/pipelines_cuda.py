@@ -50,7 +50,7 @@ class AllocationsType(nb.FieldsType, Allocations):
     plans: tuple[RingPlan, ...]
 
 
-class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
+class PipelineType(source.PipelineBase, nb.Type):  # type: ignore[misc]
     """The type of `pipelines.Pipeline`. `inert_grid`: what makes the grid of a single-stream
     pipeline inert in the memory role, or None."""
 
@@ -73,7 +73,7 @@ class PipelineType(source.PipelineBase, nb.types.Type):  # type: ignore[misc]
             self.inert_grid,
             self.once,
         )
-        nb.types.Type.__init__(self, name=f"pipeline({np_}, {', '.join(map(str, planned))})")
+        nb.Type.__init__(self, name=f"pipeline({np_}, {', '.join(map(str, planned))})")
 
 
 nb.register_model(AllocationsType)(nb.models.OpaqueModel)
@@ -83,8 +83,8 @@ nb.struct_model(
     PipelineType,
     lambda ty: [
         ("np", ty.np),
-        ("grid", nb.types.UniTuple(I32, ty.rank)),
-        ("specs", nb.types.Tuple(ty.specs)),
+        ("grid", nb.UniTuple(I32, ty.rank)),
+        ("specs", nb.Tuple(ty.specs)),
         ("steps_of", ty.steps_of),
     ],
 )
@@ -94,7 +94,7 @@ nb.struct_model(
 def _make_pipeline(np_: Any, grid: Any, *given: Any) -> Any:
     pipe = PipelineType(np_, grid, *given)
     known = pipe.inert_grid is None
-    builder, args = yield pipe(np_, nb.types.UniTuple(I32, pipe.rank) if known else grid, *given)
+    builder, args = yield pipe(np_, nb.UniTuple(I32, pipe.rank) if known else grid, *given)
     specs = [
         leaf
         for kind, part in zip(given, args[2:4], strict=False)
@@ -105,7 +105,7 @@ def _make_pipeline(np_: Any, grid: Any, *given: Any) -> Any:
         np=args[0],
         steps_of=args[6],
         **({"grid": args[1]} if known else {}),
-        specs=builder.make_tuple(nb.types.Tuple(pipe.specs), specs),
+        specs=builder.make_tuple(nb.Tuple(pipe.specs), specs),
     )
 
 
@@ -126,10 +126,10 @@ class StepsType(nb.types.SimpleIteratorType):  # type: ignore[misc]
         self.barriers = barrier_types(loop)
         self.groups = self.parts = [loop.tiles, *by_kind(loop, self.barriers, made)]
         if self.barriers and not apart:
-            self.groups = [nb.types.Tuple([part for group in self.parts for part in group])]
+            self.groups = [nb.Tuple([part for group in self.parts for part in group])]
         super().__init__(
             f"iterator of steps({loop}, {nested}, {apart}, {once})",
-            nb.types.Tuple([loop.grid, *self.groups]),
+            nb.Tuple([loop.grid, *self.groups]),
         )
 
     @property
@@ -187,8 +187,8 @@ def steps_type(
             RingType(
                 pipe.np,
                 plan,
-                nb.types.Tuple([arrays[n] for n in group.operands]),
-                nb.types.Tuple([pipe.specs[n].index_map for n in group.operands]),
+                nb.Tuple([arrays[n] for n in group.operands]),
+                nb.Tuple([pipe.specs[n].index_map for n in group.operands]),
                 pipe.rank,
                 () if loading else source.waited_parts(pipe, group, waited),
                 loading or number >= len(pipe.rings) or pipe.single,
@@ -253,9 +253,9 @@ def steps_value(
         grid=pipeline.grid,
         total=total,
         steps=own,
-        rings=builder.make_tuple(nb.types.Tuple(kind.rings), rings[: len(kind.rings)]),
-        outs=builder.make_tuple(nb.types.Tuple(kind.outs), rings[len(kind.rings) :]),
-        passed=builder.make_tuple(nb.types.Tuple(kind.passed), passed),
+        rings=builder.make_tuple(nb.Tuple(kind.rings), rings[: len(kind.rings)]),
+        outs=builder.make_tuple(nb.Tuple(kind.outs), rings[len(kind.rings) :]),
+        passed=builder.make_tuple(nb.Tuple(kind.passed), passed),
     )
     if kind.single and steps.role.computes:
         builder.apply(begin_alone, (kind,), (loop,))
@@ -275,7 +275,7 @@ def _own_steps(builder: Any, pipe: PipelineType, pipeline: Any, total: Any) -> A
     warpgroup = own_warpgroup(builder, pipeline.np)
     kind = nb.returns(pipe.steps_of, (I32,))
     count = builder.apply_value(pipe.steps_of, pipeline.steps_of, (I32,), (warpgroup,))
-    if not isinstance(kind, nb.types.Integer):
+    if not isinstance(kind, nb.Integer):
         raise SpecError(f"{pipe.where}: steps_of must return an integer, got {kind}")
     steps = builder.cast(count, kind, I32)
     steps = builder.select(builder.icmp_signed("<", steps, total), steps, total)

@@ -27,7 +27,7 @@ from . import ring as source
 from .bounds_cuda import bounded, sized
 
 
-class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
+class RingType(source.RingFacts, nb.Type):  # type: ignore[misc]
     """The type of a load ring in one role of a loop. The type has the plan, the arrays, and the
     parts that every step waits for (`Ring.waited`); the value has the grid, the steps, and the
     ring's counter at the start of the loop.
@@ -54,12 +54,12 @@ class RingType(source.RingFacts, nb.types.Type):  # type: ignore[misc]
         self.rank = rank
         self.waited = waited
         self.copies = copies
-        self.index_maps = index_maps if copies else nb.types.Tuple(())
+        self.index_maps = index_maps if copies else nb.Tuple(())
         self.sized = sized(plan, context.unit) if copies else ()
         one = I64
-        self.table = nb.types.UniTuple(one, len(plan.args)) if context.unit.gpus else one
+        self.table = nb.UniTuple(one, len(plan.args)) if context.unit.gpus else one
         unnamed = dataclasses.replace(plan, name="", labels=())
-        nb.types.Type.__init__(
+        nb.Type.__init__(
             self,
             name=f"ring({context}, {unnamed}, {refs}, {self.index_maps}, {rank}, {waited}, "
             f"{copies})",
@@ -101,11 +101,8 @@ nb.struct_model(
     lambda ty: [
         ("np", ty.np),
         *([("table", ty.table), ("index_maps", ty.index_maps)] if ty.copies else []),
-        *(
-            (f"sizes{number}", nb.types.UniTuple(I32, ty.plan.blocks[number].rank))
-            for number in ty.sized
-        ),
-        ("grid", nb.types.UniTuple(I32, ty.rank)),
+        *((f"sizes{number}", nb.UniTuple(I32, ty.plan.blocks[number].rank)) for number in ty.sized),
+        ("grid", nb.UniTuple(I32, ty.rank)),
         ("steps", I32),
         ("first", I32),
     ],
@@ -159,7 +156,7 @@ def counter_of(builder: Any, ring: RingType, context_value: Any) -> Any:
 
 @cuda_meaning(source.set_steps_done)
 def _set_steps_done(ring: Any, steps: Any) -> Any:
-    builder, args = yield nb.types.void(ring, I32)
+    builder, args = yield nb.VOID(ring, I32)
     value = RingValue(builder, ring, args[0])
     done = value.first + blocks_in(value, Value(builder, args[1]))
     builder.store(done.value, counter_of(builder, ring, value.fields.np))
@@ -197,17 +194,17 @@ def index_maps_return(ring: RingType, indices: Any, operands: Iterable[int] | No
     plan, returned = ring.plan, []
     for number in range(len(plan.args)) if operands is None else operands:
         index_map, block = ring.index_maps[number], plan.blocks[number]
-        if isinstance(index_map, nb.types.NoneType):
-            returned.append(nb.types.UniTuple(I32, block.rank))
+        if isinstance(index_map, nb.NoneType):
+            returned.append(nb.UniTuple(I32, block.rank))
             continue
         kinds = nb.returns(index_map, indices)
         what = source.index_map_of(ring.np.unit, plan, number)
-        if not isinstance(kinds, nb.types.BaseTuple) or len(kinds) != block.rank:
+        if not isinstance(kinds, nb.BaseTuple) or len(kinds) != block.rank:
             raise wrong_indices(what, block.rank, kinds)
         for coordinate in kinds:
             if isinstance(coordinate, tuple(STEERLESS)):
                 raise CompileError(f"{what}: {getattr(coordinate, 'what', coordinate)} {REASON}")
-            if not isinstance(coordinate, nb.types.Integer):
+            if not isinstance(coordinate, nb.Integer):
                 raise wrong_indices(what, block.rank, kinds)
         returned.append(kinds)
     return returned
@@ -216,7 +213,7 @@ def index_maps_return(ring: RingType, indices: Any, operands: Iterable[int] | No
 def start_of(ring: RingValue, number: int, kinds: Any, indices: Any, index_values: Any) -> list:
     """Implement `ring.start_of` for an index map that returns `kinds`."""
     builder, block, index_map = ring.builder, ring.plan.blocks[number], ring.type.index_maps[number]
-    if isinstance(index_map, nb.types.NoneType):
+    if isinstance(index_map, nb.NoneType):
         at = builder.make_tuple(kinds, [nb.const(0)] * block.rank)
     else:
         mapped = builder.extract_value(ring.fields.index_maps, number)
@@ -247,7 +244,7 @@ def start_of(ring: RingValue, number: int, kinds: Any, indices: Any, index_value
 def _copy_in(ring: Any, indices: Any, slot: Any, part: Any) -> Any:
     operands = ring.plan.parts[nb.literal(part)]
     returned = index_maps_return(ring, indices, operands)
-    builder, args = yield nb.types.void(ring, indices, I32, part)
+    builder, args = yield nb.VOID(ring, indices, I32, part)
     kind = nb.types.literal("ready")
     of_slot = args[0], nb.nothing, args[2], args[3]
     barrier = builder.apply(source.barrier, (ring, kind, I32, part), of_slot)
@@ -288,7 +285,7 @@ def copies_of(
 @cuda_meaning(source.tiles_of)
 def _tiles_of(ring: Any, slot: Any) -> Any:
     plan, role = ring.plan, ring.np.role
-    tiles = nb.types.Tuple(
+    tiles = nb.Tuple(
         [
             SmemType(layout, ref.arg.dtype, ring.np.unit.debugged, role, plan.written)
             for layout, ref in zip(plan.layouts, ring.refs, strict=True)
@@ -302,8 +299,8 @@ def _tiles_of(ring: Any, slot: Any) -> Any:
 @cuda_meaning(source.unravel)
 def _unravel(step: Any, grid: Any) -> Any:
     rank = len(grid)
-    indices = nb.types.UniTuple(I32, rank)
-    builder, args = yield indices(I32, nb.types.UniTuple(I32, rank))
+    indices = nb.UniTuple(I32, rank)
+    builder, args = yield indices(I32, nb.UniTuple(I32, rank))
     sizes = [Value(builder, size) for size in builder.unpack_tuple(args[1])]
     found = source.unraveled(Value(builder, args[0]), sizes)
     return builder.make_tuple(indices, [index.value for index in found])

@@ -31,7 +31,7 @@ _BEHIND = f"{{ {_NEVER} @never st.weak.shared.b32 [$1], $2; }}"
 
 @cuda_meaning(source.schedule_fence)
 def _fence_schedule(np_: Any, after: Any) -> Any:
-    none = isinstance(after, nb.types.NoneType)
+    none = isinstance(after, nb.NoneType)
     if np_.computes and not none and not isinstance(after, (TileType, InFlightType)):
         raise source.no_tile(np_.unit.kernel, str(nb.unliteral(after)))
     tile = after.settled("schedule_fence(after)") if np_.computes and not none else None

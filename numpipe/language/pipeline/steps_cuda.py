@@ -16,7 +16,7 @@ from .ring_cuda import RingType
 from .warpgroup_order import skip_turn
 
 
-class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
+class LoopType(source.LoopFacts, nb.Type):  # type: ignore[misc]
     """The type of `steps.Loop`, with everything that its role uses and that is known at compile
     time. Loops with equal types are compiled once."""
 
@@ -30,7 +30,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
         turns: Ints,
     ) -> None:
         source.LoopFacts.__init__(self, pipe, rings, arrays, groups, last, turns)
-        nb.types.Type.__init__(
+        nb.Type.__init__(
             self,
             name=(
                 f"loop({self.np}, {self.rings}, {self.arrays}, {self.tree}, {self.places}, "
@@ -49,7 +49,7 @@ class LoopType(source.LoopFacts, nb.types.Type):  # type: ignore[misc]
 
     @property
     def grid(self) -> Any:
-        return nb.types.UniTuple(I32, self.rank)
+        return nb.UniTuple(I32, self.rank)
 
     @property
     def tiles(self) -> Any:
@@ -71,12 +71,12 @@ nb.struct_model(
     LoopType,
     lambda ty: [
         ("np", ty.np),
-        ("rings", nb.types.Tuple(ty.rings)),
-        ("passed", nb.types.Tuple(ty.passed)),
+        ("rings", nb.Tuple(ty.rings)),
+        ("passed", nb.Tuple(ty.passed)),
         ("grid", ty.grid),
         ("total", I32),
         ("steps", I32),
-        ("outs", nb.types.Tuple(ty.outs)),
+        ("outs", nb.Tuple(ty.outs)),
     ],
     *("np", "grid", "total", "rings", "outs"),
 )

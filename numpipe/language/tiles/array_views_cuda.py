@@ -31,7 +31,7 @@ class ViewType(nb.FieldsType, source.GmemView):
 
 
 nb.struct_model(
-    ViewType, lambda ty: [("ref", ty.ref), ("start", nb.types.UniTuple(I32, ty.ref.arg.ndim))]
+    ViewType, lambda ty: [("ref", ty.ref), ("start", nb.UniTuple(I32, ty.ref.arg.ndim))]
 )
 
 
@@ -203,7 +203,7 @@ nb.constant_attributes(ViewType, None, shape=lambda ty: ty.shape, dtype=lambda t
 def starts(builder: Any, index: Any, value: Any) -> list:
     """Return the start of each part of an index, as int32; 0 where it is unknown. A vector of
     indices is returned unchanged."""
-    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
+    values = builder.unpack_tuple(value) if isinstance(index, nb.BaseTuple) else [value]
     parts = whole_slices(index)
     values = [
         builder.fields(part, found).value if isinstance(part, Index) else found
@@ -223,7 +223,7 @@ def starts(builder: Any, index: Any, value: Any) -> list:
 
 def stops(builder: Any, index: Any, value: Any) -> list:
     """Return the stop of each part of an index, as int32; None for parts that have none."""
-    values = builder.unpack_tuple(value) if isinstance(index, nb.types.BaseTuple) else [value]
+    values = builder.unpack_tuple(value) if isinstance(index, nb.BaseTuple) else [value]
     return [
         builder.fields(part, found).stop
         if isinstance(part, LimitedType) and not part.inert
@@ -241,5 +241,5 @@ def _view(of: GmemType, target: AtType, index: Any) -> Any:
     result = ViewType(of, axes, sizes, source.placed(parts))  # type: ignore[arg-type]
     builder, args = yield result
     ref = builder.fields(target, args[0]).of
-    place = builder.make_tuple(nb.types.UniTuple(I32, of.arg.ndim), starts(builder, index, args[1]))
+    place = builder.make_tuple(nb.UniTuple(I32, of.arg.ndim), starts(builder, index, args[1]))
     return builder.struct(result, ref=ref, start=place)

@@ -51,7 +51,7 @@ def cast(builder: Any, have: TileType, result: TileType, value: Any) -> Any:
     if not nbytes:
         return assembled(builder, result, part_of_either(builder, have, value, result))
     first = builder.context.fndesc.argtypes[0]
-    known = first if isinstance(first, nb.types.BaseTuple) else (first,)
+    known = first if isinstance(first, nb.BaseTuple) else (first,)
     np_ = next((each for each in known if isinstance(each, ContextType)), None)
     if np_ is None:
         raise SpecError(

@@ -245,7 +245,7 @@ nb.overload(operator.getitem, _load)
 @cuda_meaning(source.load_tile)
 def _load_tile(view: Any, layout: Any = None, columns: Any = None) -> Any:
     tile = TileType(source.load_form(view, layout, columns))
-    given = layout, nb.types.none if columns is None else columns
+    given = layout, nb.none if columns is None else columns
     if isinstance(view, SmemType):
         builder, args = yield tile(view, *given)
         if not view.role.computes:

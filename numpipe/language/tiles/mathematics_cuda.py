@@ -163,7 +163,7 @@ _meaning(source.isfinite, _finite("<", True))
 
 @cuda_meaning(source.clip)
 def _clip(a: Any, a_min: Any, a_max: Any, *literals: Any) -> Any:
-    every = [None if isinstance(ty, nb.types.NoneType) else ty for ty in (a, a_min, a_max)]
+    every = [None if isinstance(ty, nb.NoneType) else ty for ty in (a, a_min, a_max)]
     present = source.clipped_by(every)
     types, bits = [every[number] for number in present], nb.literal(literals[0]) if literals else 0
     plan = source.CLIP.plan(

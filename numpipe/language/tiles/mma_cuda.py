@@ -91,7 +91,7 @@ def _low_half(builder: Any, address: Any, op: Operand) -> Any:
 
 @cuda_meaning(source.wgmma)
 def _wgmma(acc: Any, a: Any, b: Any) -> Any:
-    fresh = isinstance(acc, nb.types.NoneType)
+    fresh = isinstance(acc, nb.NoneType)
     form = source.plan(None if fresh else acc, a, b)
     product = TileType(form)
     text = _batch(form, a, b, fresh)
@@ -118,7 +118,7 @@ def _wgmma(acc: Any, a: Any, b: Any) -> Any:
 @cuda_meaning(source.mma)
 def _mma(np_: Any, acc: Any, a: Any, b: Any) -> Any:
     product = source.chosen(np_.unit, a)
-    fresh = isinstance(acc, nb.types.NoneType)
+    fresh = isinstance(acc, nb.NoneType)
     if product.groups:
         result = nb.returns(source.wgmma, (acc, a, b))
         builder, args = yield result

@@ -15,7 +15,7 @@ from .cluster_arrivals_cuda import arrive
 @cuda_meaning(source.commit_to)
 def _commit_to(ring: Any, part: Any, address: Any) -> Any:
     plan = ring.plan
-    builder, args = yield nb.types.void(ring, part, I32)
+    builder, args = yield nb.VOID(ring, part, I32)
     arrive(builder, plan.peers[nb.literal(part)], plan.cluster, args[2])
     # The arrival may come before the end of a loop: see `join`.
     if ("consumed" in plan.manual or plan.delay) and not plan.private:

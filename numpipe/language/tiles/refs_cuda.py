@@ -25,7 +25,7 @@ from .tile import TileLike
 _S = TypeVar("_S", bound="SharedType")
 
 
-class DsType(nb.types.Type, refs.Ds):  # type: ignore[misc]
+class DsType(nb.Type, refs.Ds):  # type: ignore[misc]
     """The type of a `ds`. `start`: a compile-time constant, or None if the start is known only at
     run time."""
 
@@ -66,7 +66,7 @@ class LimitedType(DsType):
         return self if self == other else None
 
 
-class SpanType(nb.types.Type, refs.Span):  # type: ignore[misc]
+class SpanType(nb.Type, refs.Span):  # type: ignore[misc]
     def __init__(self, start: int | None, stop: int | None) -> None:
         self.start, self.stop = start, stop
         super().__init__(name=repr(self))  # type: ignore[call-arg]
@@ -75,7 +75,7 @@ class SpanType(nb.types.Type, refs.Span):  # type: ignore[misc]
         return refs.Span.__repr__(self)
 
 
-class AllType(nb.types.Type, refs.All):  # type: ignore[misc]
+class AllType(nb.Type, refs.All):  # type: ignore[misc]
     def __init__(self) -> None:
         super().__init__(name=":")
 
@@ -174,8 +174,8 @@ nb.struct_model(
     lambda ty: [
         ("table", I64),
         ("pointer", I64),
-        ("shape", nb.types.UniTuple(I32, ty.arg.ndim)),
-        ("strides", nb.types.UniTuple(I64, ty.arg.ndim)),
+        ("shape", nb.UniTuple(I32, ty.arg.ndim)),
+        ("strides", nb.UniTuple(I64, ty.arg.ndim)),
         *_held(ty),
     ],
 )
@@ -184,12 +184,12 @@ nb.struct_model(
 @cuda_meaning(refs.ds)
 def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 0) -> Any:
     given = start
-    bounds = nb.types.none if most is None else most, nb.types.literal(0) if least == 0 else least
+    bounds = nb.none if most is None else most, nb.types.literal(0) if least == 0 else least
     if isinstance(start, refs.Index) and start.mode == "zero":
         start = start.value
-    limited = stop is not None and not isinstance(stop, (nb.types.NoneType, nb.types.Omitted))
+    limited = stop is not None and not isinstance(stop, (nb.NoneType, nb.types.Omitted))
     for value, error in ((stop, refs.no_stop), (start, refs.no_start))[not limited :]:
-        if not isinstance(value, (nb.types.Integer, nb.types.Boolean, InertType)):
+        if not isinstance(value, (nb.Integer, nb.types.Boolean, InertType)):
             steers(value)
             raise error(value)
     inert = isinstance(start, InertType) or isinstance(stop, InertType)
@@ -204,7 +204,7 @@ def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 
     builder, args = yield kind(
         given if inert else _started(given),
         size,
-        nb.types.none if not limited else stop if inert else I32,
+        nb.none if not limited else stop if inert else I32,
         *bounds,
     )
     first = nb.const(0) if inert else _start(builder, given, args[0])
@@ -228,8 +228,7 @@ def _start(builder: Any, given: Any, value: Any) -> Any:
 @cuda_meaning(refs.span)
 def _span(start: Any, stop: Any) -> Any:
     bounds = (
-        None if isinstance(bound, nb.types.NoneType) else nb.literal(bound)
-        for bound in (start, stop)
+        None if isinstance(bound, nb.NoneType) else nb.literal(bound) for bound in (start, stop)
     )
     yield SpanType(*bounds)
 
@@ -267,7 +266,7 @@ nb.constant_attributes(
 nb.attribute(
     GmemType,
     "shape",
-    lambda ty: nb.types.UniTuple(I32, ty.arg.ndim),
+    lambda ty: nb.UniTuple(I32, ty.arg.ndim),
     lambda builder, ty, value: builder.fields(ty, value).shape,
 )
 
@@ -275,12 +274,12 @@ nb.attribute(
 def _strides(builder: Any, ty: GmemType, value: Any) -> Any:
     """Return strides in bytes. The `nsw` flag lets LLVM derive the stride in elements from a
     comparison."""
-    of, size = nb.types.UniTuple(I64, ty.arg.ndim), nb.const(ty.arg.dtype.itemsize, nb.i64)
+    of, size = nb.UniTuple(I64, ty.arg.ndim), nb.const(ty.arg.dtype.itemsize, nb.i64)
     strides = builder.unpack_tuple(builder.fields(ty, value).strides)
     return builder.make_tuple(of, [builder.mul(each, size, flags=["nsw"]) for each in strides])
 
 
-nb.attribute(GmemType, "strides", lambda ty: nb.types.UniTuple(I64, ty.arg.ndim), _strides)
+nb.attribute(GmemType, "strides", lambda ty: nb.UniTuple(I64, ty.arg.ndim), _strides)
 
 
 def _one_dimension(form: str) -> None:
@@ -301,8 +300,8 @@ def _one_dimension(form: str) -> None:
         return builder.struct(
             typer(ty),
             pointer=pointer,
-            shape=builder.make_tuple(nb.types.UniTuple(I32, 1), [size]),
-            strides=builder.make_tuple(nb.types.UniTuple(I64, 1), [nb.const(1, nb.i64)]),
+            shape=builder.make_tuple(nb.UniTuple(I32, 1), [size]),
+            strides=builder.make_tuple(nb.UniTuple(I64, 1), [nb.const(1, nb.i64)]),
             **same,
         )
 
@@ -313,12 +312,12 @@ _one_dimension("flat")
 _one_dimension("words")
 
 
-refs.whole_slices.register(nb.types.Type)(
-    lambda index: tuple(index) if isinstance(index, nb.types.BaseTuple) else (index,)
+refs.whole_slices.register(nb.Type)(
+    lambda index: tuple(index) if isinstance(index, nb.BaseTuple) else (index,)
 )
 
 
-refs.is_whole.register(nb.types.Type)(lambda index: isinstance(index, nb.types.EllipsisType))
+refs.is_whole.register(nb.Type)(lambda index: isinstance(index, nb.types.EllipsisType))
 
 
 def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
@@ -329,7 +328,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
     """
     if isinstance(index, nb.types.EllipsisType):
         return tile, lambda builder, address, index: address
-    layout, scales, tupled = tile.layout, [], isinstance(index, nb.types.BaseTuple)
+    layout, scales, tupled = tile.layout, [], isinstance(index, nb.BaseTuple)
     for axis, part in enumerate(_slices(tile, index, before), 2 - len(layout.sides)):
         scale = 0
         if isinstance(part, DsType):
@@ -351,7 +350,7 @@ def view(tile: SharedType, index: Any, before: int = 0) -> tuple[Any, Any]:
 
 
 def _slices(tile: SharedType, index: Any, before: int) -> tuple:
-    return refs.slices(nb.types.Tuple(tuple(index)[before:]) if before else index, tile.layout)
+    return refs.slices(nb.Tuple(tuple(index)[before:]) if before else index, tile.layout)
 
 
 def inside(
@@ -365,7 +364,7 @@ def inside(
     """
     if tile.debugged is None or not tile.role.computes or refs.is_whole(index):
         return value
-    tupled = isinstance(index, nb.types.BaseTuple)
+    tupled = isinstance(index, nb.BaseTuple)
     for axis, part in enumerate(_slices(tile, index, before)):
         if isinstance(part, AllType) or part.inert or part.start is not None:
             continue
@@ -393,10 +392,8 @@ def new_ref(unit: Unit, index: int, role: Role) -> Any:
     def typer(*args: Any) -> Any:
         builder, values = yield ty(*held, *[I64] * (2 + 2 * rank))
         np_, (table, pointer, *sizes) = values[: len(held)], values[len(held) :]
-        shape = builder.make_tuple(
-            nb.types.UniTuple(I32, rank), [builder.trunc(v) for v in sizes[:rank]]
-        )
-        strides = builder.make_tuple(nb.types.UniTuple(I64, rank), sizes[rank:])
+        shape = builder.make_tuple(nb.UniTuple(I32, rank), [builder.trunc(v) for v in sizes[:rank]])
+        strides = builder.make_tuple(nb.UniTuple(I64, rank), sizes[rank:])
         return builder.struct(
             ty,
             table=table,

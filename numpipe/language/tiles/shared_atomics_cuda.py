@@ -72,7 +72,7 @@ def shared_atomic(name: str, dst: Any, value: Any) -> Any:
     form = source.check_shared(name, dst, value)
     reduction, indexed = name.removeprefix("atomic_"), isinstance(dst, IndexedType)
     tile = dst.tile if indexed else dst
-    builder, args = yield nb.types.void(dst, value)
+    builder, args = yield nb.VOID(dst, value)
     if not tile.role.computes:
         return
     fields = builder.fields(dst, args[0]) if indexed else None

@@ -103,9 +103,7 @@ def starts_of(
 ) -> tuple[Any, Any]:
     """Return (row, column) at which a part of a tile starts, as int32."""
     values = (
-        builder.unpack_tuple(value)
-        if isinstance(index, nb.types.BaseTuple)
-        else [value] * len(parts)
+        builder.unpack_tuple(value) if isinstance(index, nb.BaseTuple) else [value] * len(parts)
     )
     found = [
         nb.const(0) if isinstance(part, All) else of for part, of in zip(parts, values, strict=True)
@@ -169,7 +167,7 @@ def _set_item(whole: Any, index: Any, value: Any) -> Any:
     stored, convert = cast_to_store(value, whole.dtype)
     quick = source.by_rows(whole, source.check_store(whole, parts, stored), parts, starts)
     part, address = view(whole, index) if quick else (whole, lambda builder, base, _: base)
-    builder, args = yield nb.types.none
+    builder, args = yield nb.none
     if not whole.role.computes:
         return
     builder.apply(before_access, (whole,), (args[0],))

@@ -54,7 +54,7 @@ def writing(
         and (ref.role.computes or ref.takes_over)
         and source.through_tma(ref.arg, axes, tile.form)
     )
-    place = nb.types.UniTuple(I32, ref.arg.ndim)
+    place = nb.UniTuple(I32, ref.arg.ndim)
     stored = batches(BatchType, ref, tile, axes, reduction) if ring else []
     for batch in stored:
         nb.returns(put, (ref, batch, place))
@@ -112,7 +112,7 @@ def _store(ref: Any, index: Any, tile: Any) -> Any:
         return None
     given = plain(whole_slices(index))
     if source.plan_number(ref, given, tile):
-        builder, args = yield nb.types.none
+        builder, args = yield nb.none
         if ref.role.computes:
             at = settled(builder, ref, args[0], index, args[1], True)
             write_element(builder, ref, args[0], at, args[2], tile)
@@ -123,7 +123,7 @@ def _store(ref: Any, index: Any, tile: Any) -> Any:
     laid = TileType(stored_form(stored.form, parts))
     write = writing(ref, laid, axes, parts=parts)
     known = ref.role.computes or source.takes_over(ref, axes, parts, stored.form)
-    builder, args = yield nb.types.none
+    builder, args = yield nb.none
     at = (
         settled(builder, ref, args[0], index, args[1], True)
         if known

@@ -59,7 +59,7 @@ def write_panel(
 
 @cuda_meaning(source.write_panels)
 def _write_panels(batch: Any, address: Any) -> Any:
-    builder, args = yield nb.types.void(batch, I32)
+    builder, args = yield nb.VOID(batch, I32)
     for number, (row, column, width) in enumerate(batch.panels):
         place = builder.add(args[1], number * PANEL_BYTES)
         write_panel(builder, batch.tile, args[0], row, column, width, place, batch.inner)
@@ -80,8 +80,8 @@ def _copy_out(ref: GmemType, batch: Any, start: Any, address: Any) -> Any:
     plans = source.plans_of(ref, len(start), batch)
     for plan in plans:
         ref.unit.map_slot(plan.request)
-    place = nb.types.UniTuple(I32, len(start))
-    builder, args = yield nb.types.void(ref, batch, place, I32)
+    place = nb.UniTuple(I32, len(start))
+    builder, args = yield nb.VOID(ref, batch, place, I32)
     table, first = builder.fields(ref, args[0]).table, builder.unpack_tuple(args[2])
     for plan in plans:
         Copy(builder, ref.unit, plan, table, first, args[3]).store()

@@ -21,7 +21,7 @@ from .layouts import ACCUMULATOR, Form, before, joined, places, ways
 from .tile import TileLike
 
 
-class TileType(nb.types.Type, TileLike):  # type: ignore[misc]
+class TileType(nb.Type, TileLike):  # type: ignore[misc]
     """The type of a `Tile`. A register holds one element, or two of an 8-bit or 16-bit type, in the
     order of `layouts.places`."""
 
@@ -87,12 +87,12 @@ for _type in (TileType, InFlightType):
     nb.method(_type, "astype", source.astype)
     nb.method(_type, "view", source.bitcast)
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
-for _number in (nb.types.Float, nb.types.Integer, InertType):
+for _number in (nb.types.Float, nb.Integer, InertType):
     nb.method(_number, "astype", source.astype)
 nb.lower_cast(TileType, InFlightType)(lambda builder, fromty, toty, value: value)
 
 
-@source.dtype_of.register(nb.types.Type)
+@source.dtype_of.register(nb.Type)
 def _dtype_of(ty: Any) -> np.dtype:
     if isinstance(ty, nb.types.StringLiteral):
         return np.dtype(str(ty.literal_value))

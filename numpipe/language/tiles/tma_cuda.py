@@ -59,8 +59,8 @@ class Copy:
         *start, address, offset = (
             Value(self.builder, value) for value in (*self.start, self.address, self.offset)
         )
-        nothing, place = nb.nothing, nb.types.UniTuple(I32, len(start))
-        policy = nb.types.none if self.plan.policy is None else nb.types.literal(self.plan.policy)
+        nothing, place = nb.nothing, nb.UniTuple(I32, len(start))
+        policy = nb.none if self.plan.policy is None else nb.types.literal(self.plan.policy)
         for at, there in self.plan.boxes(start, address, offset):
             coords = self.builder.make_tuple(place, [part.value for part in at])
             operands = {

@@ -20,7 +20,7 @@ LEAST, LAST = -0x80000000, 0x7FFFFFFF
 def _top_k(np_: Any, tile: Any, k: Any) -> Any:
     *forms, count = source.top_forms(tile, k)
     tile, values, columns = map(TileType, forms)
-    pair = nb.types.Tuple([values, columns])
+    pair = nb.Tuple([values, columns])
     builder, args = yield pair(np_, tile, k)
     if not np_.computes:
         return builder.make_tuple(pair, [undefined(values), undefined(columns)])

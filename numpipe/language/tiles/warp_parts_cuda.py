@@ -13,7 +13,7 @@ from .tile_cuda import TileType, assembled, registers
 @cuda_meaning(source.with_rows)
 def _with_rows(tile: Any, rows: Any, layout: Any = None) -> Any:
     have, result = map(TileType, source.forms(tile, rows, layout))
-    builder, args = yield result(tile, rows, nb.types.none if layout is None else layout)
+    builder, args = yield result(tile, rows, nb.none if layout is None else layout)
     parts = registers(builder, have, builder.cast(args[0], tile, have))
     # a tile may have registers for rows that it has not
     return assembled(builder, result, (2 * parts)[: result.registers])
