@@ -162,6 +162,7 @@ SERIES = Rule(
 NONE = Rule(("None",), lambda value: value is None)
 FLAG = Rule(("True", "False"), lambda value: isinstance(value, bool))
 FRACTION = Rule(("a number of 0…1",), lambda value: finite(0.0).holds(value) and value <= 1)
+POSITIVE = whole(1)
 INT32 = whole(-(1 << 31), (1 << 31) - 1)
 FUNCTION = Rule(("a function",), callable)
 STRING = a(str, text="a string")

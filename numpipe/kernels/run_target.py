@@ -10,7 +10,7 @@ import numpy as np
 
 from .. import launch
 from ..arch.dimensions import Dim3, Ints, round_up
-from ..diagnostics.argument_checks import require, told, whole
+from ..diagnostics.argument_checks import POSITIVE, require, told
 from ..diagnostics.errors import SpecError, TargetError
 from ..diagnostics.frames import warn
 from ..launch.array_info import ArrayInfo
@@ -88,7 +88,7 @@ def on(definition: Definition, number: int) -> Dim3:
             f"kernel {kernel}: ctas={told(number)} requires grid=numpipe.persistent(), but this "
             "kernel's grid sets the number of CTAs: leave ctas= out"
         )
-    require(f"kernel {kernel}", {"ctas": number}, ctas=whole(1))
+    require(f"kernel {kernel}", {"ctas": number}, ctas=POSITIVE)
     dims = _persistent(definition, number, f"ctas={number}")
     options.attributes.check_grid(dims, kernel)
     return launched(dims)

@@ -27,7 +27,7 @@ import numpy as np
 from ..arch.dimensions import round_up
 from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
-from ..diagnostics.argument_checks import NONE, require, whole, word
+from ..diagnostics.argument_checks import NONE, POSITIVE, require, word
 from ..diagnostics.errors import SpecError
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
@@ -86,7 +86,7 @@ class Config:
         require(
             "matmul_reduce_scatter: Config",
             vars(self),
-            **dict.fromkeys(vars(self), whole(1) | NONE),
+            **dict.fromkeys(vars(self), POSITIVE | NONE),
         )
 
 

@@ -20,7 +20,7 @@ from .. import launch
 from ..arch.dimensions import Ints, Names
 from ..arch.dtypes import ELEMENTS
 from ..core.functions import function
-from ..diagnostics.argument_checks import NONE, Rule, a, as_tuple, require, told, whole
+from ..diagnostics.argument_checks import NONE, POSITIVE, Rule, a, as_tuple, require, told
 from ..diagnostics.errors import SpecError
 from ..kernels.kernel import Kernel
 from ..kernels.noted_calls import imagined, noted, taken
@@ -362,7 +362,7 @@ class Sizes:
 
     def __post_init__(self) -> None:
         op = type(self).__module__.rpartition(".")[2]
-        require(f"{op}: Config", vars(self), **dict.fromkeys(vars(self), whole(1)))
+        require(f"{op}: Config", vars(self), **dict.fromkeys(vars(self), POSITIVE))
 
 
 def config_check(kind: type) -> dict[str, Rule]:

@@ -26,7 +26,16 @@ import numpy as np
 
 from ..arch.dimensions import Ints, round_up
 from ..arch.dtypes import ELEMENTS
-from ..diagnostics.argument_checks import FLAG, Rule, as_tuple, each, element_type, require, whole
+from ..diagnostics.argument_checks import (
+    FLAG,
+    POSITIVE,
+    Rule,
+    as_tuple,
+    each,
+    element_type,
+    require,
+    whole,
+)
 from ..diagnostics.errors import SpecError
 from .budget import Region
 from .cluster_ranks import ALONE, Dims, shifts
@@ -40,10 +49,10 @@ __all__ = ["SMEM", "Barrier", "ClusterBarrier", "RefUnion"]
 
 SIDES = Rule(
     ("a tuple of positive compile-time ints",),
-    lambda sides: isinstance(sides, tuple) and sides != () and each(whole(1)).holds(sides),
+    lambda sides: isinstance(sides, tuple) and sides != () and each(POSITIVE).holds(sides),
 )
 SHAPE = Rule((f"{SIDES}, (n,) or (*slots, rows, columns)",), SIDES.holds)
-BARRIER = {"num_arrivals": whole(1, 1 << 16), "num_barriers": whole(1) | SIDES}
+BARRIER = {"num_arrivals": whole(1, 1 << 16), "num_barriers": POSITIVE | SIDES}
 MAX_BARRIERS = 32
 """Barriers of one `Barrier`, whose parities are the bits of an int32."""
 ARRIVALS_A_WARPGROUP = 4

@@ -9,7 +9,17 @@ from typing import Any, ClassVar
 
 from ..arch.targets import TARGETS
 from ..core.machine import EVICTION_POLICIES
-from ..diagnostics.argument_checks import FLAG, NONE, STRING, Rule, a, require, whole, word
+from ..diagnostics.argument_checks import (
+    FLAG,
+    NONE,
+    POSITIVE,
+    STRING,
+    Rule,
+    a,
+    require,
+    whole,
+    word,
+)
 from ..diagnostics.errors import SpecError
 
 __all__ = ["CompilerParams", "LoweringSemantics"]
@@ -155,7 +165,7 @@ class CompilerParams:
                         isinstance(value, tuple) and all(map(word(*SEMANTICS).holds, value))
                     ),
                 ),
-                "max_concurrent_steps": NONE | whole(1),
+                "max_concurrent_steps": NONE | POSITIVE,
                 "delay_release": NONE | whole(0),
                 "ctas_per_sm": whole(1, 32),
                 "profile_space": whole(0),

@@ -16,6 +16,7 @@ from ..core.machine import EVICTION_POLICY
 from ..core.op import Op, constant, op
 from ..diagnostics.argument_checks import (
     NONE,
+    POSITIVE,
     Rule,
     each,
     element_type,
@@ -64,7 +65,7 @@ class Element:
 
 
 MODE = word("zero", "clip") | NONE
-COUNTS = {"buffer_count": whole(1) | NONE, "delay_release": whole(0) | NONE}
+COUNTS = {"buffer_count": POSITIVE | NONE, "delay_release": whole(0) | NONE}
 LOADS = {
     "index_map": Rule(("a function of the grid indices",), callable) | NONE,
     "oob_fill": word("zeros", "nan"),
@@ -408,9 +409,9 @@ class Workspace:
         require(
             "Workspace",
             vars(self),
-            tile=each(whole(1), 2),
-            split=word("stream") | whole(1) | axis | NONE,
-            slots=whole(1) | NONE,
+            tile=each(POSITIVE, 2),
+            split=word("stream") | POSITIVE | axis | NONE,
+            slots=POSITIVE | NONE,
         )
         object.__setattr__(self, "tile", tuple(map(int, self.tile)))
 
@@ -474,5 +475,5 @@ def persistent(ctas: int | None = None) -> Persistent:
     the kernel names its cluster axes, so that tiles are divided between them. `numpipe.verify` also
     runs it on 132 CTAs.
     """
-    require("persistent()", locals(), ctas=whole(1) | NONE)
+    require("persistent()", locals(), ctas=POSITIVE | NONE)
     return Persistent(ctas)

@@ -88,13 +88,13 @@ class RemoteArrival:
         if all(mbar.sm is who.sm for mbar in mbars):
             self.land(who.time)
         else:
-            arrives = who.time + who.sm.scheduler.takes(who.sm.costs.remote)
-            who.sm.scheduler.push(arrives, lambda _: self.land(arrives), "arrive")
+            arrives = who.time + who.scheduler.takes(who.sm.costs.remote)
+            who.scheduler.push(arrives, lambda _: self.land(arrives), "arrive")
         who.breathe()
 
     def land(self, time: int) -> None:
         """Count the arrivals, unless the sender has already done so at the cluster barrier."""
-        self.who.sm.scheduler.touch(("sent", self.who.first_warp), ARRIVE)
+        self.who.scheduler.touch(("sent", self.who.first_warp), ARRIVE)
         if self not in self.who.remote_arrivals:
             return
         self.who.remote_arrivals.remove(self)
@@ -339,7 +339,7 @@ def leave(who: Warpgroup) -> None:
     nobody may access the CTA's memory."""
     meeting: ClusterMeeting = who.sm.peers[0].meeting
     again = who in meeting.arrived  # its end then counts from the next use on
-    who.sm.scheduler.touch(
+    who.scheduler.touch(
         meeting.thing,
         ARRIVE,
         meeting.number + again,
@@ -348,14 +348,14 @@ def leave(who: Warpgroup) -> None:
     )
     meeting.settle()
     if all(w.over for w in who.sm.warpgroups):
-        who.sm.scheduler.touch(("end", who.place), TEST)
+        who.scheduler.touch(("end", who.place), TEST)
         check_reached(who.sm)
 
 
 def arrive(who: Warpgroup) -> None:
     race_report.collective(who, "cluster_arrive")
     who.breathe(lambda: not who.remote_arrivals)
-    who.sm.scheduler.touch(("sent", who.first_warp), AWAIT)
+    who.scheduler.touch(("sent", who.first_warp), AWAIT)
     if who.cluster_meeting is not None:
         raise race_report.violation(
             who,
@@ -396,7 +396,7 @@ class Agreement(NamedTuple):
 
 def agree(who: Warpgroup, key: tuple, value: Any, parties: int, what: str) -> None:
     """Match the n-th arrival of a CTA with a key with the n-th arrival of the other CTAs."""
-    who.sm.scheduler.touch(("agreed",), ARRIVE)
+    who.scheduler.touch(("agreed",), ARRIVE)
     agreed, times = who.sm.peers[0].agreed, who.sm.came
     times[key] = times.get(key, 0) + 1
     key = *key, times[key]

@@ -57,7 +57,7 @@ def combine(who: Warpgroup, addresses: Addresses, values: np.ndarray, reduction:
     commute, except sums of floats, which round."""
     nbytes, how = values.itemsize, reduction if values.dtype.kind in "iub" else WRITES
     lo, hi = int(addresses.min()), int(addresses.max()) + nbytes
-    who.sm.scheduler.touch_bytes(who.place, lo, hi, how)
+    who.scheduler.touch_bytes(who.place, lo, hi, how)
     elements = who.sm.memory.bytes.view(values.dtype)
     with np.errstate(all="ignore"):
         UPDATES[reduction].at(elements, addresses // nbytes, values)

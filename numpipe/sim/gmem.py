@@ -180,8 +180,8 @@ class GlobalMemory:
     # ---- accesses
     def load(self, access: Access, box: Box, where: Ints, known: list[int]) -> None:
         """Record a TMA load of a box."""
-        if access.agent.sm.scheduler.explores:
-            access.agent.sm.scheduler.touch_array(box.tensor.array, box.elements(where), READS)
+        if access.agent.scheduler.explores:
+            access.agent.scheduler.touch_array(box.tensor.array, box.elements(where), READS)
         place, seen = self._cut(box)
         early = not known[access.agent.sm.clocks.grid] and (self._awaits or self._early is None)
         unwritten = not (place.region.open or place.fresh)
@@ -197,7 +197,7 @@ class GlobalMemory:
     def read(self, access: Access, array: np.ndarray, index: Index, known: list[int]) -> None:
         """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
         place, touch = self.place(array), Touch(access, index, False)
-        access.agent.sm.scheduler.touch_array(array, index, READS)
+        access.agent.scheduler.touch_array(array, index, READS)
         if not known[access.agent.sm.clocks.grid]:
             self._too_early(access, touch)
         if place.region.open or place.fresh:
@@ -243,7 +243,7 @@ class GlobalMemory:
         # TMA sums of floats round differently in another order, and `verify` allows that.
         exact = touch.kind != STORE or place.array.dtype.kind in "iub"
         how = touch.reduction if exact and touch.reduction in UPDATES else WRITES
-        access.agent.sm.scheduler.touch_array(place.array, touch.index, how)
+        access.agent.scheduler.touch_array(place.array, touch.index, how)
 
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         self._touch_written(access, place, touch)
@@ -429,9 +429,9 @@ def _flag(
     who.breathe()
     place = int(flags.ctypes.data) + flags.strides[0] * int(index), value
     flag: Flag = who.sm.gmem.flags.setdefault(place, Flag(what))
-    if instruction == "ld.acquire.gpu" and who.sm.scheduler.explores:
+    if instruction == "ld.acquire.gpu" and who.scheduler.explores:
         who.breathe(lambda: flag.release is not None)
-    who.sm.scheduler.touch_array(flags, (slice(int(index), int(index) + 1),), WRITES)
+    who.scheduler.touch_array(flags, (slice(int(index), int(index) + 1),), WRITES)
     return flag
 
 

@@ -82,7 +82,7 @@ class Gpus:
         be over when the peer's launch ends."""
         if gpu == who.sm.gpu:
             return
-        who.sm.scheduler.touch(("launch", gpu), ARRIVE)
+        who.scheduler.touch(("launch", gpu), ARRIVE)
         if self._left[gpu]:
             raise _too_late(gpu, who, what, site, "has ended")
         self._reached[gpu].add(who, what, needs, site)
@@ -93,7 +93,7 @@ class Gpus:
         gpu, group = who.sm.gpu, [sm for sm in who.sm.group if sm.gpu == who.sm.gpu]
         if gpu is None or not all(w.over for sm in group for w in sm.warpgroups):
             return
-        who.sm.scheduler.touch(("launch", gpu), TEST)
+        who.scheduler.touch(("launch", gpu), TEST)
         self._left[gpu] = True
         warpgroups = [w for sm in group for w in sm.warpgroups]
         for act in self._reached[gpu].unknown(warpgroups):
@@ -147,7 +147,7 @@ def begin(who: Warpgroup) -> None:
 
 
 def await_begin(who: Warpgroup) -> None:
-    if not who.sm.scheduler.explores:
+    if not who.scheduler.explores:
         who.breathe()
     _begun(who).meet(who)
 

@@ -277,7 +277,7 @@ def find(
     unless the executing warps (and, if `asynchronous`, the TMA) see that it is initialized."""
     mbar = (of or who.sm).mbarriers.get(address)
     if mbar is None:
-        who.sm.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
+        who.scheduler.touch(("mbarrier", (of or who.sm).place, address), WRITE)
         raise race_report.race(
             who,
             f"{operation} on SMEM[{address}], where no mbarrier has been initialized yet; "
@@ -311,7 +311,7 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
     race_report.one_lane(who, "mbar_init")
     old = who.sm.mbarriers.get(address)
     if old is not None:
-        who.sm.scheduler.touch(old.thing, WRITE)
+        who.scheduler.touch(old.thing, WRITE)
         raise race_report.violation(
             who,
             f"mbar_init on {old.name}, live since {sites.place(old.site)}; mbar_inval it first",
@@ -321,8 +321,8 @@ def init(who: Warpgroup, address: int, count: int, name: str = "") -> None:
         )
     who.elapse_issue()
     _create(who, int(address), int(count), name, who.epoch())
-    who.sm.scheduler.touch(("mbarrier", who.place, int(address)), WRITE)
-    who.sm.scheduler.touch_bytes(who.place, int(address), int(address) + 8, WRITES)
+    who.scheduler.touch(("mbarrier", who.place, int(address)), WRITE)
+    who.scheduler.touch_bytes(who.place, int(address), int(address) + 8, WRITES)
 
 
 def init_at_entry(
@@ -369,7 +369,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
     race_report.one_lane(who, "mbar_inval")
     address = int(address)
     mbar = find(who, address, "mbar_inval")
-    who.sm.scheduler.touch(mbar.thing, WRITE)
+    who.scheduler.touch(mbar.thing, WRITE)
     if not mbar.idle:
         raise race_report.violation(
             who,
@@ -437,8 +437,8 @@ def wait(who: Warpgroup, address: int, phase: int, step: int = -1) -> None:
     phase, step = int(phase), int(step)
     who.breathe(functools.partial(_ready, who, address, phase))
     mbar = find(who, address, "mbar_wait")
-    who.sm.scheduler.touch(mbar.thing, AWAIT, phase)
-    who.sm.scheduler.touch(mbar.waits_of(phase), ARRIVE)
+    who.scheduler.touch(mbar.thing, AWAIT, phase)
+    who.scheduler.touch(mbar.waits_of(phase), ARRIVE)
     who.last_wait = (mbar.name, phase, step)
     reached = mbar.phase - 1
     if who.knows(mbar.landed) < phase <= mbar.phase:
@@ -578,7 +578,7 @@ def _acquire(who: Warpgroup, mbar: Mbarrier, reached: int) -> None:
 def test(who: Warpgroup, address: int, parity: int) -> bool:
     mbar = find(who, address, "mbar_test")
     who.elapse_wait()
-    who.sm.scheduler.touch(mbar.thing, TEST)
+    who.scheduler.touch(mbar.thing, TEST)
     reached = mbar.phase - 1
     if (reached ^ int(parity)) & 1:
         sm, who.blocked = who.sm, MbarrierWait(mbar, mbar.phase, kind="poll")

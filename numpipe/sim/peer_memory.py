@@ -78,7 +78,7 @@ class SharedArrays(GlobalMemory):
 
     def _visit(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Record a load."""
-        access.agent.sm.scheduler.touch_array(place.array, touch.index, READS)
+        access.agent.scheduler.touch_array(place.array, touch.index, READS)
         self._enter(access, place, touch, known)
         self._check_read(access, place, touch, known)
         self._check_held(self._updates, access, place, touch, known)

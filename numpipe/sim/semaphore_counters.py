@@ -131,7 +131,7 @@ def signal(
         )
     who.elapse_issue()
     who.breathe()
-    who.sm.scheduler.touch(("semaphore", rank, int(index)), WRITE)
+    who.scheduler.touch(("semaphore", rank, int(index)), WRITE)
     if not who.knows(who.sm.clocks.grid + rank):
         raise race_report.race(
             who,
@@ -157,7 +157,7 @@ def wait(who: Warpgroup, semaphores: np.ndarray, index: int, value: int, what: s
     semaphore = _of(who, semaphores, index, gpu, what, "a wait")
     who.elapse_wait()
     who.breathe(lambda: semaphore.count >= value)
-    who.sm.scheduler.touch(("semaphore", gpu, int(index)), AWAIT)
+    who.scheduler.touch(("semaphore", gpu, int(index)), AWAIT)
     if semaphore.count < value:
         reason = Wait(semaphore, value)
         semaphore.waits.append(reason)

@@ -316,6 +316,7 @@ class Warpgroup(Warps):
         self.grid = sm.grid
         self.unit = sm.unit
         self.rank, self.place = sm.rank, sm.place
+        self.scheduler = sm.scheduler
         self.gpu = sm.gpu
         self.deal = sm.deal
         self.over = False
@@ -365,7 +366,7 @@ class Warpgroup(Warps):
         if not self.ready:
             self.ready = True
             self.time = max(self.time, time)
-            self.sm.scheduler.push(self.time, self.resume, self)
+            self.scheduler.push(self.time, self.resume, self)
 
     def switch(self) -> None:
         """Yield the SM to others, which wake this warpgroup."""
@@ -409,7 +410,7 @@ class Warpgroup(Warps):
         `ready`, it would only wait."""
         if self.sm.closing:
             raise GreenletExit
-        if (pause := self.sm.scheduler.pause(ready)) is not None:
+        if (pause := self.scheduler.pause(ready)) is not None:
             self.wake(self.time + pause)
             self.switch()
 

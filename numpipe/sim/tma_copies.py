@@ -350,7 +350,7 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
     who.breathe(lambda: groups.finished() is not None)
     for group in groups.committed[: groups.until - groups.first]:
         for store in group:
-            who.sm.scheduler.touch((*store.thing, "read" if read else "written"), AWAIT)
+            who.scheduler.touch((*store.thing, "read" if read else "written"), AWAIT)
     at = groups.finished()
     if at is None:
         who.block(groups, pending=pending)

@@ -303,8 +303,8 @@ class Products:
                 value[rows] += product
         result.value = value
         self.ran += 1
-        self.who.sm.scheduler.touch(("issued", self.who.first_warp, self.ran), AWAIT)
-        self.who.sm.scheduler.touch(("ran", self.who.first_warp, self.ran), ARRIVE)
+        self.who.scheduler.touch(("issued", self.who.first_warp, self.ran), AWAIT)
+        self.who.scheduler.touch(("ran", self.who.first_warp, self.ran), ARRIVE)
         self.who.sm.progress += 1
         now = self._finished  # the end of the next batch, once that is scheduled
         if self.queue:
@@ -425,7 +425,7 @@ def wait(who: Warpgroup, pending: int) -> None:
     who.breathe(lambda: products.ran >= until)
     products.left = pending
     if covered > 0:
-        who.sm.scheduler.touch(("ran", who.first_warp, until), AWAIT)
+        who.scheduler.touch(("ran", who.first_warp, until), AWAIT)
         products.until = until
         del products.groups[:covered]
         if products.ran < until:

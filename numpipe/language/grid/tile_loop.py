@@ -17,7 +17,7 @@ from ...core.arith import divisor, is_integer, kind, remainder
 from ...core.functions import function
 from ...core.machine import current
 from ...core.op import called, check, constant, formula, op, outside
-from ...diagnostics.argument_checks import told, whole
+from ...diagnostics.argument_checks import POSITIVE, told, whole
 from ...diagnostics.errors import SpecError
 from ...plan.context import Context
 from ...plan.plans import ArrayArg
@@ -169,7 +169,7 @@ def _wrong_snake(known: Any, again: Any) -> str:
             "is cut into strips, got "
             + ("a run-time value" if minor_dim is None else told(minor_dim))
         )
-    if tile_width is not None and not whole(1).holds(tile_width):
+    if tile_width is not None and not POSITIVE.holds(tile_width):
         return f"planar_snake: tile_width must be at least 1, got {told(tile_width)}"
     return ""
 

@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from ...diagnostics.argument_checks import finite, require, whole
+from ...diagnostics.argument_checks import POSITIVE, finite, require, whole
 from ...diagnostics.errors import SpecError
 from .timer import Competitor, EventTimer, Timer, launch
 
@@ -52,7 +52,7 @@ class Plan:
     """GPU time between two events; shorter kernels are launched several times between them"""
 
     def __post_init__(self) -> None:
-        counts = dict.fromkeys(("burst_count", "rounds", "alone_count"), whole(1))
+        counts = dict.fromkeys(("burst_count", "rounds", "alone_count"), POSITIVE)
         require("Plan", vars(self), **dict.fromkeys(vars(self), finite(0)) | counts)
 
 
@@ -149,7 +149,7 @@ def rotation_sets(bytes_per_call: int, l2_bytes: int) -> int:
     >>> rotation_sets(bytes_per_call=100 << 20, l2_bytes=60 << 20)
     3
     """
-    require("rotation_sets", locals(), bytes_per_call=whole(1), l2_bytes=whole(0))
+    require("rotation_sets", locals(), bytes_per_call=POSITIVE, l2_bytes=whole(0))
     return 1 + math.ceil(2 * l2_bytes / bytes_per_call) if bytes_per_call < 2 * l2_bytes else 1
 
 

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from ...arch.dimensions import Dim3, round_up
 from ...arch.products import Product
-from ...diagnostics.argument_checks import FLAG, NONE, a, each, require, told, whole, word
+from ...diagnostics.argument_checks import FLAG, NONE, POSITIVE, a, each, require, told, whole, word
 from ...diagnostics.errors import SpecError
 from ...language.grid.orders import Grouped, Order
 from ...language.grid.split_k import STREAM, no_split
@@ -92,23 +92,23 @@ def product(
         "product",
         locals(),
         device=a(DeviceModel),
-        shape=each(whole(1), 3),
-        tile=each(whole(1), 2),
-        depth=whole(1),
-        slots=whole(1),
+        shape=each(POSITIVE, 3),
+        tile=each(POSITIVE, 2),
+        depth=POSITIVE,
+        slots=POSITIVE,
         schedule=word("cooperative", "pingpong"),
         order=a(Order) | NONE,
         store_slots=whole(0),
-        itemsize=whole(1),
+        itemsize=POSITIVE,
         num_compute_wgs=whole(1, 8),
-        batches=whole(1),
-        cluster=whole(1),
+        batches=POSITIVE,
+        cluster=POSITIVE,
         aligned=FLAG,
     )
     if cluster > device.sms:
         raise SpecError(f"product: cluster={cluster}: a cluster has 1 to {device.sms} CTAs")
     above, parts = (1, cluster) if word(CLUSTER).holds(split) else (cluster, 1)
-    if not (word(STREAM, CLUSTER) | NONE | whole(1)).holds(split):
+    if not (word(STREAM, CLUSTER) | NONE | POSITIVE).holds(split):
         raise SpecError(no_split(told(split)).replace("numpipe.split_tiles", "product"))
     turns = schedule == "pingpong"
     of = device.target.product

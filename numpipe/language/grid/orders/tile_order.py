@@ -15,6 +15,7 @@ from ....arch.dimensions import Ints
 from ....core.arith import divisor
 from ....core.op import Helper
 from ....diagnostics.argument_checks import (
+    POSITIVE,
     SHAPE,
     each,
     is_int,
@@ -89,7 +90,7 @@ class Order:
     def panels(self, shape: Sequence[int], ctas: int) -> list[tuple[int, int]]:
         """Return, for each wave of `ctas` tiles that run at the same time, how many panels of A and
         of B the wave reads, as pairs (rows, columns)."""
-        require(str(self), locals(), ctas=whole(1))
+        require(str(self), locals(), ctas=POSITIVE)
         every = self.table(shape).tolist()
         return [
             (
@@ -131,9 +132,9 @@ class Order:
         require(
             f"{self}.bytes",
             locals(),
-            tile=each(whole(1), 2),
-            k=whole(1),
-            itemsize=whole(1),
+            tile=each(POSITIVE, 2),
+            k=POSITIVE,
+            itemsize=POSITIVE,
         )
         panels = self.panels(shape, ctas)
         return sum(a * tile[0] + b * tile[1] for a, b in panels) * k * itemsize
