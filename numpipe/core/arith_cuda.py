@@ -14,7 +14,7 @@ from . import numba as nb
 from .approximate_cuda import divide
 from .inert import first_inert
 from .inert_cuda import InertType
-from .numba import BOOLEAN, F32, I32
+from .numba import BOOLEAN, F16, F32, F64, I32
 from .op import Op, called, cuda_meaning, immediate, known
 
 
@@ -23,11 +23,11 @@ from .op import Op, called, cuda_meaning, immediate, known
 def kind_of(ty: Any) -> arith.Kind | None:
     """Return the `arith.kind` of values of a Numba type. Values with a literal type are literals in
     the source."""
-    if isinstance(ty, nb.types.Boolean):
+    if isinstance(ty, nb.Boolean):
         return bool
-    if isinstance(ty, nb.types.IntegerLiteral):
+    if isinstance(ty, nb.IntegerLiteral):
         return int
-    return np.dtype(str(ty)) if isinstance(ty, (nb.Integer, nb.types.Float)) else None
+    return np.dtype(str(ty)) if isinstance(ty, (nb.Integer, nb.Float)) else None
 
 
 def kinds_of(operands: Sequence, literals: Any = 0) -> list[arith.Kind | None]:
@@ -54,7 +54,7 @@ def parameter_types(operands: Sequence, dtype: np.dtype) -> list:
     for ty in operands:
         if (
             dtype.kind != "f"
-            and isinstance(ty, nb.types.IntegerLiteral)
+            and isinstance(ty, nb.IntegerLiteral)
             and not arith.holds(dtype, ty.literal_value)
         ):
             raise arith.misfit(ty.literal_value, dtype)
@@ -70,15 +70,15 @@ def convert(builder: Any, value: Any, of: Any, to: Any) -> Any:
     converted by one instruction."""
     if of == to:
         return value
-    if of == nb.types.float16:
+    if of == F16:
         wide = builder.pure_asm(nb.f32, [value], "cvt.f32.f16 $0, $1;")
         return convert(builder, wide, F32, to)
-    if to == nb.types.float16:
+    if to == F16:
         if isinstance(value, nb.ir.Constant) and isinstance(value.constant, (int, float)):
             return nb.const(int(np.float16(value.constant).view(np.uint16)), nb.i16)
-        if of not in (F32, nb.types.float64):
+        if of not in (F32, F64):
             # exact, except for overflows
-            value, of = builder.cast(value, of, nb.types.float64), nb.types.float64
+            value, of = builder.cast(value, of, F64), F64
         single = of == F32
         statement = f"cvt.rn.f16.{'f32' if single else 'f64'} $0, $1;"
         return builder.pure_asm(nb.i16, [value], statement)
@@ -114,7 +114,7 @@ def otherwise(symbol: str, python: Any, operands: tuple) -> Any:
 def operand(builder: Any, value: Any, of: Any, dtype: np.dtype) -> Any:
     """Convert a number to the type it is computed in. float16 is computed in float32, and the
     result is rounded."""
-    if isinstance(of, nb.types.IntegerLiteral):
+    if isinstance(of, nb.IntegerLiteral):
         return builder.context.get_constant(math_type(dtype), dtype.type(of.literal_value).item())
     return convert(
         builder,
@@ -148,7 +148,7 @@ def _meaning(operation: Op, emit: Emit, *, literal: bool = False) -> None:
             return sig.return_type(*sig.args, *literals), elsewhere
         dtype = info.rule(*kinds)
         parameters = parameter_types(operands, dtype)
-        if literal and dtype.kind != "f" and isinstance(operands[1], nb.types.IntegerLiteral):
+        if literal and dtype.kind != "f" and isinstance(operands[1], nb.IntegerLiteral):
             parameters[1] = operands[1]
 
         def codegen(builder: Any, args: Any) -> Any:

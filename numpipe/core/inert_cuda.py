@@ -16,11 +16,11 @@ class InertType(nb.FieldsType, NoValue):
 
     def unify(self, context: Any, other: Any) -> Any:
         """Make a variable inert if it is a number on one path and inert on another."""
-        return self if isinstance(other, (nb.types.Number, nb.types.Boolean)) else None
+        return self if isinstance(other, (nb.types.Number, nb.Boolean)) else None
 
 
 nb.register_model(InertType)(nb.models.OpaqueModel)
-for _number in (nb.types.Number, nb.types.Boolean):
+for _number in (nb.types.Number, nb.Boolean):
     nb.lower_cast(_number, InertType)(lambda builder, fromty, toty, value: nb.nothing)
 
 

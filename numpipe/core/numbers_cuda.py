@@ -23,7 +23,7 @@ from .arith_cuda import (
     type_of,
 )
 from .inert_cuda import STEERLESS, InertType, steers
-from .numba import BOOLEAN, F32, I32
+from .numba import BOOLEAN, F16, F32, I32
 from .op import Op, cuda_meaning
 
 
@@ -77,11 +77,11 @@ def _cast(value: Any, dtype: Any) -> Any:
         raise arith.misfit(value.literal_value, to)
     result, have = type_of(to), nb.types.unliteral(value)
     builder, (number, _) = yield result(have, dtype)
-    if have == nb.types.float16 and result != have:
+    if have == F16 and result != have:
         have, number = F32, convert(builder, number, have, F32)
     if to.kind != "b" or have == BOOLEAN:
         return convert(builder, number, have, result)
-    if isinstance(have, nb.types.Float):
+    if isinstance(have, nb.Float):
         return builder.fcmp_unordered("!=", number, 0.0)
     return builder.icmp_signed("!=", number, 0)
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from ..core import numba as nb
 from ..core.inert_cuda import InertType
-from ..core.numba import I64
+from ..core.numba import F64, I64
 from ..core.op import cuda_meaning, immediate
 from ..diagnostics.format import Field, Kind, render
 from .context_cuda import compute_warpgroup
@@ -30,9 +30,9 @@ def _kind(ty: Any) -> Kind | None:
     """Return the kind as which a value of this type is printed; None if it is not a scalar, and
     "text" for constant strings."""
     kinds: dict[type, Kind] = {
-        nb.types.Boolean: "bool",
+        nb.Boolean: "bool",
         nb.Integer: "int",
-        nb.types.Float: "float",
+        nb.Float: "float",
         nb.types.StringLiteral: "text",
     }
     return next((kind for numba_type, kind in kinds.items() if isinstance(ty, numba_type)), None)
@@ -65,7 +65,7 @@ def _argument(builder: Any, field: Field, ty: Any, value: Any) -> Any:
         number = builder.cast(value, ty, wide)
         narrow = letter in "xX" and (_kind(ty) == "bool" or ty.bitwidth <= 32)
         return builder.and_(number, 0xFFFFFFFF) if narrow else number
-    number = builder.cast(value, ty, nb.types.float64)
+    number = builder.cast(value, ty, F64)
     # a single NaN, because printf would print its sign
     nan = nb.ir.Constant(number.type, float("nan"))
     return builder.select(builder.fcmp_unordered("uno", number, number), nan, number)

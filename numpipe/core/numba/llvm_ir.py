@@ -18,7 +18,9 @@ from ..instrumentation import INSTRUMENTATION
 
 __all__ = [
     "BOOLEAN",
+    "F16",
     "F32",
+    "F64",
     "I32",
     "I64",
     "VOID",
@@ -45,7 +47,8 @@ f64 = ir.DoubleType()
 void = ir.VoidType()
 nothing = ir.Constant(i8.as_pointer(), None)
 """the value of a call that returns None"""
-VOID, BOOLEAN, I32, I64, F32 = types.void, types.boolean, types.int32, types.int64, types.float32
+VOID, BOOLEAN, I32, I64 = types.void, types.boolean, types.int32, types.int64
+F16, F32, F64 = types.float16, types.float32, types.float64
 _NUMBERS = {i1: BOOLEAN, i32: I32, i64: I64, f32: F32}
 """the Numba types of numbers of an LLVM type"""
 _REGISTERS = {i16: "h", i32: "r", i64: "l", f32: "f", f64: "d"}

@@ -32,7 +32,18 @@ from numba.cuda.cudaimpl import registry as lowering_registry
 from numba.cuda.datamodel import models
 from numba.cuda.descriptor import cuda_target
 from numba.cuda.extending import register_model
-from numba.cuda.types import BaseTuple, Integer, NoneType, Tuple, Type, UniTuple, none
+from numba.cuda.types import (
+    BaseTuple,
+    Boolean,
+    Float,
+    Integer,
+    IntegerLiteral,
+    NoneType,
+    Tuple,
+    Type,
+    UniTuple,
+    none,
+)
 from numba.cuda.typing import signature, templates
 
 from .kernel_entries import Entries, Lowering
@@ -40,8 +51,11 @@ from .llvm_ir import Builder, const, i64, nothing, signature_of
 
 __all__ = [
     "BaseTuple",
+    "Boolean",
     "FieldsType",
+    "Float",
     "Integer",
+    "IntegerLiteral",
     "NoneType",
     "Tuple",
     "Type",
@@ -90,7 +104,7 @@ def _in_two(typer: Typer) -> Typer:
             sig = next(answer)
         except StopIteration as end:
             return end.value
-        if sig is None or isinstance(sig, types.Type):
+        if sig is None or isinstance(sig, Type):
             sig = (sig or types.void)(*parameters.bind(*given, **named).args)
 
         def codegen(builder: Any, args: Any) -> Any:
@@ -181,8 +195,8 @@ def tuple_of(like: Any, parts: Sequence) -> Any:
     """Return the type of a tuple of these parts; a named tuple of the same class as `like`, if it
     is one."""
     if isinstance(like, types.BaseNamedTuple):
-        return types.BaseTuple.from_types(tuple(parts), like.instance_class)
-    return types.Tuple(tuple(parts))
+        return BaseTuple.from_types(tuple(parts), like.instance_class)
+    return Tuple(tuple(parts))
 
 
 def immediate(value: int) -> tuple[Any, Any]:
@@ -192,7 +206,7 @@ def immediate(value: int) -> tuple[Any, Any]:
 
 def returns(function: Any, argtypes: Sequence) -> Any:
     """Return the type of the result of `function` for arguments of these types."""
-    fnty = function if isinstance(function, types.Type) else function._numba_type_
+    fnty = function if isinstance(function, Type) else function._numba_type_
     return signature_of(fnty, argtypes).return_type
 
 
@@ -257,7 +271,7 @@ def constant_attributes(type_class: type, result: Any, /, **values: Callable[[An
         def typer(ty: Any) -> Any:
             constant = value(ty)
             return result or (
-                types.Tuple(list(map(types.literal, constant)))
+                Tuple(list(map(types.literal, constant)))
                 if isinstance(constant, tuple)
                 else types.literal(constant)
             )
@@ -333,9 +347,9 @@ def overload(function: Any, typer: Typer, literals: bool = False) -> None:
 def literal(ty: Any) -> Any:
     """Return the value of a literal type, of a tuple of them, or of a default. Raises TypingError
     for a run-time value."""
-    if isinstance(ty, types.BaseTuple):
+    if isinstance(ty, BaseTuple):
         return tuple(literal(t) for t in ty)
-    if isinstance(ty, (types.NoneType, types.Omitted)):
+    if isinstance(ty, (NoneType, types.Omitted)):
         return getattr(ty, "value", None)
     if not hasattr(ty, "literal_value"):
         raise TypingError(f"a compile-time constant is expected here, got a run-time {ty}")
@@ -344,14 +358,14 @@ def literal(ty: Any) -> Any:
 
 def unliteral(ty: Any) -> Any:
     """Return the type of a literal as a run-time value; an int becomes an int32."""
-    if isinstance(ty, types.BaseTuple):
+    if isinstance(ty, BaseTuple):
         return tuple_of(ty, [unliteral(t) for t in ty])
-    if isinstance(ty, types.IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
+    if isinstance(ty, IntegerLiteral) and -(1 << 31) <= ty.literal_value < 1 << 31:
         return types.int32
     return types.unliteral(ty)
 
 
-class FieldsType(types.Type):  # type: ignore[misc]
+class FieldsType(Type):  # type: ignore[misc]
     """A type that is given by its fields, which a subclass annotates as a dataclass does. Types of
     one class with equal fields are equal."""
 
@@ -361,7 +375,7 @@ class FieldsType(types.Type):  # type: ignore[misc]
     def __post_init__(self) -> None:
         given = (str(getattr(self, each.name)) for each in dataclasses.fields(self))
         kind = type(self).__name__.removesuffix("Type").lower()
-        types.Type.__init__(self, f"{kind}({', '.join(given)})")
+        Type.__init__(self, f"{kind}({', '.join(given)})")
 
 
 # ---- LLVM representation of the values of a type -------------------------------------------------

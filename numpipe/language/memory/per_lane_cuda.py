@@ -15,7 +15,7 @@ from ...core.arith import is_integer
 from ...core.arith_cuda import convert, type_of
 from ...core.closure_cuda import BoundType
 from ...core.formula_cuda import Value as Int
-from ...core.numba import F32, I32
+from ...core.numba import F16, F32, I32
 from ...core.op import cuda_meaning, with_parameters
 from ...diagnostics.errors import SpecError
 from ...plan.layout import swizzled
@@ -168,7 +168,7 @@ def _place(builder: Any, tile: LaneTileType, address: Any, index: Any, value: An
 
 def _element(dtype: np.dtype) -> Any:
     """Return the type that an element has in a kernel."""
-    return F32 if dtype == BFLOAT16 else nb.types.float16 if dtype == np.float16 else type_of(dtype)
+    return F32 if dtype == BFLOAT16 else F16 if dtype == np.float16 else type_of(dtype)
 
 
 def _load(builder: Any, dtype: np.dtype, address: Any) -> Any:

@@ -222,9 +222,7 @@ def _joined(one: Any, other: Any) -> Any:
         return one
     if isinstance(one, (TileType, InFlightType)) and isinstance(other, (TileType, InFlightType)):
         return one.unify(None, other) or other.unify(None, one)
-    return (
-        one if isinstance(other, nb.types.IntegerLiteral) and isinstance(one, nb.Integer) else None
-    )
+    return one if isinstance(other, nb.IntegerLiteral) and isinstance(one, nb.Integer) else None
 
 
 def _convert(builder: Any, value: Any, have: Any, want: Any) -> Any:

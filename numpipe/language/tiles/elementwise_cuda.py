@@ -19,7 +19,7 @@ from ...core.arith_cuda import operand as number_in
 from ...core.formula_cuda import Value
 from ...core.inert import first_inert
 from ...core.inert_cuda import InertType
-from ...core.numba import BOOLEAN, F32
+from ...core.numba import BOOLEAN, F16, F32
 from ...core.op import cuda_meaning
 from . import elementwise as source
 from .layout_names import EITHER
@@ -54,16 +54,14 @@ def parameter(ty: Any, dtype: np.dtype, result: Form) -> Any:
         return ty
     if (
         dtype in INTEGERS
-        and isinstance(ty, nb.types.IntegerLiteral)
+        and isinstance(ty, nb.IntegerLiteral)
         and not arith.holds(dtype, ty.literal_value)
     ):
         raise arith.misfit(ty.literal_value, dtype)
     if dtype in HALVES:
-        return nb.unliteral(ty) if isinstance(ty, nb.types.Float) else F32
+        return nb.unliteral(ty) if isinstance(ty, nb.Float) else F32
     return (
-        type_of(dtype)
-        if kind_of(ty) is not bool and nb.unliteral(ty) != nb.types.float16
-        else nb.unliteral(ty)
+        type_of(dtype) if kind_of(ty) is not bool and nb.unliteral(ty) != F16 else nb.unliteral(ty)
     )
 
 
@@ -90,7 +88,7 @@ def pairs(builder: Any, ty: Any, value: Any, plan: source.Plan) -> list:
     form = plan.result
     if not isinstance(ty, TileType):
         if plan.computed == np.float16:
-            half = builder.zext(convert(builder, value, ty, nb.types.float16))
+            half = builder.zext(convert(builder, value, ty, F16))
             twice = builder.or_(half, builder.shl(half, 16))
         else:  # bfloat16: through float32, as in ml_dtypes
             number = number_in(builder, value, ty, FLOAT32)
@@ -118,9 +116,7 @@ def signature(plan: source.Plan, types: Sequence) -> tuple[Any, list]:
     if plan.result.shape:
         return TileType(plan.result), [parameter(ty, plan.computed, plan.result) for ty in types]
     of = type_of(plan.computed)
-    return type_of(plan.result.dtype), [
-        of if nb.unliteral(ty) != nb.types.float16 else ty for ty in types
-    ]
+    return type_of(plan.result.dtype), [of if nb.unliteral(ty) != F16 else ty for ty in types]
 
 
 def emitted(

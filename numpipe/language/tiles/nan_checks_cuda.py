@@ -26,7 +26,7 @@ def _no_nan(np_: Any, site: Any, target: Any, value: Any) -> Any:
     if isinstance(value, TileType) and value.dtype in source.CHECKED:
         held, place = _first(builder, value, stored)
         report(builder, unit, what, len(value.shape), *place, held, kind=wait_records.NAN)
-    elif isinstance(value, nb.types.Float):
+    elif isinstance(value, nb.Float):
         once = unit.params.lowering_semantics is not LoweringSemantics.Lane
         report(
             builder,

@@ -189,7 +189,7 @@ def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 
         start = start.value
     limited = stop is not None and not isinstance(stop, (nb.NoneType, nb.types.Omitted))
     for value, error in ((stop, refs.no_stop), (start, refs.no_start))[not limited :]:
-        if not isinstance(value, (nb.Integer, nb.types.Boolean, InertType)):
+        if not isinstance(value, (nb.Integer, nb.Boolean, InertType)):
             steers(value)
             raise error(value)
     inert = isinstance(start, InertType) or isinstance(stop, InertType)
@@ -197,7 +197,7 @@ def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 
     if limited:
         kind = LimitedType(refs.ds_size(size), inert)
     else:
-        known = start.literal_value if isinstance(start, nb.types.IntegerLiteral) else None
+        known = start.literal_value if isinstance(start, nb.IntegerLiteral) else None
         largest = None if most is None else constant("ds", "most", most)
         smallest = constant("ds", "least", least)
         kind = DsType(refs.ds_size(size), inert, known, largest, smallest)

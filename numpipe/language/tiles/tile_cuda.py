@@ -87,7 +87,7 @@ for _type in (TileType, InFlightType):
     nb.method(_type, "astype", source.astype)
     nb.method(_type, "view", source.bitcast)
     nb.constant_attributes(_type, None, shape=lambda ty: ty.shape, dtype=lambda ty: ty.dtype.name)
-for _number in (nb.types.Float, nb.Integer, InertType):
+for _number in (nb.Float, nb.Integer, InertType):
     nb.method(_number, "astype", source.astype)
 nb.lower_cast(TileType, InFlightType)(lambda builder, fromty, toty, value: value)
 
