@@ -106,8 +106,8 @@ def own_warpgroup(builder: Any, context_value: Any) -> Any:
 
 
 def counter_pointer(builder: Any, context_value: Any, index: Any) -> Any:
-    """Return the address of a ring counter. Its name tells the role check that numpipe made the
-    store."""
+    """Return the address of a ring counter. By its name, the role check recognizes numpipe's own
+    stores."""
     return builder.gep(context_value, [index], name="numpipe.counter")
 
 

@@ -88,7 +88,7 @@ def _unwanted(mbar: Mbarrier, who: Warpgroup, count: int, site: Site) -> Simulat
             before=last,
         )
     if all(agent is who for agent, *_ in mbar.arrivals_before):
-        who.hold(HELD_LAST)  # who has yet to read what it told of shows what is missing
+        who.hold(HELD_LAST)  # a later reader of the slot may hold a clearer error
     return race_report.race(
         who,
         f"arrives on {mbar.name} in phase {mbar.phase}, but nothing orders this after the end of "

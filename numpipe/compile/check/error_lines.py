@@ -450,8 +450,7 @@ _TILE = re.compile(r"Layout\(shape=(\([^)]*\)).*?\), (\w+), ")
 
 
 def readable(text: str, unit: Unit) -> str:
-    """Return a message in which the type names, which tell Numba everything, are written in the
-    user's terms."""
+    """Return a message of Numba with its type names rewritten in the user's terms."""
     text = re.sub(r",? ?defined at [^\n]*? \(\d+\)|\.? Raised from .*|\s+During: .*", "", text)
     text = re.sub(r"Literal\[\w+\]\(([^()]*)\)", r"\1", text)
     for pattern, instead in _NUMBA_SAYS:

@@ -23,7 +23,7 @@ The pass is a list of rules, each a method of one of its parts, in the tables of
 returns a node's replacement, or leaves the node to later rules (NOT_MINE). Each operation declares
 what a call of it needs (`core.op`).
 
-The simulated SM also runs the rewritten source, so what is verified is what is compiled.
+The simulated SM also runs the rewritten source, so the verified code is the compiled code.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Lifted:
     information that errors need."""
 
     simulated: Callable
-    """Runs in CPython; its lines are those of the user's file."""
+    """Runs in CPython, with the line numbers of the user's file."""
     compiled: Callable
     """Compiled by Numba. Each of its expressions has its own line number, which `positions` maps to
     the source."""

@@ -1,5 +1,5 @@
-"""Stores to the shared memory of another CTA on the GPU: st.async of the two columns, or the
-element, that a lane has of a row."""
+"""Stores to the shared memory of another CTA on the GPU: st.async of a lane's two columns, or its
+one element, of a row."""
 
 from __future__ import annotations
 

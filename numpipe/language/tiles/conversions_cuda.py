@@ -43,9 +43,9 @@ def _layout_cast(np_: Any, site: Any, tile: Any, layout: Any) -> Any:
 def cast(builder: Any, have: TileType, result: TileType, value: Any) -> Any:
     """Move a tile to another layout, through shared memory where other lanes need its elements.
 
-    Numba casts an operand so where the type of an operation's parameter says another layout. The
-    role that it runs in, and the kernel whose shared memory it uses, are those of the function
-    around it, which has the context as its first parameter or among its captured values.
+    Numba emits this cast if the type of an operation's parameter has another layout than the
+    operand. The role and the kernel's shared memory are found in the context of the enclosing
+    function, which is its first parameter or one of its captured values.
     """
     nbytes = source.moved_bytes(have.form, result.form)
     if not nbytes:
@@ -104,8 +104,8 @@ def _panels(tile: TileType) -> Iterator[tuple[int, int, int]]:
 
 
 def _runs(builder: Any, tile: TileType, row: int, column: int) -> Iterator[tuple[int, int, Any]]:
-    """Yield (first register, words, offset in the panel) for each run, of at most 16 bytes, that a
-    lane has of a coalesced tile."""
+    """Yield (first register, words, offset in the panel) for each of a lane's runs of at most 16
+    bytes in a coalesced tile."""
     width, vector = panel_width(tile.form), tile.form.name.vector
     thread = Value(builder, builder.lane_index())
     where, each = tile.form.places, vector * tile.dtype.itemsize // 4

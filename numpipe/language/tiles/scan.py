@@ -100,7 +100,7 @@ class Lines:
     among      lanes that exchange elements: those that share a row, or those that share a column
                and what lies between them
     distances  between these lanes, of a running sum's steps
-    step       rows after which those of a lane repeat
+    step       number of rows after which the pattern of a lane's rows repeats
     halves     the rows that a lane has in each step
     warps      which have different rows
     run        adjacent columns of a lane

@@ -112,8 +112,8 @@ def registers(builder: Any, tile: TileType, value: Any) -> list:
 
 
 def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list:
-    """Return the registers that a tile has of one in another layout or shape, where lanes hold its
-    elements: those of a deferred tile that the result needs."""
+    """Return the registers of `have` that form `result`, a tile in another layout or shape whose
+    lanes already hold its elements. Of a deferred tile, only some are needed."""
     parts, each = registers(builder, have, value), packing(have.dtype).per_register
     if have.layout != EITHER or have.form == result.form:
         return parts[: result.registers]

@@ -35,8 +35,8 @@ ABSENT = -1
 
 
 def top_forms(tile: Any, k: Any) -> tuple[Form, Form, Form, int]:
-    """Return (the form that the tile is moved to, those of the values and of their columns, k).
-    Raises SpecError for other tiles and counts."""
+    """Return (form that the tile is moved to, form of the values, form of their columns, k). Raises
+    SpecError for unsupported tiles and counts."""
     form = tile_form(tile, "top_k")
     if len(form.shape) != 2 or form.dtype not in (FLOAT32, *HALVES, INT32):
         raise SpecError(
