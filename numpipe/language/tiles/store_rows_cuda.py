@@ -38,7 +38,7 @@ def _pairs(builder: Any, to: Block, inner: int) -> Any:
     and are either inside the array or outside it."""
     places = builder.or_(to.start[inner], to.size[inner])
     addresses = builder.or_(to.base, builder.shl(to.stride[1 - inner], 1))
-    bits = builder.or_(builder.shl(places, 1), builder.trunc(addresses))
+    bits = builder.or_(builder.shl(places, 1), builder.trunc(addresses, nb.i32))
     neighbours = builder.icmp_unsigned("==", to.stride[inner], 1)
     return builder.and_(neighbours, builder.icmp_unsigned("==", builder.and_(bits, 3), 0))
 
@@ -110,6 +110,6 @@ class _Rows:
                 f"b{8 * self.nbytes}",
                 place_at,
                 [word],
-                builder.zext(inside),
+                builder.zext(inside, nb.i32),
                 "st.global",
             )
