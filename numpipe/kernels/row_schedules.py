@@ -289,7 +289,8 @@ def choose(
         return rows(1, width, wgs, whole, ctas, flat=odd)
     size, short = n * operands * itemsize, once and unit == 1
     # lanes load vectors, too, which takes as long in each CTA
-    fits = short and (aligned or flat) and (not held or (2 * count <= DEFAULT.sms and not pairs))
+    fits = (short or (unit, operands, held, vectors) == (1, 1, 0, 0)) and (aligned or flat)
+    fits = fits and (not held or (2 * count <= DEFAULT.sms and not pairs))
     cluster, each = few_rows(count, n, operands * itemsize) if fits else (1, 0)
     # lanes load pairs of elements quickly, but single ones slowly
     direct = not each and (not (aligned or flat) or (once and pairs))
@@ -358,7 +359,7 @@ def few_rows(count: int, n: int, nbytes: int) -> tuple[int, int]:
     found = []
     # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 leave a few
     for cluster in (1, 2, 3, 4, CLUSTER):
-        each, own = cdiv(count * cluster, DEFAULT.sms - 4 * (cluster > 2)), cdiv(n, cluster)
+        each, own = cdiv(count * cluster, DEFAULT.sms - 8 * (cluster > 2)), cdiv(n, cluster)
         part = round_up(own, (4 if each < 3 else 2) * STEP) * nbytes
         # an SM has room for eight CTAs of two warpgroups
         if each <= 8 and each * (part + OWN) < DEFAULT.smem_bytes:

@@ -229,11 +229,17 @@ def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
     assert [row.cluster for row in shared] == [8, 4, 4, 3, 2, 1, 2, 1, 1]
     assert [row.wgs for row in shared] == [2] + [4] * 5 + [2] * 3
     assert [row.ctas for row in shared[1:6]] == [1] * 5
-    for needs, clusters in ((Needs(), [8, 8, 4]), (Needs(once=True, unit=128), [8, 8, 4])):
-        shared = [choose(125568, needs, bf16, count=count) for count in counts[:5:2]]
-        assert [row.cluster for row in shared] == clusters, needs
+    # so has one of several passes that holds nothing and loads no vectors
+    plain = [choose(125568, Needs(), bf16, count=count) for count in counts[:5:2]]
+    assert [(row.cluster, row.ctas) for row in plain] == [(8, 3), (4, 1), (2, 1)]
+    others = (Needs(operands=2), 0), (Needs(), 1), (Needs(once=True, unit=128), 0)
+    for needs, vectors in others:
+        shared = [
+            choose(125568, needs, bf16, count=count, vectors=vectors) for count in counts[:5:2]
+        ]
+        assert [row.cluster for row in shared] == [8, 8, 8 if needs.operands > 1 else 4], needs
     # with a CTA for each of 190 rows, some SMs would have two rows and others one
-    for needs, of_one in ((Needs(), 1), (short, 2), (Needs(once=True, unit=128), 1)):
+    for needs, of_one in ((Needs(), 2), (short, 2), (Needs(once=True, unit=128), 1)):
         shared = [choose(20000, needs, bf16, count=count).cluster for count in (1, 132, 190)]
         assert shared == [of_one, 1, 2]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
