@@ -253,7 +253,7 @@ def choose(
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
     >>> [
-    ...     choose(27521, Needs(once=once), half, False, True, 316).cluster
+    ...     choose(27521, Needs(once=once), half, False, True, 316, 1).cluster
     ...     for once in (False, True)
     ... ]
     [1, 2]
