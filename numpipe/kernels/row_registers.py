@@ -108,8 +108,8 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    lanes, steps = rows.lanes, rows.steps
-    shifts = 0 if steps else rows.shifts
+    lanes = rows.lanes
+    shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
     copies, room = (2, round_up(span, BOX)) if loops else (wgs, width)
     boxes, ends = (span // BOX * BOX, span % BOX) if loops else (width, 0)
@@ -326,9 +326,7 @@ def functions(rows: Any) -> dict[str, Function]:
     def each_group(k, v, f, change):
         def of(j):
             tile = layout_cast(f(j), lanes) if lanes else f(j)
-            if n % GROUP and not steps:
-                tile = kept(tile, 0.0)
-            elif n % GROUP and j.start + j.size > n:
+            if n % GROUP and j.start + j.size > n:
                 tile = np.where(column(j) < n, tile, 0.0)
             if height == 1:
                 made, numbers = change(with_rows(tile, 0))

@@ -42,6 +42,9 @@ MOST_WARPGROUPS = 4
 ODD = 8192
 """most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
 H200). Vectors along the columns take more registers where more than half as many begin anywhere"""
+ALONE = 2048
+"""columns of a warpgroup's chunk of a longer row of groups that begins anywhere (measured on an
+H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
@@ -277,7 +280,11 @@ def choose(
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
-    if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
+    # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
+    # load adjacent elements of 16-bit rows one by one if rows are odd
+    alone = once and unit > 1 and not aligned
+    most = ALONE if alone and not pairs and itemsize < 4 else ODD if odd else 2 * part
+    if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat or alone)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
@@ -299,6 +306,7 @@ def choose(
     plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
+    part = FEW // 2 if alone else part
     while (
         not each
         and cluster < CLUSTER
@@ -315,6 +323,9 @@ def choose(
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = 2, with_room(3, count) if short else 2
+        if alone:
+            width, wgs = ALONE, 1 + (n > 2 * PART)
+            ctas = 12 // (wgs * operands)
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more

@@ -208,6 +208,23 @@ def test_contiguous_odd_rows_may_have_elements_of_one_byte(columns: int) -> None
     assert (y == 2 * x).all()
 
 
+def test_small_ctas_have_the_groups_of_long_rows_that_begin_anywhere() -> None:
+    def chosen(count: int, columns: int, dtype: type, *needs: Any) -> list[int]:
+        needs = needs or (1, 0, True, 128)
+        row = choose(columns, Needs(*needs), np.dtype(dtype), False, True, count)
+        return [row.steps, row.cluster, row.wgs, row.ctas]
+
+    assert chosen(28918, 3615, np.float16) == [2, 1, 1, 12]
+    assert chosen(276, 26887, np.float16) == [2, 4, 2, 6]
+    assert chosen(97, 29426, np.float32) == [1, 8, 2, 6]
+    assert chosen(276, 26887, np.float16, 2, 0, True, 128)[3] == 3
+    # lanes load pairs, or elements of 4 bytes, quickly
+    for row in (chosen(990, 6884, np.float16), chosen(1500, 5001, np.float32)):
+        assert row[:3] == [0, 1, 1]
+    # a norm has several passes
+    assert chosen(276, 26887, np.float16, 1, 0, False, 128)[:3] == [0, 1, 4]
+
+
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     half, needs = np.dtype(np.float16), Needs(once=True)
     assert [choose(8435, needs, half, False, True, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
