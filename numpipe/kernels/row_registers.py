@@ -326,7 +326,7 @@ def functions(rows: Any) -> dict[str, Function]:
     def each_group(k, v, f, change):
         def of(j):
             tile = layout_cast(f(j), lanes) if lanes else f(j)
-            if n % GROUP and not loops:
+            if n % GROUP and j.start + j.size > n:
                 tile = np.where(column(j) < n, tile, 0.0)
             if height == 1:
                 made, numbers = change(with_rows(tile, 0))

@@ -42,6 +42,9 @@ MOST_WARPGROUPS = 4
 ODD = 8192
 """most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
 H200). Vectors along the columns take more registers where more than half as many begin anywhere"""
+ALONE = 2048
+"""columns of a warpgroup's chunk of a longer row of groups that begins anywhere (measured on an
+H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 SHARED = 65536
@@ -253,7 +256,7 @@ def choose(
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
     >>> [
-    ...     choose(27521, Needs(once=once), half, False, True, 316).cluster
+    ...     choose(27521, Needs(once=once), half, False, True, 316, 1).cluster
     ...     for once in (False, True)
     ... ]
     [1, 2]
@@ -277,7 +280,11 @@ def choose(
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
-    if wgs <= MOST_WARPGROUPS and (n <= (ODD if odd else 2 * part) or not (aligned or flat)):
+    # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
+    # load adjacent elements of 16-bit rows one by one if rows are odd
+    alone = once and unit > 1 and not aligned
+    most = ALONE if alone and not pairs and itemsize < 4 else ODD if odd else 2 * part
+    if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat or alone)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
@@ -289,7 +296,8 @@ def choose(
         return rows(1, width, wgs, whole, ctas, flat=odd)
     size, short = n * operands * itemsize, once and unit == 1
     # lanes load vectors, too, which takes as long in each CTA
-    fits = short and (aligned or flat) and (not held or (2 * count <= DEFAULT.sms and not pairs))
+    fits = (short or (unit, operands, held, vectors) == (1, 1, 0, 0)) and (aligned or flat)
+    fits = fits and (not held or (2 * count <= DEFAULT.sms and not pairs))
     cluster, each = few_rows(count, n, operands * itemsize) if fits else (1, 0)
     # lanes load pairs of elements quickly, but single ones slowly
     direct = not each and (not (aligned or flat) or (once and pairs))
@@ -298,6 +306,7 @@ def choose(
     plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
+    part = FEW // 2 if alone else part
     while (
         not each
         and cluster < CLUSTER
@@ -314,6 +323,9 @@ def choose(
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = 2, with_room(3, count) if short else 2
+        if alone:
+            width, wgs = ALONE, 1 + (n > 2 * PART)
+            ctas = 12 // (wgs * operands)
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
@@ -358,7 +370,7 @@ def few_rows(count: int, n: int, nbytes: int) -> tuple[int, int]:
     found = []
     # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 leave a few
     for cluster in (1, 2, 3, 4, CLUSTER):
-        each, own = cdiv(count * cluster, DEFAULT.sms - 4 * (cluster > 2)), cdiv(n, cluster)
+        each, own = cdiv(count * cluster, DEFAULT.sms - 8 * (cluster > 2)), cdiv(n, cluster)
         part = round_up(own, (4 if each < 3 else 2) * STEP) * nbytes
         # an SM has room for eight CTAs of two warpgroups
         if each <= 8 and each * (part + OWN) < DEFAULT.smem_bytes:

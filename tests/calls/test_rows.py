@@ -208,6 +208,23 @@ def test_contiguous_odd_rows_may_have_elements_of_one_byte(columns: int) -> None
     assert (y == 2 * x).all()
 
 
+def test_small_ctas_have_the_groups_of_long_rows_that_begin_anywhere() -> None:
+    def chosen(count: int, columns: int, dtype: type, *needs: Any) -> list[int]:
+        needs = needs or (1, 0, True, 128)
+        row = choose(columns, Needs(*needs), np.dtype(dtype), False, True, count)
+        return [row.steps, row.cluster, row.wgs, row.ctas]
+
+    assert chosen(28918, 3615, np.float16) == [2, 1, 1, 12]
+    assert chosen(276, 26887, np.float16) == [2, 4, 2, 6]
+    assert chosen(97, 29426, np.float32) == [1, 8, 2, 6]
+    assert chosen(276, 26887, np.float16, 2, 0, True, 128)[3] == 3
+    # lanes load pairs, or elements of 4 bytes, quickly
+    for row in (chosen(990, 6884, np.float16), chosen(1500, 5001, np.float32)):
+        assert row[:3] == [0, 1, 1]
+    # a norm has several passes
+    assert chosen(276, 26887, np.float16, 1, 0, False, 128)[:3] == [0, 1, 4]
+
+
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     half, needs = np.dtype(np.float16), Needs(once=True)
     assert [choose(8435, needs, half, False, True, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
@@ -229,11 +246,17 @@ def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
     assert [row.cluster for row in shared] == [8, 4, 4, 3, 2, 1, 2, 1, 1]
     assert [row.wgs for row in shared] == [2] + [4] * 5 + [2] * 3
     assert [row.ctas for row in shared[1:6]] == [1] * 5
-    for needs, clusters in ((Needs(), [8, 8, 4]), (Needs(once=True, unit=128), [8, 8, 4])):
-        shared = [choose(125568, needs, bf16, count=count) for count in counts[:5:2]]
-        assert [row.cluster for row in shared] == clusters, needs
+    # so has one of several passes that holds nothing and loads no vectors
+    plain = [choose(125568, Needs(), bf16, count=count) for count in counts[:5:2]]
+    assert [(row.cluster, row.ctas) for row in plain] == [(8, 3), (4, 1), (2, 1)]
+    others = (Needs(operands=2), 0), (Needs(), 1), (Needs(once=True, unit=128), 0)
+    for needs, vectors in others:
+        shared = [
+            choose(125568, needs, bf16, count=count, vectors=vectors) for count in counts[:5:2]
+        ]
+        assert [row.cluster for row in shared] == [8, 8, 8 if needs.operands > 1 else 4], needs
     # with a CTA for each of 190 rows, some SMs would have two rows and others one
-    for needs, of_one in ((Needs(), 1), (short, 2), (Needs(once=True, unit=128), 1)):
+    for needs, of_one in ((Needs(), 2), (short, 2), (Needs(once=True, unit=128), 1)):
         shared = [choose(20000, needs, bf16, count=count).cluster for count in (1, 132, 190)]
         assert shared == [of_one, 1, 2]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
