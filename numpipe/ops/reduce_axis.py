@@ -86,7 +86,7 @@ TILE, ROOM, FLIGHT = 8192, 225_000, 128_000
 lanes that issue all copies are late for the first tile"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
-LAUNCH, FIXED, EDGE, TURN = 5 << 20, 8192, 32, 512
+LAUNCH, FIXED, EDGE, TURN = 4 << 20, 8192, 32, 512
 """bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
 end, on one, bytes of neighbors in a row of a tile that begins anywhere, and bytes in the time in
 which a warpgroup waits for a tile"""
@@ -196,9 +196,11 @@ def reducer(
             # of a line, boxes of equal size and one of the other elements
             size = length * across
             boxes, ends = size // WIDE * WIDE, size % WIDE if tall > 1 else 0
+            # with room for two CTAs, those of the next launch would not be spread over all SMs
+            lines = max(every * size, FLIGHT // x.dtype.itemsize)
             buffer, landed = scratch(
                 (
-                    SMEM((every * size,) if tall > 1 else (every, length, across), x.dtype),
+                    SMEM((lines,) if tall > 1 else (every, length, across), x.dtype),
                     Barrier(num_arrivals=1 + (ends > 0), num_barriers=every),
                 )
             )
@@ -384,26 +386,24 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         slots = max(FLIGHT // (32 * columns * itemsize), 2)
         tiles = cdiv(n, 32)
         return 1, columns, 8, 4, slots, cdiv(tiles, cdiv(tiles, SMS))
-    whole, edge, wgs = round_up(columns, 64), EDGE * (shift > 0), max(4 // apart, 1) * apart
+    whole, wgs = round_up(columns // apart + shift, 64), max(4 // apart, 1) * apart
 
     def choice(across: int, parts: int, length: int) -> tuple[int, ...]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
         each = cdiv(batch * cdiv(columns // apart, across - shift) * parts, SMS)
-        # no room for more CTAs, which would be on one SM while another has none
-        room = ROOM // min(each, 12 // wgs) // wgs - 8 * (across + shift)
+        places = min(each, 12 // wgs)  # CTAs that an SM has registers for
+        room = ROOM // places // wgs - 8 * (across + shift)
         slots = min(room // (length * across * itemsize), 32 // wgs)
         rows = cdiv(n, parts * wgs // apart * length) * length
-        row = across * itemsize + edge + TURN // length
+        row = across * itemsize + EDGE * (shift > 0) + TURN // length
         time = SMS * each * wgs * (rows * row + FIXED)
         if parts > 1:
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
-        return time << (slots < 2), across, -length, slots, parts
+        # with room for one more, CTAs of the next launch would be on an SM while another has none
+        crowded = (places + 1) * wgs * slots * length * across * itemsize < ROOM
+        return time << (slots < 2 or crowded), across, -length, slots, parts
 
-    wide = (
-        range(192, 321, 64)
-        if shift
-        else {min(whole, WIDE), whole if whole * itemsize <= BROAD else WIDE}
-    )
+    wide = {min(whole, WIDE), WIDE + 64 if shift else whole if whole * itemsize <= BROAD else WIDE}
     choices = itertools.product(wide, range(1, SMS + 1), (8, 16))
     _, across, length, slots, parts = min(itertools.starmap(choice, choices))
     return 1, across, -length, wgs, slots, parts

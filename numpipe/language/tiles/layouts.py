@@ -160,7 +160,7 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     word, lanes = name.word, name.lanes
     if word == ROWS and 1 in shape and len(shape) == 2:
         word = layout_of(shape)
-    elif lanes not in (*row_layouts.EVERY, *[row_layouts.WHOLE] * (word != COLUMN)) or (
+    elif (lanes not in row_layouts.EVERY and (word == COLUMN or lanes != row_layouts.WHOLE)) or (
         word == ROWS
     ) != (len(shape) == 2):
         raise SpecError(
