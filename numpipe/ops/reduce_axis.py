@@ -14,17 +14,17 @@ True       (batch, n, columns)    (batch, parts, columns)
 =========  =====================  ========================
 
 Columns of large matrices are reduced from rings of tiles in shared memory, which TMA loads, so that
-many bytes are in flight. `_ring` chooses tiles and shares by the time that they would take. For
-other matrices, lanes load a tile in registers themselves. The warpgroups of a CTA share the rows,
-and the first one combines their results.
+many bytes are in flight. All lanes of a warpgroup share each row of a tile, so that a lane has the
+same columns of all rows, and lanes exchange nothing. `_ring` chooses tiles and shares by the time
+that they would take. For other matrices, lanes load a tile in registers themselves. The warpgroups
+of a CTA share the rows, and the first one combines their results.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, an x of (batch, n / fold, fold columns). There are two ways to combine them:
 
-narrow rows  A tile is a line of whole rows of x, as they are in memory. All lanes of a warpgroup
-             share each row, so that a lane has the same columns of all and lanes exchange nothing
-             until the end, when the first warpgroup combines `fold` rows. Rows of even length are
-             folded too, so that all lanes have columns.
+narrow rows  A tile is a line of whole rows of x, as they are in memory. In the end, the first
+             warpgroup combines `fold` rows. Rows of even length are folded too, so that all lanes
+             have columns.
 others       Each warpgroup has one of the `fold` rows, whose tiles begin up to `shift` columns
              early. Their results are aligned in shared memory.
 
@@ -40,6 +40,7 @@ at any address.
 from __future__ import annotations
 
 import functools
+import itertools
 import math
 from typing import Any
 
@@ -85,9 +86,10 @@ TILE, ROOM, FLIGHT = 8192, 225_000, 128_000
 lanes that issue all copies are late for the first tile"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
-LAUNCH, FIXED, EDGE = 8 << 20, 16384, 32
+LAUNCH, FIXED, EDGE, TURN = 4 << 20, 8192, 32, 512
 """bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
-end, on one, and bytes of neighbors in a row of a tile that begins anywhere"""
+end, on one, bytes of neighbors in a row of a tile that begins anywhere, and bytes in the time in
+which a warpgroup waits for a tile"""
 
 
 @functools.cache
@@ -124,13 +126,13 @@ def reducer(
     the maxima y, `found` has their indices. Scalars are `parts`, the CTAs that share the axis, and
     `scale`, a factor of the result.
     """
-    # rows that follow each other as in memory, each shared by all lanes
-    flat = step == 1
+    flat = step == 1  # all lanes share each row
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
     # warpgroups that each have other rows of `fold`, and where a shifted tile may begin
     apart, line = (fold, shift) if shift else (1, 1)
+    tall = fold // apart  # rows whose columns meet in the end; a tile is a line of memory
     width, pitch = across - shift, across + shift
     # without spills; as many as possible, because a CTA loads nothing while it compares
     ctas = max((4 if slots else 5 if exact or index else 6) // wgs, 1)
@@ -169,14 +171,14 @@ def reducer(
 
         def piece(of, k):
             along = ds(k, step)
-            return of[along, :] if down else of[:, along]
+            part = of[along, :] if down else of[:, along]
+            return part.reshape(across) if flat else part
 
         def filled(value, dtype):
             """Return a piece with equal elements."""
             return full((across,), value, dtype) if flat else piece(full(whole, value, dtype), 0)
 
-        # of several rows that are read as one, columns meet in the end
-        tall, broad = (fold, columns) if fold > apart else (1, width)
+        broad = columns if tall > 1 else width
         if wgs > 1:
             kept = (wgs * pitch,)
             results, indices, written = scratch(
@@ -185,18 +187,20 @@ def reducer(
 
             def stored(k):
                 """Return what warpgroup k has stored, as a tile of the columns of y."""
-                own = ds(k * pitch + shift, tall * broad)
-                at = load_tile(indices.at[own], columns=broad) if index else 0
-                return load_tile(results.at[own], columns=broad), at
+                own, lanes = ds(k * pitch + shift, tall * broad), "auto" if tall > 1 else "rows 128"
+                at = load_tile(indices.at[own], lanes, broad) if index else 0
+                return load_tile(results.at[own], lanes, broad), at
 
         if slots:
             every = wgs * slots
             # of a line, boxes of equal size and one of the other elements
             size = length * across
-            boxes, ends = size // WIDE * WIDE, size % WIDE if flat else 0
+            boxes, ends = size // WIDE * WIDE, size % WIDE if tall > 1 else 0
+            # with room for two CTAs, those of the next launch would not be spread over all SMs
+            lines = max(every * size, FLIGHT // x.dtype.itemsize)
             buffer, landed = scratch(
                 (
-                    SMEM((every * size,) if flat else (every, length, across), x.dtype),
+                    SMEM((lines,) if tall > 1 else (every, length, across), x.dtype),
                     Barrier(num_arrivals=1 + (ends > 0), num_barriers=every),
                 )
             )
@@ -204,7 +208,7 @@ def reducer(
             def load(k, slot):
                 """Load the tile that begins at row k."""
                 if k < n:
-                    if flat:
+                    if tall > 1:
                         begin, to = min(k, most) * across, slot * size
                         source = x.flat.at[ds(begin, boxes)]
                         copy_gmem_to_smem(source, buffer.at[ds(to, boxes)], landed.at[slot])
@@ -231,13 +235,11 @@ def reducer(
             if slots:
                 slot = wg * slots + current
                 barrier_wait(landed.at[slot])
-                if flat:
-                    tiles: Any = ()
-                    for k in static_range(length):
-                        each = ds(slot * size + k * across, across)
-                        tiles += (load_tile(buffer.at[each], "row 128"),)
+                if tall > 1:
+                    rows = buffer.at[ds(slot * size, size)]
+                    tiles: Any = load_tile(rows, "rows 128", across)
                 else:
-                    tiles = load_tile(buffer.at[slot])
+                    tiles = load_tile(buffer.at[slot], "rows 128")
                 meet()
                 load(row + slots * stride, slot)
                 current = (current + 1) % slots
@@ -251,7 +253,7 @@ def reducer(
                 tiles = tiles.astype(np.float32) * factors
             partial = filled(0.0, np.float32)
             for k in static_range(0, length, step):
-                place, tile = start + k, tiles[k] if flat else piece(tiles, k)
+                place, tile = start + k, piece(tiles, k)
                 if short:
                     tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
                 if again:
@@ -358,7 +360,7 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
         return 1, 0
     # no fold of a single aligned row, which a tile has as it is
     folds = range(max(line, 2), NARROW // row + 1, line)
-    if row % 128 == 0 or batch > 1 or not folds or rows < 8 * folds[-1]:
+    if (row % 128 == 0 and columns >= WIDE) or batch > 1 or not folds or rows < 8 * folds[-1]:
         return line, 16 // size if line > 1 else 0
 
     def used(fold: int) -> tuple[int, int]:
@@ -373,10 +375,10 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
 @functools.lru_cache(maxsize=1024)
 def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tuple[int, ...]:
     """Return `schedule` of columns that TMA loads, without `parts`, and the tiles in shared memory
-    of each warpgroup, and `parts`: those that take the least time if an SM has four warpgroups.
+    of each warpgroup, and `parts`: those that take the least time.
 
     >>> _ring((1, 16384, 16384), 2, 1, 0, False)
-    (16, 128, 48, 4, 4, 1)
+    (1, 256, 16, 4, 6, 2)
     """
     batch, n, columns = shape
     apart = fold if shift else 1
@@ -384,30 +386,27 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         slots = max(FLIGHT // (32 * columns * itemsize), 2)
         tiles = cdiv(n, 32)
         return 1, columns, 8, 4, slots, cdiv(tiles, cdiv(tiles, SMS))
-    whole = round_up(columns, 64)
-    narrow, edge = not shift and whole * itemsize <= BROAD, EDGE * (shift > 0)
+    whole, wgs = round_up(columns // apart + shift, 64), max(4 // apart, 1) * apart
 
-    def choice(across: int, parts: int) -> tuple[int, ...]:
+    def choice(across: int, parts: int, length: int) -> tuple[int, ...]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
-        ctas = batch * cdiv(columns // apart, across - shift) * parts
-        # two combine the columns of narrow rows sooner than four
-        wgs = 2 if narrow else max(min(4 * SMS // ctas, 4) // apart, 1) * apart
-        step = max(2048 // across // 8 * 8, 8)
-        # an odd number: tiles of a multiple of 64 rows would be accumulators
-        steps = TILE // itemsize // across // step | 1 if n >= 12 * step and wgs <= 4 else 1
-        length, each = step * steps, cdiv(ctas, SMS)
-        # no room for more CTAs, which would be on one SM while another has none
-        places = min(each, max(16 // itemsize // wgs, 1))
-        room = ROOM // places // wgs - 24 * (across + shift)
+        each = cdiv(batch * cdiv(columns // apart, across - shift) * parts, SMS)
+        places = min(each, 12 // wgs)  # CTAs that an SM has registers for
+        room = ROOM // places // wgs - 8 * (across + shift)
         slots = min(room // (length * across * itemsize), 32 // wgs)
         rows = cdiv(n, parts * wgs // apart * length) * length
-        time = SMS * (each * wgs * rows * (across * itemsize + edge) + max(each * wgs, 4) * FIXED)
+        row = across * itemsize + EDGE * (shift > 0) + TURN // length
+        time = SMS * each * wgs * (rows * row + FIXED)
         if parts > 1:
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
-        return time, step, across, length, wgs, slots, parts
+        # with room for one more, CTAs of the next launch would be on an SM while another has none
+        crowded = (places + 1) * wgs * slots * length * across * itemsize < ROOM
+        return time << (slots < 2 or crowded), across, -length, slots, parts
 
-    wide = (whole,) if narrow else range(64, WIDE + 65 if shift else WIDE + 1, 64)
-    return min(choice(across, parts) for across in wide for parts in range(1, SMS + 1))[1:]
+    wide = {min(whole, WIDE), WIDE + 64 if shift else whole if whole * itemsize <= BROAD else WIDE}
+    choices = itertools.product(wide, range(1, SMS + 1), (8, 16))
+    _, across, length, slots, parts = min(itertools.starmap(choice, choices))
+    return 1, across, -length, wgs, slots, parts
 
 
 def schedule(

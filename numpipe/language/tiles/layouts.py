@@ -160,7 +160,7 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
     word, lanes = name.word, name.lanes
     if word == ROWS and 1 in shape and len(shape) == 2:
         word = layout_of(shape)
-    elif (lanes not in row_layouts.EVERY and (word, lanes) != (ROW, row_layouts.WHOLE)) or (
+    elif (lanes not in row_layouts.EVERY and (word == COLUMN or lanes != row_layouts.WHOLE)) or (
         word == ROWS
     ) != (len(shape) == 2):
         raise SpecError(
@@ -209,9 +209,16 @@ class Form:
         return replace(self, layout=next((of for of in preferred if of in own), own[0]))
 
     def uncoalesced(self) -> Form:
-        """Return the settled form; of a coalesced tile, in its natural layout."""
+        """Return the settled form; of a tile that is coalesced or `spread`, in its natural
+        layout."""
         form = self.settled()
-        return replace(form, layout=natural(form.shape)) if form.name.vector else form
+        moved = form.name.vector or form.spread
+        return replace(form, layout=natural(form.shape)) if moved else form
+
+    @property
+    def spread(self) -> bool:
+        """Whether all lanes share each row of a tile (M, N)."""
+        return self.name.word == ROWS and self.name.lanes == row_layouts.WHOLE
 
     def holds(self, layout: str) -> bool:
         """Return whether the lanes have the elements as `layout` needs them: nothing is moved."""

@@ -231,8 +231,10 @@ def load_tile(view: Any, layout: str = AUTO, columns: int | None = None) -> Tile
             a block of an array that has that layout, else that of ``array[…]``. "rows", "rows 32":
             as many lanes as possible, or 32, share a row (`by_row`), the layout of tiles that are
             not accumulators; for a vector "row 32", along the columns of such a tile, or "column
-            32", along its rows. "runs": 32 lanes share a row, and each has 16 adjacent bytes at a
-            time, for scans along rows; for a vector, all lanes share it, for stores of 16 bytes
+            32", along its rows. "rows 128": each lane has the same columns of all rows, to combine
+            rows without other lanes. "runs": 32 lanes share a row, and each has 16 adjacent bytes
+            at a time, for scans along rows; for a vector, all lanes share it, for stores of 16
+            bytes
     columns  the columns of the result, if `view` is a one-dimensional tile in shared memory: rows
              of any length that follow each other without gaps, as in a contiguous array. The
              layout "auto" then spreads the lanes for the fewest bank conflicts

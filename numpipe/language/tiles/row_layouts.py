@@ -24,9 +24,9 @@ reduction along a row takes log2 L shuffles within one warp. A single element is
 In ``rows L v``, a lane has v adjacent columns of every v L (`load_tile` calls it "runs" if they
 are 16 bytes).
 
-A single row may be spread over the whole warpgroup (L = 128). If its columns are a multiple of 512,
-a warp has 128 adjacent columns of every 512: lane l of warp w starts at column 128 w + 2 l, and has
-two columns there and two 64 columns further.
+A row may be spread over the whole warpgroup (L = 128). A lane then has the same columns of all rows
+of a tile. If the columns are a multiple of 512, a warp has 128 adjacent columns of every 512: lane
+l of warp w starts at column 128 w + 2 l, and has two columns there and two 64 columns further.
 
 Shapes are covered, not divided: where M or N is no multiple of what the layout repeats after, the
 last elements of some lanes are outside the tile (`Form.outside`). Nothing reads or stores them.

@@ -104,6 +104,8 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
             )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout
+    if form.spread and shape[0] == 1:
+        layout = form.name.along(ROW)
     return Form(shape, form.dtype, deferred(shape) if math.prod(shape) == 1 else layout), tuple(
         slices
     )
@@ -120,7 +122,13 @@ def elements_of(form: Form, result: Form, slices: Sequence[slice]) -> Ints:
     number = {place: i for i, place in enumerate(form.places)}
     row, column = slices[0].start, slices[-1].start
     return tuple(
-        number.get((None if r is None else r + row, None if c is None else c + column), -1)
+        number.get(
+            (
+                (row if form.spread else None) if r is None else r + row,
+                None if c is None else c + column,
+            ),
+            -1,
+        )
         for r, c in result.places
     )
 

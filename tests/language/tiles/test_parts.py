@@ -52,6 +52,18 @@ def test_a_part_has_the_places_of_its_own_layout(layout: str) -> None:
     assert part_form(form, (ALL, ALL))[0] == form
 
 
+@pytest.mark.parametrize("columns", [200, 512])
+def test_a_row_of_a_tile_whose_rows_all_lanes_share_is_a_vector(columns: int) -> None:
+    form = Form((16, columns), F32, "rows 128")
+    result, slices = part_form(form, (Ds(3, 1), ALL))
+    assert result.layout == "row 128"
+    assert [form.places[i] for i in elements_of(form, result, slices)] == [
+        (3, column) for _, column in result.places
+    ]
+    # a reduction combines lanes of one warp, or the same columns of all warps
+    assert form.uncoalesced().layout == "rows 32"
+
+
 def test_a_part_whose_lanes_have_other_rows_is_refused() -> None:
     form = Form((32, 64), F32, "rows 16")  # a lane has every 8th row, of 8 rows every 4th
     assert part_form(form, (Ds(16, 16), ALL))[0].shape == (16, 64)
