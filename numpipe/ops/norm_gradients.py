@@ -635,5 +635,6 @@ def launch_gradient(
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    adder = of_parts(n, round_up(programs, 16), *totals)
+    # all lanes have rows of a narrow tile if those are a multiple of 64
+    adder = of_parts(n, round_up(programs, 16 if programs < 2 * SMS else 64), *totals)
     launch_over_rows(adder, given(MATRIX, parts=parts), totals, place)
