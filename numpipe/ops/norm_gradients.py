@@ -214,14 +214,11 @@ def of_short_rows(
             upper, lower = ds(k * height, half), ds((k + 1) * height - half, half)
             return numbers(statistics, upper), numbers(statistics, lower)
 
-        # sums begin with zeros, in the layout of the rows that are added
-        xs.at[ds(first * room, size)][...] = full((height, row.n), 0.0, np.float32)
-        meet()
-        of_weight = of_bias = held(xs, first)[0:half, :].astype(np.float32)
-        commit_smem()
         for k in range(slots):
             fetch(number + k * step, first + k)
         following, gain = numbers_of(number), load_tile(weight.at[j], vector)
+        # zeros in the layout of the rows that are added, which full alone does not have
+        of_weight = of_bias = np.where(gain < 0.0, 0.0, full((half, 1), 0.0, np.float32))
 
         def norm(row_numbers, tile):
             inverse, mean = row_numbers
@@ -638,5 +635,6 @@ def launch_gradient(
     for number, name in enumerate(totals):
         results[name] = MATRIX, strided(parts, (programs, n), parts.strides, (number * programs, 0))
     launch_over_rows(kernel, inputs, results, place, **options)
-    adder = of_parts(n, round_up(programs, 16), *totals)
+    # all lanes have rows of a narrow tile if those are a multiple of 64
+    adder = of_parts(n, round_up(programs, 16 if programs < 2 * SMS else 64), *totals)
     launch_over_rows(adder, given(MATRIX, parts=parts), totals, place)

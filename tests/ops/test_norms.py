@@ -189,6 +189,13 @@ def test_few_rows_are_loaded_ahead_if_they_are_long(
     assert isinstance(kernel, Kernel) == ring
 
 
+def test_all_lanes_add_up_the_sums_of_many_programs(monkeypatch: pytest.MonkeyPatch) -> None:
+    heights: list[int] = []
+    monkeypatch.setattr(norm_gradients, "of_parts", lambda n, height, *of: heights.append(height))
+    launched(monkeypatch, 20_000, 64, np.float16)
+    assert heights == [320]
+
+
 @pytest.mark.parametrize("columns", [33, 701])
 def test_gradients_are_stored_in_arrays_with_gaps(
     columns: int, monkeypatch: pytest.MonkeyPatch

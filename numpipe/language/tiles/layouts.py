@@ -494,7 +494,8 @@ def combined(symbol: str, forms: list[Form]) -> tuple[Ints, str]:
         form.name.lanes for form in forms if form.layout != EITHER and not form.single
     }
     if lanes & set(row_layouts.EVERY) and (whole or len(lanes) == 1):
-        return shape, f"{ROWS} {max(lanes & set(row_layouts.EVERY))}"
+        run = 2 if whole else max(form.name.run for form in forms)
+        return shape, f"{ROWS} {max(lanes & set(row_layouts.EVERY))}" + f" {run}" * (run > 2)
     return shape, natural(shape)
 
 

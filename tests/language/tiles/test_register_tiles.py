@@ -96,6 +96,13 @@ def test_a_vector_is_moved_to_the_layout_of_the_first_one() -> None:
     assert layouts.laid(column, (64,), ROW) == row
 
 
+def test_a_row_and_a_column_make_a_tile_in_the_layout_of_the_row() -> None:
+    shapes = {(1, 96): "row 8 4", (32, 1): "column 8"}
+    forms = [Form(shape, np.dtype(np.float32), of) for shape, of in shapes.items()]
+    assert layouts.combined("+", forms) == ((32, 96), "rows 8 4")
+    assert all(layouts.laid(form, (32, 96), "rows 8 4") == form for form in forms)
+
+
 def test_a_picture_shows_who_holds_each_element(tmp_path: Any) -> None:
     picture = numpipe.show_layout((128, 16))
     found = holders(Form((128, 16), np.dtype(np.float32)), 1)
