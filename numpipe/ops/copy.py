@@ -271,7 +271,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
 
     A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
     So of each row of o, a CTA stores from the sector in which its block begins up to the one in
-    which the next block begins, and loads a sector more rows of a.
+    which the next block begins, and loads a sector more rows of a. If a block has all rows, it
+    stores whole rows of o, which follow each other.
 
     Elements of 16 bits are loaded and stored as words, wherever in a word a row begins. A lane
     combines halves of two words of shared memory, from neighboring rows of a. Even rows come before
@@ -284,7 +285,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
     table = fold * apart
 
     @numpipe_kernel(
-        grid=lambda matrices, n, wide: (wide * cdiv(n + sector - 1, height), matrices),
+        grid=lambda matrices, n, wide: (wide * cdiv(n + sector * (n > height), height), matrices),
         warp_specialized=False,
         compiler_params=CompilerParams(ctas_per_sm=5, lowering_semantics=LoweringSemantics.Lane),
     )
@@ -301,9 +302,10 @@ def sectors(height: int, width: int, size: int) -> Kernel:
         pitch_…  elements from row to row
         """
         block = scratch(SMEM((table + 4 * fold * width,), np.int32))
-        strips = begin_strips(cdiv(n + sector - 1, height), wide, GROUP)
+        more = sector if n > height else 0
+        strips = begin_strips(cdiv(n + more, height), wide, GROUP)
         i, j = place_grouped(program_id(0), strips, GROUP)
-        row, column = i * height - sector, j * columns  # of the first element that is loaded
+        row, column = i * height - more, j * columns  # of the first element that is loaded
         inside = min(columns, m - column)
         source = first_a + program_id(1) * next_a + row * pitch_a + column
         target = first_o + program_id(1) * next_o + column * pitch_o + row
@@ -316,7 +318,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
         def start(c):  # type: ignore[no-untyped-def]
             """Return where the block's row 0 is in a row of o, and the first row to store."""
             result = target + c * pitch_o
-            return result, sector - (result & sector - 1)
+            return result, -result & max(more, fold) - 1
 
         def load(indices):  # type: ignore[no-untyped-def]
             c = lane_index()
@@ -364,7 +366,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
                 result, begin = start(c)
                 for end in range(2):
                     r = end * (n - 1) - row
-                    if begin <= r < begin + height and (result + r) % 2 != end:
+                    if (more == 0 or begin <= r < begin + height) and (result + r) % 2 != end:
                         at, half = element(r, c)
                         o.flat[result + r - first_o] = block[at] >> 16 * half & 0xFFFF
 
@@ -487,13 +489,15 @@ def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) ->
         for number in ((info.address + part.offset) % 4, *part.strides[1:3])
     ]
     odd = any(number % fold for number in places[:3])
-    width = next_power_of_two(min(cdiv(m + odd, fold), 32))
+    width = next_power_of_two(min(cdiv(m + odd, fold), 32 << (n <= 64 * fold)))
     columns = fold * width - odd
     wide = cdiv(m, columns)
-    # 16 KB, or half of it for more blocks
-    height = 128 * fold * min(4, 32 // width)
-    if matrices * wide * cdiv(n, height) < 3 * DEFAULT.sms:
-        height //= 2
+    # at most 32 KB, or half of it for more blocks
+    most, reach = max(128, min(512, 4096 // width)) * fold, n + SECTOR // size
+    if matrices * wide * cdiv(n, most) < 3 * DEFAULT.sms:
+        most //= 2
+    # blocks of one height, with few rows outside the matrix
+    height = round_up(cdiv(reach, cdiv(reach, most)) if n > most else n, 32 * fold)
     sectors(height, width, size)(
         *(window(info, whole(part, size), size, LANES) for info, part in ends),
         *(matrices, n, m, wide, columns, *places),
