@@ -45,7 +45,7 @@ FLAT = (8192, 4096, 2048, 1024, 512, 256)
 """row lengths in bytes into which a one-dimensional array may be cut"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
-ROWS = 64
+ROWS = 32
 """rows from which "sectors" transposes large matrices"""
 MATRICES = 1 << 16
 """matrices from which "sectors" is not used: the second dimension of its grid would be too large"""
