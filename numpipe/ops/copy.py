@@ -9,6 +9,8 @@ one):
            transposed in shared memory
 `sectors`  lanes load blocks of the source in its order and store whole sectors of the target's
            rows: for large transposes, unless TMA can load the source and store the target
+`columns`  lanes load columns of the source, which are together contiguous in the target: for large
+           transposes of few rows
 `turned`   lanes load tiles of the source in its order, transpose them in shared memory, and store
            whole rows: for other transposes
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
@@ -47,6 +49,7 @@ from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.indices import index
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
@@ -377,6 +380,40 @@ def sectors(height: int, width: int, size: int) -> Kernel:
     return copy_sectors  # type: ignore[no-any-return]
 
 
+@functools.cache
+def columns(n: int, wide: int) -> Kernel:
+    """Return the kernel that transposes a matrix of n rows, with all rows and `wide` columns for
+    each CTA. They are contiguous in o, whose rows are shorter than a line of memory."""
+    high = 128 // wide  # rows that are loaded at once
+    each = cdiv(n, high)
+
+    @numpipe_kernel(
+        grid=lambda m: (cdiv(m, wide),),
+        warp_specialized=False,
+        compiler_params=CompilerParams(
+            ctas_per_sm=min(16, 512 // (each + 32)), lowering_semantics=LoweringSemantics.Lane
+        ),
+    )
+    def copy_columns(a, o, m, pitch):  # type: ignore[no-untyped-def]
+        """Copy a, which has a row of m elements every `pitch` elements, transposed, to o."""
+        block, first = scratch(SMEM((wide * n,), o.dtype)), program_id(0) * wide
+
+        def load(indices):  # type: ignore[no-untyped-def]
+            c, r = lane_index() % wide, lane_index() // wide
+            values: Any = ()  # all are loaded before the first is stored
+            for k in static_range(each):
+                values += (a[index(first + c + (r + k * high) * pitch, "zero")],)
+            for k in static_range(each):
+                if r + k * high < n:
+                    block[c * n + r + k * high] = values[k]
+
+        emit_pipeline(load, grid=(1,))()
+        meet()
+        o[ds(first * n, wide * n, stop=m * n)] = load_tile(block, "row 128")
+
+    return copy_columns  # type: ignore[no-any-return]
+
+
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
 def copy_blocks(a, o):  # type: ignore[no-untyped-def]
     """Copy a to o, both with five dimensions, in blocks loaded and stored by lanes."""
@@ -459,12 +496,19 @@ def copy_all(
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
             elif way == "turned":
-                rows, columns = read.shape[2:]
-                if min(rows, columns) > 8:
+                rows, wide = read.shape[2:]
+                if min(rows, wide) > 8:
                     block = (64 // size, 64) if math.prod(read.shape) < SMALL else (32, 128)
                 else:  # few elements of larger blocks would be inside the matrix
                     block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
                 turned(*block)(*arrays, **place)
+            elif way == "columns":
+                _, _, n, m = read.shape
+                flat = [
+                    window(*end, size)
+                    for end in ((source, whole(read, size)), (result, whole(written, size)))
+                ]
+                columns(n, 128 >> (n > 64))(*flat, m, read.strides[2] // size, **place)
             elif way == "sectors":
                 _sectors(size, ((source, read), (result, written)), place)
             elif way == "transposed":
@@ -490,8 +534,8 @@ def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) ->
     ]
     odd = any(number % fold for number in places[:3])
     width = next_power_of_two(min(cdiv(m + odd, fold), 32 << (n <= 64 * fold)))
-    columns = fold * width - odd
-    wide = cdiv(m, columns)
+    across = fold * width - odd
+    wide = cdiv(m, across)
     # at most 32 KB, or half of it for more blocks
     most, reach = max(128, min(512, 4096 // width)) * fold, n + SECTOR // size
     if matrices * wide * cdiv(n, most) < 3 * DEFAULT.sms:
@@ -500,7 +544,7 @@ def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) ->
     height = round_up(cdiv(reach, cdiv(reach, most)) if n > most else n, 32 * fold)
     sectors(height, width, size)(
         *(window(info, whole(part, size), size, LANES) for info, part in ends),
-        *(matrices, n, m, wide, columns, *places),
+        *(matrices, n, m, wide, across, *places),
         **place,
     )
 

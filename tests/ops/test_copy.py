@@ -129,7 +129,7 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        for a, way in ((X[:64].T, TRANSPOSED), (X[:31, :64].T, TURNED)):
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, "columns")):
             assert way_of(a) == [(way, 2)]
             check(a)
     finally:
@@ -169,7 +169,7 @@ def test_large_transposes_of_any_rows_store_whole_sectors(
 
 @pytest.mark.parametrize(
     "n, m, block",
-    [(100, 53701, (128, 64, 2)), (200, 30001, (256, 32, 2)), (327, 98892, (192, 32, 2))],
+    [(200, 30001, (256, 32, 2)), (327, 98892, (192, 32, 2))],
 )
 def test_blocks_of_sectors_have_all_rows_or_equal_heights(
     n: int, m: int, block: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
@@ -311,7 +311,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             found = low + found
         else:
             found = low + _places(source)
-            if piece.way in (TRANSPOSED, TURNED, SECTORS):
+            if piece.way in (TRANSPOSED, TURNED, SECTORS, "columns"):
                 found = found.swapaxes(2, 3)
             keep = np.ones(found.shape, bool)
             places = places[..., : found.shape[-1]]  # more than that is padding
