@@ -9,6 +9,8 @@ one):
            transposed in shared memory
 `sectors`  lanes load blocks of the source in its order and store whole sectors of the target's
            rows: for large transposes, unless TMA can load the source and store the target
+`columns`  lanes load columns of the source, which are together contiguous in the target: for large
+           transposes of few rows
 `turned`   lanes load tiles of the source in its order, transpose them in shared memory, and store
            whole rows: for other transposes
 `lanes`    each lane gathers single elements into blocks that TMA stores: for rows at any address,
@@ -47,6 +49,7 @@ from ..language.memory.scratch import scratch
 from ..language.pipeline.body_form import emit_pipeline
 from ..language.pipeline.pipelines import pipeline
 from ..language.tiles.indices import index
+from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import memory
@@ -271,7 +274,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
 
     A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
     So of each row of o, a CTA stores from the sector in which its block begins up to the one in
-    which the next block begins, and loads a sector more rows of a.
+    which the next block begins, and loads a sector more rows of a. If a block has all rows, it
+    stores whole rows of o, which follow each other.
 
     Elements of 16 bits are loaded and stored as words, wherever in a word a row begins. A lane
     combines halves of two words of shared memory, from neighboring rows of a. Even rows come before
@@ -284,7 +288,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
     table = fold * apart
 
     @numpipe_kernel(
-        grid=lambda matrices, n, wide: (wide * cdiv(n + sector - 1, height), matrices),
+        grid=lambda matrices, n, wide: (wide * cdiv(n + sector * (n > height), height), matrices),
         warp_specialized=False,
         compiler_params=CompilerParams(ctas_per_sm=5, lowering_semantics=LoweringSemantics.Lane),
     )
@@ -301,9 +305,10 @@ def sectors(height: int, width: int, size: int) -> Kernel:
         pitch_…  elements from row to row
         """
         block = scratch(SMEM((table + 4 * fold * width,), np.int32))
-        strips = begin_strips(cdiv(n + sector - 1, height), wide, GROUP)
+        more = sector if n > height else 0
+        strips = begin_strips(cdiv(n + more, height), wide, GROUP)
         i, j = place_grouped(program_id(0), strips, GROUP)
-        row, column = i * height - sector, j * columns  # of the first element that is loaded
+        row, column = i * height - more, j * columns  # of the first element that is loaded
         inside = min(columns, m - column)
         source = first_a + program_id(1) * next_a + row * pitch_a + column
         target = first_o + program_id(1) * next_o + column * pitch_o + row
@@ -316,7 +321,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
         def start(c):  # type: ignore[no-untyped-def]
             """Return where the block's row 0 is in a row of o, and the first row to store."""
             result = target + c * pitch_o
-            return result, sector - (result & sector - 1)
+            return result, -result & max(more, fold) - 1
 
         def load(indices):  # type: ignore[no-untyped-def]
             c = lane_index()
@@ -364,7 +369,7 @@ def sectors(height: int, width: int, size: int) -> Kernel:
                 result, begin = start(c)
                 for end in range(2):
                     r = end * (n - 1) - row
-                    if begin <= r < begin + height and (result + r) % 2 != end:
+                    if (more == 0 or begin <= r < begin + height) and (result + r) % 2 != end:
                         at, half = element(r, c)
                         o.flat[result + r - first_o] = block[at] >> 16 * half & 0xFFFF
 
@@ -373,6 +378,40 @@ def sectors(height: int, width: int, size: int) -> Kernel:
         emit_pipeline(save, grid=(1,))()
 
     return copy_sectors  # type: ignore[no-any-return]
+
+
+@functools.cache
+def columns(n: int, wide: int) -> Kernel:
+    """Return the kernel that transposes a matrix of n rows, with all rows and `wide` columns for
+    each CTA. They are contiguous in o, whose rows are shorter than a line of memory."""
+    high = 128 // wide  # rows that are loaded at once
+    each = cdiv(n, high)
+
+    @numpipe_kernel(
+        grid=lambda m: (cdiv(m, wide),),
+        warp_specialized=False,
+        compiler_params=CompilerParams(
+            ctas_per_sm=min(16, 512 // (each + 32)), lowering_semantics=LoweringSemantics.Lane
+        ),
+    )
+    def copy_columns(a, o, m, pitch):  # type: ignore[no-untyped-def]
+        """Copy a, which has a row of m elements every `pitch` elements, transposed, to o."""
+        block, first = scratch(SMEM((wide * n,), o.dtype)), program_id(0) * wide
+
+        def load(indices):  # type: ignore[no-untyped-def]
+            c, r = lane_index() % wide, lane_index() // wide
+            values: Any = ()  # all are loaded before the first is stored
+            for k in static_range(each):
+                values += (a[index(first + c + (r + k * high) * pitch, "zero")],)
+            for k in static_range(each):
+                if r + k * high < n:
+                    block[c * n + r + k * high] = values[k]
+
+        emit_pipeline(load, grid=(1,))()
+        meet()
+        o[ds(first * n, wide * n, stop=m * n)] = load_tile(block, "row 128")
+
+    return copy_columns  # type: ignore[no-any-return]
 
 
 @numpipe_kernel(grid=persistent(), grid_names="cta", warp_specialized=False, num_compute_wgs=4)
@@ -457,12 +496,19 @@ def copy_all(
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
             elif way == "turned":
-                rows, columns = read.shape[2:]
-                if min(rows, columns) > 8:
+                rows, wide = read.shape[2:]
+                if min(rows, wide) > 8:
                     block = (64 // size, 64) if math.prod(read.shape) < SMALL else (32, 128)
                 else:  # few elements of larger blocks would be inside the matrix
                     block = (8, 256 // size) if rows <= 8 else (256 // size, 8)
                 turned(*block)(*arrays, **place)
+            elif way == "columns":
+                _, _, n, m = read.shape
+                flat = [
+                    window(*end, size)
+                    for end in ((source, whole(read, size)), (result, whole(written, size)))
+                ]
+                columns(n, 128 >> (n > 64))(*flat, m, read.strides[2] // size, **place)
             elif way == "sectors":
                 _sectors(size, ((source, read), (result, written)), place)
             elif way == "transposed":
@@ -487,16 +533,18 @@ def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) ->
         for number in ((info.address + part.offset) % 4, *part.strides[1:3])
     ]
     odd = any(number % fold for number in places[:3])
-    width = next_power_of_two(min(cdiv(m + odd, fold), 32))
-    columns = fold * width - odd
-    wide = cdiv(m, columns)
-    # 16 KB, or half of it for more blocks
-    height = 128 * fold * min(4, 32 // width)
-    if matrices * wide * cdiv(n, height) < 3 * DEFAULT.sms:
-        height //= 2
+    width = next_power_of_two(min(cdiv(m + odd, fold), 32 << (n <= 64 * fold)))
+    across = fold * width - odd
+    wide = cdiv(m, across)
+    # at most 32 KB, or half of it for more blocks
+    most, reach = max(128, min(512, 4096 // width)) * fold, n + SECTOR // size
+    if matrices * wide * cdiv(n, most) < 3 * DEFAULT.sms:
+        most //= 2
+    # blocks of one height, with few rows outside the matrix
+    height = round_up(cdiv(reach, cdiv(reach, most)) if n > most else n, 32 * fold)
     sectors(height, width, size)(
         *(window(info, whole(part, size), size, LANES) for info, part in ends),
-        *(matrices, n, m, wide, columns, *places),
+        *(matrices, n, m, wide, across, *places),
         **place,
     )
 

@@ -12,6 +12,7 @@ way           source                        target
               the target
 "sectors"     large matrices, contiguous    any, contiguous along one dimension
               along another dimension
+"columns"     large matrices of few rows    rows without gaps
 "turned"      elements that are closer      any, contiguous along one dimension
               along another dimension
 "line"        a short line                  a line
@@ -184,13 +185,14 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
             return [Piece("transposed", size, source, target)]
         reach = max(sum((dim.size - 1) * dim[side] for dim in dims) for side in (1, 2))
         large &= (
-            last.size >= ROWS
-            and len(rest) < 2
+            len(rest) < 2
             and all(dim.size < MATRICES for dim in rest)
             and all(dim.source > 0 for dim in dims)
             and reach < (_NUMBERS - 1) * size  # the number of elements is an int32, too
         )
-        return [Piece("sectors" if large else "turned", size, source, target)]
+        few = len(dims) == 2 and last.size < ROWS and turned.target == last.size * size
+        way = "columns" if few else "sectors" if last.size >= ROWS else "turned"
+        return [Piece(way if large else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)
     dense = all(one.target == other.size * other.target for one, other in neighbors)
     if size > 1 and aligned[1] and dense:

@@ -20,7 +20,7 @@ from numpipe import ArrayType, launch
 from numpipe.compile.build import toolchain
 from numpipe.launch import driver
 from numpipe.launch.arrays import describe
-from numpipe.launch.windows import strided
+from numpipe.launch.windows import strided, transposed
 from numpipe.ops import copy, copy_ways
 from numpipe.ops.copy_ways import ways
 from tests.kernels.covering import examples
@@ -129,7 +129,7 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
     monkeypatch.setattr(copy_ways, "SMALL", 200)
     ways.cache_clear()
     try:
-        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, TURNED)):
+        for a, way in ((X[:64].T, TRANSPOSED), (X[:33, :64].T, "columns")):
             assert way_of(a) == [(way, 2)]
             check(a)
     finally:
@@ -139,10 +139,10 @@ def test_tma_transposes_large_matrices_whose_rows_it_can_address(
 @pytest.mark.parametrize(
     "a, start",
     [
-        (numbers(45, 12).T, 0),
+        (numbers(125, 12).T, 0),
         (numbers(22, 67).T, 1),
         (numbers(33 * 35 + 1)[1:].reshape(33, 35).T, 3),
-        (numbers(21, 36, dtype=np.int32)[1:, 3:].T, 1),
+        (numbers(71, 36, dtype=np.int32)[1:, 3:].T, 1),
         (numbers(2, 34, 3)[:, :33].transpose(0, 2, 1), 0),
     ],
     ids=["even", "odd", "unaligned", "32 bits", "batch"],
@@ -165,6 +165,20 @@ def test_large_transposes_of_any_rows_store_whole_sectors(
         assert way_of(a[..., ::-1]) == [(TURNED, a.itemsize)]
     finally:
         ways.cache_clear()
+
+
+@pytest.mark.parametrize(
+    "n, m, block",
+    [(200, 30001, (256, 32, 2)), (327, 98892, (192, 32, 2))],
+)
+def test_blocks_of_sectors_have_all_rows_or_equal_heights(
+    n: int, m: int, block: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple] = []
+    monkeypatch.setattr(OP, "sectors", lambda *b: made.append(b) or (lambda *_, **named: None))
+    source, target = (describe(np.empty(s, np.float16), "a") for s in ((n, m), (m, n)))
+    OP.copy_into(transposed(source), target, {})
+    assert made == [block]
 
 
 @pytest.mark.parametrize("n, way", [(46340, SECTORS), (46342, TURNED)])
@@ -297,7 +311,7 @@ def test_pieces_cover_each_element_once(a: np.ndarray, padded: bool) -> None:
             found = low + found
         else:
             found = low + _places(source)
-            if piece.way in (TRANSPOSED, TURNED, SECTORS):
+            if piece.way in (TRANSPOSED, TURNED, SECTORS, "columns"):
                 found = found.swapaxes(2, 3)
             keep = np.ones(found.shape, bool)
             places = places[..., : found.shape[-1]]  # more than that is padding

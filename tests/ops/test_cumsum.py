@@ -163,6 +163,17 @@ def test_a_cta_has_10_to_32_kb_of_rows(
     assert (made[0][2], made[0][5]) == (cluster, each)
 
 
+@pytest.mark.parametrize("rows, columns, wgs", [(1, 15140864, 2), (653, 85568, 4)])
+def test_tiles_of_longer_arrays_are_larger(
+    rows: int, columns: int, wgs: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[tuple] = []
+    monkeypatch.setattr(OP, "long_rows", lambda *b: made.append(b) or (lambda *_, **named: None))
+    x = describe(np.empty((rows, columns), np.float16), "x")
+    OP.over_rows({"x": x, "y": x}, {})
+    assert made == [(wgs, 512, rows == 1)]
+
+
 def test_an_sm_has_three_ctas_of_short_rows_if_four_do_not_fit() -> None:
     needs, dtype = OP.cumsum_short.needs, np.dtype(np.float16)
     assert choose(1261, needs, dtype, False, True, 7231).ctas == 3
