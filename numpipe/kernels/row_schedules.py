@@ -245,7 +245,7 @@ def choose(
     (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
     >>> [choose(24000, Needs(2, held=1), half, count=count).wgs for count in (130, 180, 1000)]
-    [2, 2, 4]
+    [4, 2, 4]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
     >>> [
@@ -279,14 +279,15 @@ def choose(
     direct = not (aligned or flat) or (once and pairs)
     most = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
     # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
-    lanes = 0 if direct and (held or not (aligned or flat)) else 16 if brief else 12
+    alone = direct and (held or not (aligned or flat))
+    lanes = 0 if alone or operands > 1 else 16 if brief else 12
     cluster, each = shares(count, n, operands * itemsize, most, lanes, once)
     direct = direct and not each
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
     fits = n <= (ODD if odd else 2 * part) or not (aligned or flat)
-    if fits and wgs <= MOST_WARPGROUPS and (once or cluster == 1 or each < 3):
+    if fits and wgs <= MOST_WARPGROUPS:
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
@@ -315,7 +316,7 @@ def choose(
     # anywhere
     small = not large and ((flat and not once) or light or wgs == 4)
     if each > 3 or (each and once):
-        small = operands * (each > 1)
+        small = each > 1
     width = (CHUNK >> small) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
