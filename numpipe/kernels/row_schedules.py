@@ -310,7 +310,9 @@ def choose(
     crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
-    wgs = 4 if (each < 3 if each else large or not (crowded or light)) else 2
+    # more warps have more loads of single elements of vectors along the columns in flight
+    singles = flat and not (pairs or held or once) and operands * itemsize == 4
+    wgs = 4 if (each < 3 if each else large or singles or not (crowded or light)) else 2
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
@@ -326,7 +328,7 @@ def choose(
     room = MOST_SHARED // each // step if each and once else 0
     slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 2 if wgs == 4 else 6 if light else 3
+    fit = 2 if wgs == 4 and not singles else 6 if light else 3
     ctas = each or max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 

@@ -254,6 +254,9 @@ def test_few_rows_that_are_stored_run_at_once_if_they_fit_in_shared_memory() -> 
         assert count * row.cluster <= row.ctas * 132
         # stores overlap with loads of the next launch, whose CTAs need memory
         assert row.slots == row.steps
+    # vectors along the columns of odd rows are loaded by elements, in many warps
+    norms = [choose(n, Needs(), np.dtype("f4"), False, True, 317) for n in (40747, 40746)]
+    assert [(row.wgs, row.ctas) for row in norms] == [(4, 3), (2, 3)]
 
 
 def test_tma_loads_odd_rows_of_one_pass() -> None:
