@@ -42,11 +42,11 @@ MOST_WARPGROUPS = 4
 ODD = 8192
 """most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
 H200). Vectors along the columns take more registers where more than half as many begin anywhere"""
-ALONE = 2048
-"""columns of a warpgroup's chunk of a longer row of groups that begins anywhere (measured on an
-H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
+GROUPS = 2048
+"""columns of a warpgroup's chunk of a row of groups that begins anywhere, if it is longer (measured
+on an H200)"""
 SHARED = 65536
 """bytes of a part of a row in shared memory: an SM has room for three (measured on an H200)"""
 LIGHT = 49152
@@ -55,10 +55,6 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
-FEW = 49152
-"""most bytes of a CTA's part of a row if there are few rows: half of the part is loaded while CTAs
-exchange numbers. If the CTAs are more than the SMs, parts have at most half of these bytes;
-otherwise some SMs would have two CTAs and others one"""
 EXCHANGE, OWN = 16384, 3072
 """bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
 of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
@@ -256,10 +252,10 @@ def choose(
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
     >>> [
-    ...     choose(27521, Needs(once=once), half, False, True, 316, 1).cluster
-    ...     for once in (False, True)
+    ...     choose(n, Needs(once=once), half, False, True, 316).cluster
+    ...     for n, once in ((27521, False), (27521, True), (127521, True))
     ... ]
-    [1, 2]
+    [2, 2, 8]
     """
     (operands, held, once, unit, _, by_row), itemsize = needs, dtype.itemsize
     # float32 matrices, and bytes of a column, in registers
@@ -277,14 +273,32 @@ def choose(
     part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
     while n > part * wgs:
         wgs *= 2
+    size = n * operands * itemsize
+    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
+    # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
+    plain = not (held or flat) and operands == 1
+    light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
+    # lanes load pairs of elements quickly, but single ones slowly
+    direct = not (aligned or flat) or (once and pairs)
+    # groups of a single pass need nothing of each other, so that small CTAs can share a row
+    groups = once and unit > 1 and not aligned
+    most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
+    most = 3 * CHUNK if groups else size if direct else most
+    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
+    alone = direct and (held or not (aligned or flat))
+    lanes = 0 if alone or operands > 1 else 16 if brief else 12
+    # kernels that do little besides loading, so that their loads take all of an SM's memory. CTAs of
+    # the next launch start early, and where there was room for some, they were distributed
+    # unevenly over the SMs, which made kernels 15 to 40 % slower on an H200
+    fill = once or not (held or vectors)
+    cluster, each = shares(count, n, operands * itemsize, most, lanes, fill)
+    direct = direct and not each
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
-    # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
-    # load adjacent elements of 16-bit rows one by one if rows are odd
-    alone = once and unit > 1 and not aligned
-    most = ALONE if alone and not pairs and itemsize < 4 else ODD if odd else 2 * part
-    if wgs <= MOST_WARPGROUPS and (n <= most or not (aligned or flat or alone)):
+    # lanes load adjacent elements of odd 16-bit rows one by one
+    longest = GROUPS if groups and not pairs and itemsize < 4 else ODD if odd else 2 * part
+    if wgs <= MOST_WARPGROUPS and (n <= longest or not (aligned or flat or groups)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
@@ -294,37 +308,12 @@ def choose(
         # a lane of four warpgroups has no registers for one more
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
-    size, short = n * operands * itemsize, once and unit == 1
-    # lanes load vectors, too, which takes as long in each CTA
-    fits = (short or (unit, operands, held, vectors) == (1, 1, 0, 0)) and (aligned or flat)
-    fits = fits and (not held or (2 * count <= DEFAULT.sms and not pairs))
-    cluster, each = few_rows(count, n, operands * itemsize) if fits else (1, 0)
-    # lanes load pairs of elements quickly, but single ones slowly
-    direct = not each and (not (aligned or flat) or (once and pairs))
-    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
-    # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
-    plain = not (held or flat) and operands == 1
-    light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    part = size if direct else MOST_SHARED * itemsize // 8 if once else SHARED >> light
-    part = FEW // 2 if alone else part
-    while (
-        not each
-        and cluster < CLUSTER
-        and size
-        > cluster
-        * (
-            FEW >> (3 * cluster * count > ROOM)
-            if 2 * cluster * count <= ROOM << (once and cluster == 1 and not (short and direct))
-            else part
-        )
-    ):
-        cluster *= 2
     if direct:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
-        wgs, ctas = 2, with_room(3, count) if short else 2
-        if alone:
-            width, wgs = ALONE, 1 + (n > 2 * PART)
+        wgs, ctas = 2, with_room(3, count) if once and unit == 1 else 2
+        if groups:
+            width, wgs = GROUPS, 1 + (n > 2 * PART)
             ctas = 12 // (wgs * operands)
         steps = cdiv(n, cluster * wgs * width)
         return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
@@ -335,47 +324,59 @@ def choose(
     crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
     large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
-    if each:
-        wgs, small = 4 if each < 3 else 2, each > 1
-    else:
-        wgs = 4 if large or not (crowded or light) else 2
-        # smaller chunks leave registers for what a kernel holds in addition to what it loads, and
-        # for vectors along the columns, which are loaded by elements where rows begin anywhere
-        small = not large and ((flat and not once) or light or wgs == 4)
+    # more warps have more loads of single elements of vectors along the columns in flight
+    singles = flat and not (pairs or held or once) and operands * itemsize == 4
+    wgs = 4 if (each < 3 if each else large or singles or not (crowded or light)) else 2
+    # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
+    # loads, and for vectors along the columns, which are loaded by elements where rows begin
+    # anywhere
+    small = not large and ((flat and not once) or light or wgs == 4)
+    if each > 3 or (each and fill):
+        small = each > 1
     width = (CHUNK >> small) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
-    # CTAs of few rows take all of an SM's memory. Kernels that left room for more CTAs were 15 to
-    # 40 % slower on an H200, probably because CTAs of the next launch, which start early, were
-    # distributed unevenly over the SMs
-    slots = min(
-        max(steps, each and MOST_SHARED // each // step), PHASES // wgs, MOST_SHARED // step
-    )
+    room = MOST_SHARED // each // step if each and fill else 0
+    slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 2 if wgs == 4 else 6 if light else 3
+    fit = 2 if wgs == 4 and not singles else 6 if light else 3
     ctas = each or max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def few_rows(count: int, n: int, nbytes: int) -> tuple[int, int]:
-    """Return how many CTAs share each of `count` rows of n columns of `nbytes`, and how many CTAs
-    an SM has, if a kernel of one pass loads all rows at once: those that leave the busiest SM the
-    least to do. (1, 0): the rows do not fit in shared memory.
+def shares(
+    count: int, n: int, nbytes: int, most: int, lanes: int, fill: bool = True
+) -> tuple[int, int]:
+    """Return how many CTAs share each of `count` rows of n columns of `nbytes`, so that the busiest
+    SM has the least to do, and how many CTAs an SM has if all rows are in shared memory at once,
+    else 0.
 
-    >>> few_rows(76, 83008, 2), few_rows(126, 40320, 2), few_rows(500, 40320, 2)
-    ((3, 2), (1, 1), (1, 0))
-    >>> few_rows(554, 19296, 2)
-    (1, 5)
+    most   most bytes of a CTA's part of a row, unless all rows are in shared memory at once
+    lanes  warpgroups that an SM has registers for
+    fill   whether CTAs take all of an SM's memory if all rows are in it at once
+
+    >>> shares(76, 83008, 2, 65536, 16), shares(126, 40320, 2, 65536, 16)
+    ((3, 2), (1, 1))
+    >>> shares(554, 19296, 2, 65536, 16), shares(5540, 99296, 2, 65536, 16)
+    ((1, 5), (4, 0))
     """
     found = []
-    # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 leave a few
+    # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 do not fill the
+    # last places of each group of SMs (an H200 ran 32 clusters of 4 in two waves)
     for cluster in (1, 2, 3, 4, CLUSTER):
-        each, own = cdiv(count * cluster, DEFAULT.sms - 8 * (cluster > 2)), cdiv(n, cluster)
-        part = round_up(own, (4 if each < 3 else 2) * STEP) * nbytes
-        # an SM has room for eight CTAs of two warpgroups
-        if each <= 8 and each * (part + OWN) < DEFAULT.smem_bytes:
-            found.append((each * own * nbytes + EXCHANGE * (cluster - 1), cluster, each))
-    return min(found, default=(0, 1, 0))[1:]
+        each, own = cdiv(count * cluster + 8 * (cluster > 2), DEFAULT.sms), cdiv(n, cluster)
+        wgs = 4 if each < 3 else 2
+        part = round_up(own, wgs * STEP) * nbytes
+        at_once = each * wgs <= lanes and each * (part + OWN) < DEFAULT.smem_bytes
+        if at_once or cluster == CLUSTER or (cluster != 3 and own * nbytes <= most):
+            # CTAs that run at once exchange numbers at once
+            exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3))
+            # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way.
+            # The first loads and the last stores of a CTA overlap with nothing
+            turns = each if fill and at_once else max(each, 3)
+            turns = turns if fill else 2 * turns + 1
+            found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))
+    return min(found)[1:]
 
 
 def _short(

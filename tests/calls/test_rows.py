@@ -238,29 +238,50 @@ def test_odd_rows_of_up_to_8192_columns_stay_in_registers() -> None:
     assert choose(20800, Needs(held=1), count=550).wgs == 2
 
 
-def test_few_rows_are_shared_by_as_many_ctas_as_run_at_once() -> None:
+def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     bf16, short = np.dtype(ml_dtypes.bfloat16), Needs(once=True)
-    counts = (0, 16, 30, 40, 60, 132, 190, 264, 1000)
+    counts = (1, 16, 30, 40, 60, 132, 190, 264, 1000)
     # a short pass has a CTA for each SM, of four warpgroups, if all rows fit in shared memory
     shared = [choose(100000, short, bf16, count=count) for count in counts]
-    assert [row.cluster for row in shared] == [8, 4, 4, 3, 2, 1, 2, 1, 1]
-    assert [row.wgs for row in shared] == [2] + [4] * 5 + [2] * 3
-    assert [row.ctas for row in shared[1:6]] == [1] * 5
-    # so has one of several passes that holds nothing and loads no vectors
-    plain = [choose(125568, Needs(), bf16, count=count) for count in counts[:5:2]]
-    assert [(row.cluster, row.ctas) for row in plain] == [(8, 3), (4, 1), (2, 1)]
-    others = (Needs(operands=2), 0), (Needs(), 1), (Needs(once=True, unit=128), 0)
-    for needs, vectors in others:
+    assert [row.cluster for row in shared] == [4, 4, 4, 3, 2, 1, 2, 2, 1]
+    assert [row.wgs for row in shared] == [4] * 6 + [2] * 3
+    assert [row.ctas for row in shared[:6]] == [1] * 6
+    # the busiest SM would have three rows, and others two
+    assert [choose(44160, short, count=count).cluster for count in (277, 396)] == [2, 1]
+    # others do so if they hold nothing and load no vectors
+    for needs, vectors, clusters in (
+        (Needs(), 0, [4, 4, 2]),
+        (Needs(), 1, [8, 8, 8]),
+        (Needs(held=1), 0, [8, 8, 8]),
+        (Needs(once=True, unit=128), 0, [4, 4, 2]),
+    ):
         shared = [
             choose(125568, needs, bf16, count=count, vectors=vectors) for count in counts[:5:2]
         ]
-        assert [row.cluster for row in shared] == [8, 8, 8 if needs.operands > 1 else 4], needs
+        assert [row.cluster for row in shared] == clusters, needs
     # with a CTA for each of 190 rows, some SMs would have two rows and others one
-    for needs, of_one in ((Needs(), 2), (short, 2), (Needs(once=True, unit=128), 1)):
-        shared = [choose(20000, needs, bf16, count=count).cluster for count in (1, 132, 190)]
-        assert shared == [of_one, 1, 2]
+    for needs, clusters in ((Needs(held=1), [4, 3, 2]), (short, [2, 1, 2])):
+        shared = [choose(20000, needs, bf16, count=count) for count in (1, 132, 190)]
+        assert [row.cluster for row in shared] == clusters, needs
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
+
+
+def test_few_rows_that_are_stored_run_at_once_if_they_fit_in_shared_memory() -> None:
+    half, of_softmax = np.dtype(np.float16), Needs(held=1)
+    for needs, columns, count, ctas in (
+        (of_softmax, 23946, 365, (2, 6)),
+        (of_softmax, 10511, 481, (1, 4)),
+        (Needs(), 34048, 310, (2, 5)),
+    ):
+        row = choose(columns, needs, half, columns % 8 == 0, True, count)
+        assert (row.cluster, row.ctas) == ctas
+        assert count * row.cluster <= row.ctas * 132
+        # stores overlap with loads of the next launch, whose CTAs need memory
+        assert row.slots == row.steps
+    # vectors along the columns of odd rows are loaded by elements, in many warps
+    norms = [choose(n, Needs(), np.dtype("f4"), False, True, 317) for n in (40747, 40746)]
+    assert [(row.wgs, row.ctas) for row in norms] == [(4, 3), (2, 3)]
 
 
 def test_tma_loads_odd_rows_of_one_pass() -> None:
