@@ -14,7 +14,7 @@ from ..launch.windows import broadcast, strided
 from ..plan.specs import ArrayType
 from .copy import window
 from .copy_ways import Part
-from .cross_entropy_kernels import cross_entropy_gradient, forward, reduced
+from .cross_entropy_kernels import cross_entropy_gradient, forward, reduced, sums
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
@@ -68,18 +68,29 @@ def launch_rows(
     ignore_index: int,
     debug: bool,
     place: Place,
+    reduction: str = "none",
     lse: ArrayInfo | None = None,
     grad: ArrayInfo | None = None,
     dlogits: ArrayInfo | None = None,
 ) -> None:
-    """Compute the loss of each row; with lse, log(sum(exp(logits))) of each row; with dlogits,
-    which may be the logits, their gradient for the gradient grad of each loss, 1 by default."""
+    """Compute the loss of each row, or their sum or mean; with lse, log(sum(exp(logits))) of each
+    row; with dlogits, which may be the logits, their gradient for the gradient grad of each loss, 1
+    by default."""
     check_labels(labels, logits.shape[-1], ignore_index)
+    each = reduction == "none"
     inputs = given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), grad=grad)
-    results = given(ROWS, loss=loss, lse=lse) | given(MATRIX, dx=dlogits)
+    results = given(ROWS, loss=loss if each else None, lse=lse) | given(MATRIX, dx=dlogits)
     absent = tuple(lacking(inputs | results, "grad", "lse", "dx"))
+    kernel = forward(absent, label_smoothing > 0, debug, not each)
+
+    def run(**arrays: Any) -> None:
+        chosen = kernel.kernel(**arrays)
+        losses = allocated(logits, (sums(chosen, arrays["x"].shape[0]),), place, np.float32)
+        chosen(**arrays, loss=losses)
+        launch_reduced(losses, labels, loss, reduction == "mean", ignore_index, place)
+
     launch_over_rows(
-        forward(absent, label_smoothing > 0, debug),
+        kernel if each else run,
         inputs,
         results,
         place,
@@ -98,11 +109,12 @@ def launch_reduced(
 ) -> None:
     """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
     1."""
-    inputs = given(ROWS, losses=losses, labels=as_int32(labels))
+    counted = as_int32(labels) if mean or losses is None else None
+    inputs = given(ROWS, losses=losses, labels=counted)
 
     def run(**views: Any) -> None:
         rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
-        kernel = reduced(*lacking(rows, "losses"))
+        kernel = reduced(*lacking(rows, "losses", "labels"))
         kernel(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
 
     launch_over_rows(run, inputs, {}, place)
@@ -123,17 +135,13 @@ def _launch(
     reduction: str,
     place: Place,
 ) -> None:
-    how = reduction == "mean", ignore_index, place
-    losses = loss if reduction == "none" else allocated(logits, labels.shape, place, np.float32)
     grad = None
     if dlogits and reduction == "mean":
         factor = allocated(logits, (), place, np.float32)
-        launch_reduced(None, labels, factor, *how)
+        launch_reduced(None, labels, factor, True, ignore_index, place)
         grad = broadcast(factor, labels.shape)
-    options = label_smoothing, ignore_index, debug, place
-    launch_rows(logits, labels, losses, *options, grad=grad, dlogits=dlogits)
-    if losses is not loss:
-        launch_reduced(losses, labels, loss, *how)
+    options = label_smoothing, ignore_index, debug, place, reduction
+    launch_rows(logits, labels, loss, *options, grad=grad, dlogits=dlogits)
 
 
 def _launch_backward(

@@ -21,26 +21,26 @@ from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
 from ..plan.context import num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import Static
+from ..plan.specs import Static, persistent
 
 
 @function
-def rows_of(row, k, mode):
-    """Return the index of the rows of block k."""
-    return index(iota((row.height, 1), 0) + k * row.height, mode)
+def rows_of(row, k):
+    """Return the numbers of the rows of block k."""
+    return iota((row.height, 1), 0) + k * row.height
 
 
 @function
 def labels_of(labels, row, k):
     """Return the label of each row, and the last row's label for rows past the end: a lane that
     replaced it with 0 would wait for the label before it loads the row."""
-    return labels[rows_of(row, k, "clip")]
+    return labels[index(rows_of(row, k), "clip")]
 
 
 @function
 def column_of(x, row, k, label, counted):
     """Return x in the column of each row's label, or in column 0."""
-    return x[rows_of(row, k, "zero"), np.where(counted, label, 0)].astype(np.float32)
+    return x[index(rows_of(row, k), "zero"), np.where(counted, label, 0)].astype(np.float32)
 
 
 @function
@@ -62,14 +62,17 @@ def gradient(row, j, p, label, counted, off, target, dx):
 
 
 @functools.cache
-def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowKernel:
+def forward(
+    lacking: tuple[str, ...], smooth: bool, debug: bool = False, summed: bool = False
+) -> RowKernel:
     """Return the kernel ``(x, labels, grad, loss, lse, dx)`` without the `lacking` ones.
 
     x, labels  logits (rows, n) and the column of each row's label
     loss, lse  of each row: the cross entropy, and log(sum(exp(x)))
     grad, dx   the gradient of each row's loss, 1 by default, and of x; dx may be x
 
-    With `debug`, the kernel reports labels outside the row.
+    With `debug`, the kernel reports labels outside the row. If `summed`, loss has `sums` elements,
+    which add up to the sum of all losses.
     """
 
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
@@ -85,8 +88,12 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
     def cross_entropy_rows(x, labels, grad, loss, lse, dx, *, smoothing, ignored, row: Static):
         spread = smoothing if smooth else 0.0
         following = labels_of(labels, row, program_id(0) // row.cluster)
+        added = full((row.height, 1), 0.0, np.float32)
         for k in row.blocks(x):
             label = following
+            if row.loops:
+                # loaded with the label of an earlier block, and before this block has arrived
+                picked = column_of(x, row, k, label, label != ignored)
             logits, block = row.load(k, x, dtype=x.dtype)
             # the labels of the next block come while this one is computed
             following = labels_of(labels, row, k + num_programs(0))
@@ -95,7 +102,8 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
             if row.height > 1:
                 # ptxas would wait for a label before it loads the next row
                 schedule_fence()
-            picked = column_of(x, row, k, label, counted)
+            if not row.loops:
+                picked = column_of(x, row, k, label, counted)
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
             p, total = row.softmax(logits, shift)
@@ -120,9 +128,16 @@ def forward(lacking: tuple[str, ...], smooth: bool, debug: bool = False) -> RowK
                 if row.height == 1:
                     own = row.exp(picked - shift - total) * scale
                     row.replace(k, dx, np.where(counted, label, -1), own - off - target)
-            if row.loops:
+            if row.loops and summed:
+                added = added + np.where(rows_of(row, k) < x.shape[0], value, 0.0)
+            elif row.loops:
                 # the barrier of `row.store` would wait for losses that are stored before it
                 row.put(k, loss, value)
+        if summed and row.loops:
+            total = added.sum()
+            for i in range(program_id(0), loss.shape[0], num_programs(0)):
+                loss[ds(i, 1)] = full(1, total, np.float32)
+                total = 0.0
 
     return cross_entropy_rows
 
@@ -151,20 +166,28 @@ VECTOR, MOST_PARTS = 2048, 256
 """elements that a warpgroup adds at once, and the most CTAs that add up losses"""
 
 
+def sums(kernel: Kernel, rows: int) -> int:
+    """Return the number of sums of losses that a kernel stores: one for each row or, where CTAs
+    compute several blocks of rows, for each of these CTAs, of which there are fewer than VECTOR."""
+    return VECTOR if kernel.options.grid == persistent() else rows
+
+
 @functools.cache
 def reduced(*absent: str) -> Kernel:
     """Return the kernel ``(losses, labels, total)`` without the `absent` ones.
 
-    It stores the sum of losses (1, n), or 1 without losses. If `mean`, it divides it by the number
-    of labels (1, n) that are not ignored.
+    It stores the sum of losses (1, m), or 1 without losses. If `mean`, it divides it by the number
+    of labels (1, n) that are not ignored. m is at most n or VECTOR if there are labels.
     """
 
-    def parts(labels):
-        return max(1, min(MOST_PARTS, cdiv(labels.shape[1], VECTOR)))
+    def parts(losses=None, labels=None):
+        n = (losses if labels is None else labels).shape[1]
+        return max(1, min(MOST_PARTS, cdiv(n, VECTOR)))
 
     @kernel(grid=parts, warp_specialized=False, without=absent, workspace=workspace(2 * MOST_PARTS))
     def cross_entropy_reduced(losses, labels, total, work, *, ignored, mean: Static):
-        n, part, others = labels.shape[1], program_id(0), num_programs(0) - 1
+        n = (losses if labels is None else labels).shape[1]
+        part, others = program_id(0), num_programs(0) - 1
         sums = counts = full((1, VECTOR), 0.0, np.float32)
         launch = launch_number(work)
         for k in range(part, cdiv(n, VECTOR), others + 1):

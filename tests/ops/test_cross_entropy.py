@@ -133,12 +133,14 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
     assert choose(19, forward((), True).needs, np.dtype(dtype), False, True).flat
     x = numbers(900, 19, dtype=dtype)
-    labels, results = labels_of(x), (np.zeros(900, np.float32), x.copy())
-    options: dict[str, Any] = {"label_smoothing": 0.1, "reduction": "none"}
-    ops.cross_entropy(results[1], labels, with_gradient=True, out=results, **options)
-    loss, grad = expected(x, labels, 0.1, "none")
-    assert near(results[0], loss, 1e-6)
-    assert near(results[1], grad, 4e-3 if dtype == np.float16 else 1e-6)
+    labels = labels_of(x)
+    for reduction in ("none", "mean"):
+        loss, grad = expected(x, labels, 0.1, reduction)
+        found, place = np.zeros(loss.shape, np.float32), x.copy()
+        options: dict[str, Any] = {"label_smoothing": 0.1, "reduction": reduction}
+        ops.cross_entropy(place, labels, with_gradient=True, out=(found, place), **options)
+        assert near(found, loss, 1e-6)
+        assert near(place, grad, 4e-3 if dtype == np.float16 else 1e-6)
 
 
 def test_losses_of_many_rows_are_added_by_several_ctas() -> None:
