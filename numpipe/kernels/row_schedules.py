@@ -287,9 +287,9 @@ def choose(
     # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
     alone = direct and (held or not (aligned or flat))
     lanes = 0 if alone or operands > 1 else 16 if brief else 12
-    # kernels that do little besides loading, so that their loads take all of an SM's memory. CTAs of
-    # the next launch start early, and where there was room for some, they were distributed
-    # unevenly over the SMs, which made kernels 15 to 40 % slower on an H200
+    # The loads of kernels that do little else take all of an SM's memory: CTAs of the next launch
+    # start early, and where some had room, they were distributed unevenly over the SMs, which made
+    # kernels 15 to 40 % slower on an H200
     fill = once or not (held or vectors)
     cluster, each = shares(count, n, operands * itemsize, most, lanes, fill)
     direct = direct and not each
@@ -364,7 +364,7 @@ def shares(
     # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 do not fill the
     # last places of each group of SMs (an H200 ran 32 clusters of 4 in two waves)
     for cluster in (1, 2, 3, 4, CLUSTER):
-        each, own = cdiv(count * cluster + 8 * (cluster > 2), DEFAULT.sms), cdiv(n, cluster)
+        each, own = cdiv(count * cluster + 16 * (cluster > 2), DEFAULT.sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
         part = round_up(own, wgs * STEP) * nbytes
         at_once = each * wgs <= lanes and each * (part + OWN) < DEFAULT.smem_bytes
