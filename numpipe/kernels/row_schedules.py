@@ -364,7 +364,7 @@ def shares(
     # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 do not fill the
     # last places of each group of SMs (an H200 ran 32 clusters of 4 in two waves)
     for cluster in (1, 2, 3, 4, CLUSTER):
-        each, own = cdiv(count * cluster + 16 * (cluster > 2), DEFAULT.sms), cdiv(n, cluster)
+        each, own = cdiv(count * cluster + 12 * (cluster > 2), DEFAULT.sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
         part = round_up(own, wgs * STEP) * nbytes
         at_once = each * wgs <= lanes and each * (part + OWN) < DEFAULT.smem_bytes
