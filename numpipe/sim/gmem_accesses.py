@@ -62,7 +62,7 @@ class Touch:
         self.last_note = access.last_note
         self.last_wait = access.last_wait
         self.phase = access.phase
-        self.number = access.agent.sm.gmem.number
+        self.number = access.agent.gmem.number
         self.index = index
         self.needs = access.needs if needs is None else needs
         self.reduction = reduction

@@ -102,7 +102,7 @@ class Turns(Rewriter):
         if not running:
             return body, False
         take, give = (
-            self.statement(operation, []) for operation in (pingpong.take_turn, pingpong.pass_turn)
+            self.statement(operation) for operation in (pingpong.take_turn, pingpong.pass_turn)
         )
         first, behind = running[0], running[-1] + 1
         taken = [*with_skips(body[first:behind], [give]), *[give] * (not _passes(body[behind - 1]))]
