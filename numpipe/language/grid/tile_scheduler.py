@@ -299,8 +299,8 @@ def end_scheduler(np_: Context) -> None:
 def _agree(np_: Context, other: str | None) -> None:
     """Raise SpecError if a CTA runs other loops than the CTAs before it."""
     if other is not None:
-        raise SpecError(
-            f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}, but with "
+        raise np_.unit.refused(
+            f"CTA {current().cta} has {other}, but with "
             "tiles(dynamic=True) all CTAs must run the same loops with the same counts, because "
             "they share one counter"
         )

@@ -167,7 +167,8 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
             f"{what}: the layout by rows of a {'vector' if len(shape) == 1 else 'tile (M, N)'} "
             "must be "
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
-            + f", where L lanes (1, 2, 4, 8, 16 or 32) share a row, got {layout!r}"
+            + f", where L lanes (1, 2, 4, 8, 16 or 32, and 128 except in a column) share a row, "
+            f"got {layout!r}"
         )
     return Form(shape, form.dtype, layout.replace(name.word, word))
 
