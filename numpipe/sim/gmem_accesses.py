@@ -27,7 +27,7 @@ class Touch:
     """An access to global memory, remembered while the grid runs.
 
     `number` counts the clusters in the order of the run. `needs` are the counters that another
-    access of the same cluster must know to come after it, by default those of the access.
+    access of the same cluster must know to come after it, by default the needs of `access`.
     """
 
     __slots__ = (

@@ -12,7 +12,7 @@ coalesced (M, N)     64                              the adjacent elements of a 
                                                      128 bytes
 (M, 1), a column     64                              –
 (1, N), a row        –                               8
-rows L (M, N)        R, if it is that of the part    2 L
+rows L (M, N)        R, if the part has the same R   2 L
 ===================  ==============================  ===============================================
 
 Starts are compile-time constants, because instructions name their registers. A slice of a vector in
