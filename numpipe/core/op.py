@@ -15,7 +15,7 @@ so that the pass has no tables of operations: ``@context_op(numpy=np.cumsum, met
 
 =========  =========================================================================================
 context    its first parameter is the kernel's `Context`, which the pass inserts; called without it,
-           it raises RuntimeError (`context_op`, and a `helper` with a parameter ``np_``)
+           it raises RuntimeError (`context_op`; a `helper` or `formula` with a parameter ``np_``)
 site       its second parameter is the position of the call in the user's source, which the pass
            also inserts
 numpy      the NumPy function that denotes this operation in a kernel, or a tuple of them
@@ -185,24 +185,20 @@ class Formula(Op[P, R]):
         return nb.operation_type(self, self.function.__name__, typer)
 
 
-@overload
-def formula(function: Callable[P, R], /) -> Formula[P, R]: ...
+def formula(function: Callable[P, R]) -> Formula[P, R]:
+    """Create an operation of int32 arithmetic that is written only once. A first parameter ``np_``
+    is the context, as for an `op`."""
+    return Formula(function, context=_takes_context(function))
 
 
-@overload
-def formula(
-    *, context: Literal[True]
-) -> Callable[[Callable[Concatenate[Any, P], R]], Formula[P, R]]: ...
+def helper(function: Callable[P, R]) -> Helper[P, R]:
+    """Create an operation from a function that the GPU runs as it is written. A first parameter
+    ``np_`` is the context, as for an `op`."""
+    return Helper(function, context=_takes_context(function))
 
 
-def formula(function: Any = None, /, *, context: bool = False) -> Any:
-    """Create an operation of int32 arithmetic that is written only once; `context` as for an
-    `op`."""
-    return (
-        Formula(function)
-        if function is not None
-        else lambda function: Formula(function, context=context)
-    )
+def _takes_context(function: Callable) -> bool:
+    return next(iter(inspect.signature(function).parameters), "") == "np_"
 
 
 @overload
@@ -242,13 +238,6 @@ def context_op(
 def context_op(function: Any = None, /, **metadata: Any) -> Any:
     """Create an `op` whose first parameter is the kernel's context."""
     return op(function, context=True, **metadata)  # type: ignore[call-overload]
-
-
-def helper(function: Callable[P, R]) -> Helper[P, R]:
-    """Create an operation from a function that the GPU runs as it is written. If its first
-    parameter is called ``np_``, that is the context, as for an `op`."""
-    names = *inspect.signature(function).parameters, ""
-    return Helper(function, context=names[0] == "np_")
 
 
 def does(function: object, products: Products) -> bool:

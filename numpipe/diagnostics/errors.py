@@ -58,6 +58,16 @@ class SpecError(NumpipeError, ValueError):
     """An invalid argument, spec or option; raised before anything is compiled or launched."""
 
 
+class OfKernel:
+    """Base class of what describes one kernel."""
+
+    kernel: str
+
+    def refused(self, text: str) -> SpecError:
+        """Return an error that begins with the kernel's name."""
+        return SpecError(f"kernel {self.kernel}: {text}")
+
+
 class CompileError(NumpipeError):
     """Source of a kernel that cannot be compiled; the message starts with the user's
     ``file:line``."""

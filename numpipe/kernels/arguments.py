@@ -26,7 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from ..diagnostics.errors import SpecError, at
+from ..diagnostics.errors import OfKernel, SpecError, at
 from ..plan.specs import Static
 from .call_records import Bound, Statics
 
@@ -41,7 +41,7 @@ _EXACT = 1 << 53
 
 
 @dataclass(eq=False)
-class Parameters:
+class Parameters(OfKernel):
     """The parameters of a kernel function, to which the arguments of calls are bound."""
 
     kernel: str
@@ -78,25 +78,19 @@ class Parameters:
                 )
             )
         parameters = inspect.signature(function).parameters
+        found = cls(kernel, [], {}, {}, [], frozenset(without))
         if unknown := [name for name in without if name not in parameters]:
-            raise SpecError(
-                f"kernel {kernel}: without={tuple(without)}: it has no parameter "
+            raise found.refused(
+                f"without={tuple(without)}: it has no parameter "
                 f"{', '.join(map(repr, unknown))}; its parameters are {', '.join(parameters)}"
             )
-        found = cls(kernel, [], {}, {}, [], frozenset(without))
         for name, parameter in parameters.items():
             found._add(name, parameter, function)
         if not found.names:
-            raise SpecError(
-                f"kernel {kernel}: it has no array parameters: write def {kernel}(x, …)"
-            )
+            raise found.refused(f"it has no array parameters: write def {kernel}(x, …)")
         found._begin()
         found._hashable(found._static_defaults)
         return found
-
-    def refused(self, text: str) -> SpecError:
-        """Return an error of this kernel."""
-        return SpecError(f"kernel {self.kernel}: {text}")
 
     def _begin(self) -> None:
         self._count = len(self.names)

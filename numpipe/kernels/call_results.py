@@ -13,7 +13,7 @@ import numpy as np
 from .. import launch
 from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import a, as_tuple, require, whole
-from ..diagnostics.errors import SpecError
+from ..diagnostics.errors import OfKernel
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Parameters
@@ -21,7 +21,7 @@ from .call_records import Described
 from .options import MOST_SEMAPHORES, Options, bound_defaults, parameter_names
 
 
-class Results:
+class Results(OfKernel):
     """The outputs of one kernel, which are its trailing parameters, and the user's functions that
     describe them."""
 
@@ -31,10 +31,6 @@ class Results:
         self.kernel, self.stored = arguments.kernel, stored
         self.parameters = arguments.names
         self.options = options
-
-    def refused(self, text: str) -> SpecError:
-        """Return an error of this kernel."""
-        return SpecError(f"kernel {self.kernel}: {text}")
 
     def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence:
         """Return the arrays passed as ``out=``, one for each of the `missing` parameters."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from ..arch.dimensions import Ints, Names
 from ..arch.target import Target
 from ..arch.targets import DEFAULT
-from ..diagnostics.errors import SpecError
+from ..diagnostics.errors import OfKernel, SpecError
 from .allocations import Barrier, ClusterBarrier
 from .block import Block
 from .cluster_ranks import ALONE, ROWS, Dims, Sharing
@@ -34,7 +34,7 @@ the CTA's, and 1 + w is warpgroup w's."""
 
 
 @dataclass
-class KernelShape:
+class KernelShape(OfKernel):
     """The warpgroups of a CTA and their registers, and the axes of the grid, of the cluster and of
     the warpgroups.
 
@@ -114,10 +114,6 @@ class KernelShape:
                 f"{self.compute_wgs} compute warpgroups, {self.compute_registers} each, but each "
                 "needs at least 24; fix: lower memory_registers or num_compute_wgs"
             )
-
-    def refused(self, text: str) -> SpecError:
-        """Return an error of this kernel."""
-        return SpecError(f"kernel {self.kernel}: {text}")
 
     def _check_beside(self, role: Role) -> None:
         """Raise SpecError for a kernel that cannot have a role next to the loading one."""

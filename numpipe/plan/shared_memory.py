@@ -25,7 +25,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from ..arch.dimensions import round_up
-from ..diagnostics.errors import SpecError
 from .allocations import Scratch
 from .budget import HEADER, PANEL_BYTES, Region
 from .kernel_shape import KernelShape
@@ -132,10 +131,10 @@ class SharedMemory(KernelShape):
                 ", or smaller scratch: what is not used at one time may share memory, in a RefUnion"
                 * bool(self.scratch)
             )
-            raise SpecError(
+            raise self.refused(
                 "\n".join(
                     [
-                        f"kernel {self.kernel}: shared memory: {total} B, but "
+                        f"shared memory: {total} B, but "
                         f"a CTA has {self.target.smem_bytes} B: use fewer slots "
                         "(max_concurrent_steps, buffer_count), smaller blocks or fewer "
                         f"store_slots{scratch}{self._two_types()}",

@@ -149,7 +149,7 @@ class Warps:
     def __init__(self, clocks: Clocks, first_warp: int) -> None:
         self.lanes: Lanes = "all"
         self.first_warp = first_warp
-        self._clocks = clocks
+        self.clocks = clocks
         self._bind(np.zeros((4, clocks.width), np.int64))
         self.counters[GENERIC] += 1
 
@@ -165,12 +165,12 @@ class Warps:
         width = vectors.shape[1]
         flat = vectors.reshape(-1)
         self.counters = [
-            flat[self._clocks.index(kind, self.first_warp) :: width + 1][:4]
+            flat[self.clocks.index(kind, self.first_warp) :: width + 1][:4]
             for kind in range(_KINDS)
         ]
 
     def widen(self) -> None:
-        self._bind(self._clocks.widen(self.vectors))
+        self._bind(self.clocks.widen(self.vectors))
 
     def known(self) -> list[int]:
         """Return the vector of what *every* executing warp knows."""
@@ -191,7 +191,7 @@ class Warps:
         their present epochs."""
         counter = self.counters[kind]
         return tuple(
-            (self._clocks.index(kind, self.first_warp + warp), int(counter[warp]))
+            (self.clocks.index(kind, self.first_warp + warp), int(counter[warp]))
             for warp in self.warps()
         )
 
@@ -208,7 +208,7 @@ class Warps:
     def show(self) -> None:
         """Record in the executing warps that the async proxy sees the ordinary stores that they
         know of."""
-        generic, shown = map(self._clocks.of_warps, (GENERIC, SHOWN))
+        generic, shown = map(self.clocks.of_warps, (GENERIC, SHOWN))
         vectors = self.vectors[: len(self.warps())]
         np.maximum(vectors[:, shown], vectors[:, generic], out=vectors[:, shown])
 

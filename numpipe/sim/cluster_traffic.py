@@ -76,19 +76,19 @@ class RemoteArrival:
     ) -> None:
         self.who, self.mbars, self.count, self.nbytes = who, mbars, who.lane_count(), nbytes
         self.known = who.known()
-        self.vector: Vector = who.sm.clocks.vector()
+        self.vector: Vector = who.clocks.vector()
         self.site = sites.user_site()
         self.needs = who.needs()
         who.release_into(self.vector)
-        self.abroad = _tell(who, self.vector) if wide else who.sm.clocks.untold(self.vector)
+        self.abroad = _tell(who, self.vector) if wide else who.clocks.untold(self.vector)
         who.remote_arrivals.append(self)
         for mbar in mbars:
-            who.record(who.time, who.time + who.sm.costs.issue, "arrive", mbar=mbar.name)
+            who.record(who.time, who.time + who.costs.issue, "arrive", mbar=mbar.name)
         who.elapse_issue()
         if all(mbar.sm is who.sm for mbar in mbars):
             self.land(who.time)
         else:
-            arrives = who.time + who.scheduler.takes(who.sm.costs.remote)
+            arrives = who.time + who.scheduler.takes(who.costs.remote)
             who.scheduler.push(arrives, lambda _: self.land(arrives), "arrive")
         who.breathe()
 
@@ -230,9 +230,9 @@ REMOTE = "remote load"
 
 def fetch(who: Warpgroup, addresses: np.ndarray, nbytes: int, rank: int, what: str) -> np.ndarray:
     """Return the `nbytes` at each address (warps, n) of the CTA of a rank, possibly this one."""
-    of, clocks = _peer(who, int(rank), f"{what} of"), who.sm.clocks
+    of, clocks = _peer(who, int(rank), f"{what} of"), who.clocks
     of.memory.check_range(who, int(addresses.min()), int(addresses.max()) + nbytes, what)
-    who.elapse(who.sm.costs.remote - (-nbytes * addresses.size // who.sm.costs.generic_bytes))
+    who.elapse(who.costs.remote - (-nbytes * addresses.size // who.costs.generic_bytes))
     who.breathe()
     told, generic = _of_warps(of)
     for warp, own in zip(who.warps()[: len(addresses)], addresses, strict=True):
@@ -363,7 +363,7 @@ def arrive(who: Warpgroup) -> None:
             hazard="too-many-arrivals",
         )
     for sent in list(who.remote_arrivals):
-        sent.land(who.time + who.sm.costs.issue)
+        sent.land(who.time + who.costs.issue)
     meeting = who.cluster_meeting = who.sm.peers[0].meeting
     who.elapse_issue()
     meeting.arrive(who, meeting.missing)
@@ -381,7 +381,7 @@ def wait(who: Warpgroup) -> None:
             hazard="too-few-arrivals",
         )
     meeting.meet(who)
-    who.elapse(who.sm.costs.remote)
+    who.elapse(who.costs.remote)
 
 
 # ---- what the CTAs of a cluster have in common ---------------------------------------------------

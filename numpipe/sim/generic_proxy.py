@@ -91,7 +91,7 @@ def _access(who: Warpgroup, kind: str, what: str, warp: int) -> Access:
     changes, so that adjacent
     segments can be merged."""
     epoch = who.epoch(warp)
-    clocks = who.sm.clocks
+    clocks = who.clocks
     site = sites.user_site()
     old = who.recent.get((kind, warp))
     if (
@@ -202,14 +202,14 @@ def read_array(
     who: Warpgroup, array: np.ndarray, index: tuple[slice, ...], what: str
 ) -> np.ndarray:
     values, start = array[index].copy(), who.time
-    delay = who.sm.gmem.link(who, array)
+    delay = who.gmem.link(who, array)
     who.elapse_moving(2 * values.nbytes)
     if delay:  # others issue their copies meanwhile
         who.wake(who.time + delay)
         who.switch()
     else:
         who.breathe()
-    who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
+    who.gmem.read(Access(who, LOAD, what, who.needs()), array, index, who.known())
     who.record(start, who.time, "read", what=f"load from {what}", nbytes=values.nbytes)
     return values
 
@@ -228,7 +228,7 @@ def write_array(
     access = Access(who, STORE, what, who.needs())
     in_turn = reduction == "add" and getattr(who.unit, "takes_turns", False)
     kind = IN_TURN if in_turn else reduction
-    who.sm.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
+    who.gmem.write(access, array, _inside(access, array, index), who.known(), kind)
     array[index] = combined(reduction, array[index], values)
     who.record(start, who.time, "write", what=f"{reduction or 'store'} to {what}", nbytes=nbytes)
 

@@ -183,7 +183,7 @@ class GlobalMemory:
         if access.agent.scheduler.explores:
             access.agent.scheduler.touch_array(box.tensor.array, box.elements(where), READS)
         place, seen = self._cut(box)
-        early = not known[access.agent.sm.clocks.grid] and (self._awaits or self._early is None)
+        early = not known[access.agent.clocks.grid] and (self._awaits or self._early is None)
         unwritten = not (place.region.open or place.fresh)
         if where in seen and unwritten and not early:
             return
@@ -198,7 +198,7 @@ class GlobalMemory:
         """Record ordinary loads by the warps of a warpgroup; `access` says what orders them."""
         place, touch = self.place(array), Touch(access, index, False)
         access.agent.scheduler.touch_array(array, index, READS)
-        if not known[access.agent.sm.clocks.grid]:
+        if not known[access.agent.clocks.grid]:
             self._too_early(access, touch)
         if place.region.open or place.fresh:
             self._check_read(access, place, touch, known)
@@ -247,7 +247,7 @@ class GlobalMemory:
 
     def _write(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         self._touch_written(access, place, touch)
-        if not known[access.agent.sm.clocks.grid]:
+        if not known[access.agent.clocks.grid]:
             self._too_early(access, touch)
         place.region.open = True
         written = place.written[touch.index]
@@ -412,7 +412,7 @@ class GlobalMemory:
 
     def await_grid(self, who: Warpgroup) -> None:
         """Execute griddepcontrol.wait in the executing lanes."""
-        who.vectors[: len(who.warps()), who.sm.clocks.grid + (who.sm.gpu or 0)] = 1
+        who.vectors[: len(who.warps()), who.clocks.grid + (who.gpu or 0)] = 1
         self._awaits = True
         if self._early is not None:
             raise before_wait(Access(who, "griddepcontrol.wait", "", ()), self._early)
@@ -425,10 +425,10 @@ def _flag(
     """Return the flag in global memory, ``flags[index]``, that an instruction of one lane sets or
     reads."""
     race_report.one_lane(who, instruction)
-    who.elapse(who.sm.costs.tma_latency)
+    who.elapse(who.costs.tma_latency)
     who.breathe()
     place = int(flags.ctypes.data) + flags.strides[0] * int(index), value
-    flag: Flag = who.sm.gmem.flags.setdefault(place, Flag(what))
+    flag: Flag = who.gmem.flags.setdefault(place, Flag(what))
     if instruction == "ld.acquire.gpu" and who.scheduler.explores:
         who.breathe(lambda: flag.release is not None)
     who.scheduler.touch_array(flags, (slice(int(index), int(index) + 1),), WRITES)
@@ -453,7 +453,7 @@ def signal(
         )
     vector = who.vectors[0].copy()
     who.release_into(vector)
-    flag.release, flag.stays = Release(who.sm.gmem.number, vector), stays
+    flag.release, flag.stays = Release(who.gmem.number, vector), stays
     flag.set_by = f"{who.name} of CTA {who.cta} at {sites.place(sites.user_site())}"
     flag.party = race_report.party(who, f"sets the flag of {what}")
     flags[index] = value

@@ -27,7 +27,7 @@ class Touch:
     """An access to global memory, remembered while the grid runs.
 
     `number` counts the clusters in the order of the run. `needs` are the counters that another
-    access of the same cluster must know to come after it, by default those of the access.
+    access of the same cluster must know to come after it, by default the needs of `access`.
     """
 
     __slots__ = (
@@ -62,7 +62,7 @@ class Touch:
         self.last_note = access.last_note
         self.last_wait = access.last_wait
         self.phase = access.phase
-        self.number = access.agent.sm.gmem.number
+        self.number = access.agent.gmem.number
         self.index = index
         self.needs = access.needs if needs is None else needs
         self.reduction = reduction

@@ -80,7 +80,7 @@ class Gpus:
     ) -> None:
         """Record that a warpgroup accesses the memory of a GPU. If it is a peer's, the access must
         be over when the peer's launch ends."""
-        if gpu == who.sm.gpu:
+        if gpu == who.gpu:
             return
         who.scheduler.touch(("launch", gpu), ARRIVE)
         if self._left[gpu]:
@@ -90,7 +90,7 @@ class Gpus:
     def leave(self, who: Warpgroup) -> None:
         """End the launch of a GPU with its last warpgroup. Raises PipelineRace for accesses of
         peers to its memory that may not be over."""
-        gpu, group = who.sm.gpu, [sm for sm in who.sm.group if sm.gpu == who.sm.gpu]
+        gpu, group = who.gpu, [sm for sm in who.sm.group if sm.gpu == who.gpu]
         if gpu is None or not all(w.over for sm in group for w in sm.warpgroups):
             return
         who.scheduler.touch(("launch", gpu), TEST)
@@ -140,7 +140,7 @@ def begin(who: Warpgroup) -> None:
     who.elapse_issue()
     who.breathe()
     begun = _begun(who)
-    begun.arrive(who, len(begun.missing), who.sm.costs.link)
+    begun.arrive(who, len(begun.missing), who.costs.link)
     if not begun.missing:
         who.sm.progress += 1
         begun.end()

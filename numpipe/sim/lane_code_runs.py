@@ -126,7 +126,7 @@ class Lane:
         known = who.known()
         if any(arg.output for arg in who.unit.arrays if arg.name == what):
             known = self._warp.touch_array(self, array, index, f"load from {what}", "read")
-        who.sm.gmem.read(Access(who, LOAD, what, who.needs()), array, index, known)
+        who.gmem.read(Access(who, LOAD, what, who.needs()), array, index, known)
         self._warp.moved += found.nbytes
         return found
 
@@ -148,7 +148,7 @@ class Lane:
             f"{reduction or 'store'} to {what}",
             "atomic" if reduction else "write",
         )
-        who.sm.gmem.write(Access(who, STORE, what, who.needs()), array, index, known, reduction)
+        who.gmem.write(Access(who, STORE, what, who.needs()), array, index, known, reduction)
         array[index] = combined(reduction, array[index], values)
         self._warp.moved += values.nbytes
 
@@ -214,7 +214,7 @@ class _Warp:
         known = who.known()
         for address in range(first, first + array.itemsize, 2):  # words overlap 16-bit elements
             self._among_lanes(lane, address, address + 1, told, kind)
-            touches = who.sm.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {})
+            touches = who.gmem.of_lanes.setdefault((who.cta, who.warpgroup, address), {})
             for (warp, did), (other, (counter, epoch)) in touches.items():
                 apart = warp != self.number and not kind == did != "write"
                 if apart and self.known[counter] < epoch:

@@ -285,7 +285,7 @@ def find(
             hazard="missing-init-fence",
         )
     if mbar.epoch:
-        clocks, lacking, fix = who.sm.clocks, "", ""
+        clocks, lacking, fix = who.clocks, "", ""
         if who.knows(clocks.index(GENERIC, mbar.warp)) < mbar.epoch:
             lacking = (
                 f"but nothing orders this after its initialization at {sites.place(mbar.site)}"
@@ -381,7 +381,7 @@ def invalidate(who: Warpgroup, address: int) -> None:
             fix="wait for the phase before mbar_inval",
         )
     for warp, (epoch, user, site) in mbar.used.items():
-        if who.knows(who.sm.clocks.index(GENERIC, warp)) < epoch:
+        if who.knows(who.clocks.index(GENERIC, warp)) < epoch:
             raise race_report.race(
                 who,
                 f"mbar_inval on {mbar.name}, but nothing orders this after its use by warp "
@@ -409,7 +409,7 @@ def arrive(who: Warpgroup, address: int, count: int = 1) -> None:
         raise race_report.illegal(who, f"mbar_arrive with count {count}; at least 1")
     mbar = find(who, address, "mbar_arrive")
     who.elapse_issue()
-    who.record(who.time - who.sm.costs.issue, who.time, "arrive", mbar=mbar.name)
+    who.record(who.time - who.costs.issue, who.time, "arrive", mbar=mbar.name)
     _arrive(who, mbar, int(count) * who.lane_count())
 
 

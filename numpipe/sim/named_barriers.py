@@ -126,7 +126,7 @@ def _join(who: Warpgroup, barrier: int, threads: int, operation: str) -> Generat
 def sync(who: Warpgroup, barrier: int, threads: int) -> None:
     who.breathe()
     _join(who, barrier, threads, "bar_sync").meet(who, barrier=int(barrier))
-    who.elapse(who.sm.costs.barrier)
+    who.elapse(who.costs.barrier)
 
 
 def arrive(who: Warpgroup, barrier: int, threads: int) -> None:

@@ -117,19 +117,19 @@ class SharedArrays(GlobalMemory):
 
     def link(self, who: Warpgroup, array: np.ndarray) -> int:
         owners = self.owners(self.place(array))
-        return who.sm.costs.link if owners and who.sm.gpu not in owners else 0
+        return who.costs.link if owners and who.gpu not in owners else 0
 
     def _enter(self, access: Access, place: Place, touch: Touch, known: list[int]) -> None:
         """Raise an error unless the launch of the GPU that owns the memory has begun, and record
         that a peer's launch must not end before the access is over."""
         agent, owners = access.agent, self.owners(place)
-        gpu = agent.sm.gpu
+        gpu = agent.gpu
         if owners and gpu not in owners:
             gpu = min(owners)
             what = f"{touch.describe()} of {touch.where()}"
             self.gpus.reach(gpu, agent, what, touch.needs, sites.user_site())
-        if not known[agent.sm.clocks.grid + (gpu or 0)]:
-            if gpu != agent.sm.gpu:
+        if not known[agent.clocks.grid + (gpu or 0)]:
+            if gpu != agent.gpu:
                 raise before_launch(access, touch, gpu or 0)
             self._too_early(access, touch)
 
@@ -178,7 +178,7 @@ class SharedArrays(GlobalMemory):
             return
         if lacks(known, earlier.needs):
             raise self._race(access, touch, earlier, written)
-        shown = access.agent.sm.clocks.shown
+        shown = access.agent.clocks.shown
         if (
             earlier.kind == STORE
             and touch.kind not in (STORE, LOAD)

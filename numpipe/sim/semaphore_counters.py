@@ -56,11 +56,11 @@ class Semaphore:
         return self.signals[-1].total if self.signals else 0
 
     def add(self, who: Warpgroup, amount: int) -> None:
-        vector = who.sm.clocks.vector()
-        arrives = who.time + (0 if self.gpu == who.sm.gpu else who.sm.costs.link)
+        vector = who.clocks.vector()
+        arrives = who.time + (0 if self.gpu == who.gpu else who.costs.link)
         if self.signals:
             before = self.signals[-1]
-            vector += who.sm.clocks.widen(before.vector)
+            vector += who.clocks.widen(before.vector)
             arrives = max(before.time, arrives)
         who.release_into(vector)
         self.signals.append(Signal(self.count + amount, vector, arrives, who, sites.user_site()))
@@ -132,7 +132,7 @@ def signal(
     who.elapse_issue()
     who.breathe()
     who.scheduler.touch(("semaphore", rank, int(index)), WRITE)
-    if not who.knows(who.sm.clocks.grid + rank):
+    if not who.knows(who.clocks.grid + rank):
         raise race_report.race(
             who,
             f"a signal to {semaphore.title} before the launch of GPU {rank} has begun, which sets "
@@ -153,7 +153,7 @@ def signal(
 
 def wait(who: Warpgroup, semaphores: np.ndarray, index: int, value: int, what: str) -> None:
     race_report.one_lane(who, "ld.acquire.sys")
-    gpu, value = who.sm.gpu or 0, int(value)
+    gpu, value = who.gpu or 0, int(value)
     semaphore = _of(who, semaphores, index, gpu, what, "a wait")
     who.elapse_wait()
     who.breathe(lambda: semaphore.count >= value)
@@ -166,7 +166,7 @@ def wait(who: Warpgroup, semaphores: np.ndarray, index: int, value: int, what: s
         return
     came = semaphore.reached(value)
     assert came is not None
-    who.acquire(who.sm.clocks.widen(came.vector))
+    who.acquire(who.clocks.widen(came.vector))
     who.time = max(who.time, came.time)
     who.elapse_wait()
 

@@ -316,7 +316,7 @@ class Warpgroup(Warps):
         self.grid = sm.grid
         self.unit = sm.unit
         self.rank, self.place = sm.rank, sm.place
-        self.scheduler = sm.scheduler
+        self.scheduler, self.costs, self.gmem = sm.scheduler, sm.costs, sm.gmem
         self.gpu = sm.gpu
         self.deal = sm.deal
         self.over = False
@@ -418,14 +418,14 @@ class Warpgroup(Warps):
         self.time += cycles
 
     def elapse_issue(self) -> None:
-        self.time += self.sm.costs.issue
+        self.time += self.costs.issue
 
     def elapse_wait(self) -> None:
-        self.time += self.sm.costs.wait
+        self.time += self.costs.wait
 
     def elapse_moving(self, nbytes: int) -> None:
         """Take the time of an ordinary shared-memory access."""
-        self.time += -(-nbytes // self.sm.costs.generic_bytes)
+        self.time += -(-nbytes // self.costs.generic_bytes)
 
 
 @dataclass(eq=False, repr=False, kw_only=True)

@@ -55,7 +55,7 @@ def _place(
 def _through_port(who: Warpgroup, nbytes: int, array: np.ndarray, stores: bool = False) -> Dim3:
     """Issue a copy. Return the cycles at which it begins, has passed the SM's copy port and the
     ports of the GPUs, and is done."""
-    sm, costs = who.sm, who.sm.costs
+    sm, costs = who.sm, who.costs
     who.elapse(costs.tma_issue)
     started, left = sm.occupy("copy port", who.time, -(-nbytes // costs.tma_bytes))
     delay = sm.gmem.link(who, array)
@@ -358,7 +358,7 @@ def wait(who: Warpgroup, pending: int, *, read: bool) -> None:
         who.time = at
     who.elapse_wait()
     # only the lane that stored learns this; warps 1 to 3 learn it through a barrier
-    lane, clocks = who.vectors[0], who.sm.clocks
+    lane, clocks = who.vectors[0], who.clocks
     for counter in (
         clocks.index(BULK_READ, who.first_warp),
         *[clocks.written(who.first_warp)][: not read],

@@ -111,7 +111,7 @@ class Warpgroup(state.Warpgroup):
 
     def grid_dependency_wait(self) -> None:
         self.elapse_wait()
-        self.sm.gmem.await_grid(self)
+        self.gmem.await_grid(self)
 
     def bar_red(self, barrier: int, threads: int, operation: str, values: np.ndarray) -> bool:
         named_barriers.sync(self, barrier, threads)

@@ -111,7 +111,7 @@ refused(
     #   ^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^^
 """,
     'load_tile: the layout by rows of a tile (M, N) must be "rows" or "rows L", where L lanes (1, '
-    "2, 4, 8, 16 or 32) share a row, got 'rows 64'",
+    "2, 4, 8, 16 or 32, and 128 except in a column) share a row, got 'rows 64'",
     kind=SpecError,
     fix={"rows 64": "rows 32"},
 )

@@ -91,13 +91,13 @@ class Calls(Loops):
         if len(set(axes)) < len(axes):
             self.error(f"each axis may be named only once, got {axes}")
         for axis in axes:
-            self._axis_exists(node, axis)
+            self._axis_exists(axis)
 
         def index(axis: str) -> ast.expr:
             if axis == self.constants.wg_axis:
-                return self.call(context.warpgroup_part, [])
+                return self.call(context.warpgroup_part)
             if axis == GPU_AXIS and self.unit.gpus:
-                return self.call(context.gpu_index, [])
+                return self.call(context.gpu_index)
             return self.call(context.axis_index, [axis])
 
         def size(axis: str) -> ast.expr:
@@ -116,7 +116,7 @@ class Calls(Loops):
                 whole = self._compute(OPERATIONS[ast.Add], [whole, index(axis)])
         return whole
 
-    def _axis_exists(self, node: ast.Call, axis: str) -> None:
+    def _axis_exists(self, axis: str) -> None:
         if axis not in (
             self.constants.wg_axis,
             *self.unit.axes,
@@ -246,11 +246,11 @@ class Calls(Loops):
             return NOT_MINE
         args = self.bind(function, node)
         if function is partials.combine:
-            if (within := self.combination(node, args[0], *args[2:])) is not None:
+            if (within := self.combination(args[0], *args[2:])) is not None:
                 return within
             args.pop()
         if function is tile.zeros:
-            self._fits_registers(node, args[0])
+            self._fits_registers(args[0])
         if function.context:
             return self.call(function, map(self.visit, args))
         if isinstance(node.func, ast.Name):
@@ -344,7 +344,7 @@ class Calls(Loops):
             return
         node.args, node.keywords = self._in_order(name, plain_signature(parameters), node), []
 
-    def _fits_registers(self, node: ast.Call, of: ast.expr) -> None:
+    def _fits_registers(self, of: ast.expr) -> None:
         """Reject an accumulator that leaves no registers to compute with: ptxas would put it into
         local memory."""
         shape, unit = self.value(of), self.unit

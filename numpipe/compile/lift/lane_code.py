@@ -52,7 +52,7 @@ class LaneCode(Calls):
         written = self._of_cuda(node)
         if written in _VALUES:
             self._lane_only(node, f"cuda.{written}")
-            return self.call(_VALUES[written], [])
+            return self.call(_VALUES[written])
         if (
             isinstance(node, ast.Attribute)
             and written is not None

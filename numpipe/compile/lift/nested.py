@@ -140,8 +140,8 @@ class Nested(Calls, Waits):
                 )
 
     def _coroutine(self, node: ast.FunctionDef, always: bool = False) -> bool:
-        """Turn a carry_coroutine into the compute context that it stands for; return whether the
-        function was one."""
+        """Rewrite a carry_coroutine as a compute context. Return whether the function is a
+        carry_coroutine."""
         yields = sorted(
             (part for part in own(node.body) if isinstance(part, ast.Yield)),
             key=lambda y: (y.lineno, y.col_offset),

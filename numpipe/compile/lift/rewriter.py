@@ -225,7 +225,7 @@ class Rewriter(Known):
         self.added[f"__np_{name}"] = value
         return located(load(f"__np_{name}"), where)
 
-    def call(self, operation: Op, args: Iterable, where: Any = None) -> ast.Call:
+    def call(self, operation: Op, args: Iterable = (), where: Any = None) -> ast.Call:
         """Return a call of an operation on nodes and constants, with the hidden arguments that the
         operation asks for: the context, its place. It gets the position of `where`, by default of
         the node that is being rewritten."""
@@ -241,7 +241,7 @@ class Rewriter(Known):
         call.operation = operation  # type: ignore[attr-defined]
         return call
 
-    def statement(self, operation: Op, args: Iterable, where: Any = None) -> ast.Expr:
+    def statement(self, operation: Op, args: Iterable = (), where: Any = None) -> ast.Expr:
         """Return a `call` as a statement."""
         call = self.call(operation, args, where)
         return ast.copy_location(ast.Expr(call), call)

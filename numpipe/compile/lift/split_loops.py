@@ -125,7 +125,7 @@ class SplitLoops(Rewriter):
     def _own(self) -> list[ast.expr]:
         """Return the index of this CTA, or of its cluster if the kernel names its cluster axes, and
         the number of CTAs or clusters."""
-        return [self.call(op, []) for op in (tile_loop.own_place, tile_loop.tile_stride)]
+        return [self.call(op) for op in (tile_loop.own_place, tile_loop.tile_stride)]
 
     def _check_axis(self, node: ast.expr, what: str, axis: object) -> None:
         """Reject a value that is not an axis of the cluster."""
@@ -140,9 +140,7 @@ class SplitLoops(Rewriter):
             )
             self.error(f"numpipe.{what}={axis!r} is not an axis of the cluster: {named}", node)
 
-    def combination(
-        self, node: ast.Call, acc: ast.expr, work: ast.expr, axis: ast.expr
-    ) -> ast.Call | None:
+    def combination(self, acc: ast.expr, work: ast.expr, axis: ast.expr) -> ast.Call | None:
         """Return the exchange that implements ``numpipe.combine(acc, part, axis=axis)``; None
         without an axis."""
         name = self.value(axis)

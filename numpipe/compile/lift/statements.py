@@ -62,14 +62,14 @@ class Statements(Calls):
             else (profiling.region_begin, profiling.region_end)
         )
         outside = self.open_turns
-        constant = self._token(node, name) if turn else name
+        constant = self._token(name) if turn else name
         self.open_turns += ((name, node.lineno),) * turn
         begin, end = (self.statement(operation, [constant]) for operation in operations)
         body = self._block(node.body)
         self.open_turns = outside
         return [begin, *body, end]
 
-    def _token(self, node: ast.With, name: str) -> int:
+    def _token(self, name: str) -> int:
         """Return the number of an order token in the kernel. Reject blocks that could only wait
         forever."""
         unit, tokens = self.unit, self.session.tokens

@@ -97,9 +97,9 @@ class TileLoops(SplitLoops, Turns):
                 )
             return self._dynamic_loop(node, setup, total, in_turns, parts.placed)
         stride, end = self.temporary("stride"), self.temporary("tiles")
-        own: ast.expr = self.call(tile_loop.tile_stride, [])
+        own: ast.expr = self.call(tile_loop.tile_stride)
         # the loop adds `own` first
-        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place, []), own])
+        before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place), own])
         if parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
         if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
@@ -341,7 +341,7 @@ class TileLoops(SplitLoops, Turns):
         ]
         top = [
             self.statement(profiling.mark_tile, [load(t)]),
-            self.statement(tile_scheduler.fetch_ahead, []),
+            self.statement(tile_scheduler.fetch_ahead),
             *placed(load(t), load(end)),
         ]
         read = self.statement(tile_scheduler.next_ticket, [load(tickets)])

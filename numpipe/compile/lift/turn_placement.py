@@ -102,11 +102,11 @@ class Turns(Rewriter):
         if not running:
             return body, False
         take, give = (
-            self.statement(operation, []) for operation in (pingpong.take_turn, pingpong.pass_turn)
+            self.statement(operation) for operation in (pingpong.take_turn, pingpong.pass_turn)
         )
-        first, behind = running[0], running[-1] + 1
-        taken = [*with_skips(body[first:behind], [give]), *[give] * (not _passes(body[behind - 1]))]
-        return [*with_skips(body[:first], [take, give]), take, *taken, *body[behind:]], True
+        first, after = running[0], running[-1] + 1
+        taken = [*with_skips(body[first:after], [give]), *[give] * (not _passes(body[after - 1]))]
+        return [*with_skips(body[:first], [take, give]), take, *taken, *body[after:]], True
 
     def check_turns(self, node: ast.FunctionDef) -> None:
         """Reject a rewritten kernel with pipelines outside a loop over tiles, or without such a

@@ -80,7 +80,7 @@ def clusters(np_: Any, counts: Sequence) -> list:
     ]
 
 
-@formula(context=True)
+@formula
 def own_place(np_: Context) -> Any:
     """Return the linear index of this CTA, or of its cluster if the kernel names its cluster
     axes."""
@@ -107,7 +107,7 @@ def check_count(number: Any, count: Any) -> None:
         current().note("tiles", dimension=int(number), count=int(count))
 
 
-@formula(context=True)
+@formula
 def tile_stride(np_: Context) -> Any:
     """Return the number of CTAs, or of clusters if the kernel names its cluster axes: the CTAs of a
     cluster loop over the same tiles."""

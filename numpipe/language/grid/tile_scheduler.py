@@ -13,10 +13,10 @@ memory role's lane, which needs the tile first; in a kernel without a memory rol
 the first compute warpgroup. The result is not used before the tile's loads have been issued, so
 ptxas leaves the atomic in flight across them. (For a 64-bit addition ptxas waits at once: half of
 the result is dead, and its register is reused.) The lane sends the work indices to the compute
-warpgroups through a `number_ring`. Every warpgroup reads all work indices, even where the
-warpgroups take turns (`pingpong`), and skips those of the others: if only one warpgroup released a
-slot, the ring would need a slot for each warpgroup, because a wait on a parity must not be two
-phases ahead.
+warpgroups through a `number_ring`. Every warpgroup reads all work indices, even where
+warpgroups take turns (`pingpong`), and skips the ones of other warpgroups: if only one warpgroup
+released a slot, the ring would need a slot for each warpgroup, because a wait on a parity must not
+be two phases ahead.
 
 All loops of a kernel take work indices from one counter, in program order: tile t of a loop is work
 index ``base + t``, where `base` is the number of tiles of the loops before it. A work index beyond
@@ -299,8 +299,8 @@ def end_scheduler(np_: Context) -> None:
 def _agree(np_: Context, other: str | None) -> None:
     """Raise SpecError if a CTA runs other loops than the CTAs before it."""
     if other is not None:
-        raise SpecError(
-            f"kernel {np_.unit.kernel}: CTA {current().cta} has {other}, but with "
+        raise np_.unit.refused(
+            f"CTA {current().cta} has {other}, but with "
             "tiles(dynamic=True) all CTAs must run the same loops with the same counts, because "
             "they share one counter"
         )

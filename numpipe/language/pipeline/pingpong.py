@@ -126,14 +126,14 @@ def pass_turn(np_):  # type: ignore[no-untyped-def]
 
 
 # ---- whose tiles are whose
-@formula(context=True)
+@formula
 def own_stride(np_: Context, stride: Any) -> Any:
     """Return the distance between two tiles of this warpgroup; `stride` is the distance between two
     tiles of its CTA."""
     return stride * (np_.unit.turns if np_.numbered else 1)
 
 
-@formula(context=True)
+@formula
 def before_own(np_: Context, before: Any, stride: Any) -> Any:
     """Return the tile that is `own_stride` before this warpgroup's first one; `before` is the tile
     that is `stride` before the CTA's first one."""
@@ -144,7 +144,7 @@ def before_own(np_: Context, before: Any, stride: Any) -> Any:
     return before + stride * (skipped + (1 - n))
 
 
-@formula(context=True)
+@formula
 def end_turns(np_: Context, last: Any, stride: Any, end: Any) -> None:
     """Record, after a loop over tiles, whose turn is next; `last` is this warpgroup's last tile, or
     the result of `before_own`."""

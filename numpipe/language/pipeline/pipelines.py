@@ -75,7 +75,7 @@ IN_A_FOR = (
 class PipelineBase:
     """A loop-form pipeline, or its Numba type: the checked arguments, and the rings that it needs.
 
-    specs, tree  the leaves of in_specs, followed by those of out_specs; their shape
+    specs, tree  the leaves of in_specs and then of out_specs; the tree that they form
     labels       the names of the leaves in messages
     rings, outs  which operands share a ring; the same for outputs
     unequal      whether it has steps_of

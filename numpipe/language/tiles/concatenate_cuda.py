@@ -17,7 +17,7 @@ def _concatenate(np_: Any, arrays: Any, axis: Any) -> Any:
     builder, args = yield result
     if not np_.computes:
         return undefined(result)
-    found: list = [None] * result.registers
+    found = registers(builder, result, undefined(result))
     for number, (tile, (part, elements)) in enumerate(zip(arrays, parts, strict=True)):
         value = builder.extract_value(args[1], number)
         value = builder.cast(value, tile, TileType(part))

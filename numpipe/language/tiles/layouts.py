@@ -4,37 +4,18 @@ Lane ``4 g + t`` of warp w has its first element at row ``16 w + g`` and column 
 distances to its other elements do not depend on the lane, so a layout is a list of (row, column)
 distances, one for each element of a lane, in register order:
 
-===========  ============  ==================================================================  =====
-layout       shape         elements of a lane                                                  held
-                                                                                               by
-===========  ============  ==================================================================  =====
-accumulator  (M, N)        64 b + 8 h, 8 j + o   for block b, columns j, half h, odd o         one
-                                                                                               lane
-row          (N,), (1, N)  8 j + o, along the columns                                          32
-                                                                                               lanes:
-                                                                                               all
-                                                                                               g,
-                                                                                               all
-                                                                                               warps
-column       (M,), (M, 1)  64 b + 8 h, along the rows                                          4
-                                                                                               lanes:
-                                                                                               a
-                                                                                               quad,
-                                                                                               all t
-either       (n,), (1, n), those of each layout that such a tile may need, one after another   what
-             (n, 1)        (`ways`)                                                            is
-                                                                                               not
-                                                                                               used
-                                                                                               is
-                                                                                               not
-                                                                                               computed
-coalesced v  (M, N)        64 b + 32/L s, L v p + i   for block b, panel p, step s, i < v      one
-                                                                                               lane
-rows L, …    (M, N)        see `by_row`                                                        one
-                                                                                               lane,
-                                                                                               or
-                                                                                               some
-===========  ============  ==================================================================  =====
+===========  ==================  ===================================================================
+layout       shape               elements of a lane, and the lanes that hold each
+===========  ==================  ===================================================================
+accumulator  (M, N)              64 b + 8 h, 8 j + o for block b, columns j, half h, odd o; one lane
+row          (N,), (1, N)        8 j + o, along the columns; 32 lanes: all g, all warps
+column       (M,), (M, 1)        64 b + 8 h, along the rows; 4 lanes: a quad, all t
+either       (n,), (1, n)        the elements of each layout that such a tile may need, one layout
+             (n, 1)              after another (`ways`); unused ones are not computed
+coalesced v  (M, N)              64 b + 32/L s, L v p + i for block b, panel p, step s, i < v; one
+                                 lane
+rows L, …    (M, N)              see `by_row`; one lane, or some
+===========  ==================  ===================================================================
 
 In a coalesced layout, the first element of lane l of warp w is at row ``16 w + l / L`` and column
 ``v (l % L)``. A lane has v adjacent elements (16 bytes of the type that was loaded), which one
@@ -167,7 +148,8 @@ def by_rows(form: Form, layout: str, what: str) -> Form:
             f"{what}: the layout by rows of a {'vector' if len(shape) == 1 else 'tile (M, N)'} "
             "must be "
             + ('"row L" or "column L"' if len(shape) == 1 else '"rows" or "rows L"')
-            + f", where L lanes (1, 2, 4, 8, 16 or 32) share a row, got {layout!r}"
+            + f", where L lanes (1, 2, 4, 8, 16 or 32, and 128 except in a column) share a row, "
+            f"got {layout!r}"
         )
     return Form(shape, form.dtype, layout.replace(name.word, word))
 
@@ -334,7 +316,8 @@ def ways(shape: Ints) -> Names:
 
 @functools.lru_cache(maxsize=1024)
 def before(shape: Ints, layout: str) -> int:
-    """Return how many elements a lane of a deferred tile has before those of one of its `ways`."""
+    """Return the number of a lane's elements of a deferred tile that come before the elements of
+    `layout`, one of its `ways`."""
     own = ways(shape)
     return sum(len(places(shape, of)) for of in own[: own.index(layout)])
 
@@ -351,8 +334,8 @@ def deferred(shape: Ints) -> str:
 
 @functools.lru_cache(maxsize=1024)
 def record(shape: Ints, layout: str) -> RegisterLayout:
-    """Return the record of the layout of a tile of this shape; of a deferred one, that of its first
-    way.
+    """Return the record of the layout of a tile of this shape. A deferred tile has the layout of
+    its first way.
 
     >>> record((64, 128), coalesced(8)).units, record((64,), COLUMN).axes
     ((64, 64), (0,))

@@ -67,8 +67,8 @@ def _registers(builder: nb.Builder, block: Block, forms: list[Form], whole: bool
     }
 
     def address(element: int) -> tuple[Any, Any]:
-        """Return (address, inside) of an element; outside the array, the address is that of its
-        first element."""
+        """Return (address, inside) of an element. An element outside the array gets the address
+        of the first element."""
         rows, columns = where[element]
         along = (
             [(0, column if rows is None else row, columns if rows is None else rows)]

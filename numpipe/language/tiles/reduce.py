@@ -36,8 +36,8 @@ Variances and standard deviations have the same types as means.
 In a loop over blocks of columns, accumulate `partial_sum`s, and reduce them once after the loop.
 Sums are added in another order than NumPy's, but always in the same order, on the GPU and in the
 simulator: the elements of a lane, of a quad, of the quads and of the warps, each as a tree of
-neighboring pairs. (The simulator computes `partial_sum` in NumPy's order.) Results, except those of
-`partial_sum`, are identical in all lanes that hold them.
+neighboring pairs. (The simulator computes `partial_sum` in NumPy's order.) Results are
+identical in all lanes that hold them, except results of `partial_sum`.
 """
 
 from __future__ import annotations

@@ -4,17 +4,14 @@ along rows.
 Lane l of the warpgroup has two adjacent columns of every 2 L, in every R-th row. It starts at row
 ``l / L % R`` and column ``2 (l % L)``:
 
-=============  ============  ====================================================  =================
-layout         shape         elements of a lane                                    held by
-=============  ============  ====================================================  =================
-``rows L``     (M, N)        R s, 2 L p + o   for step s, panel p, odd o           one lane, of 128
-                                                                                   / (R L) where
-                                                                                   rows are few
-``column L``   (M,), (M, 1)  R s, along the rows                                   the L lanes of a
-                                                                                   row
-``row L``      (N,), (1, N)  2 L p + o, along the columns                          all lanes of this
-                                                                                   column
-=============  ============  ====================================================  =================
+============  ============  ==============================  ========================================
+layout        shape         elements of a lane              held by
+============  ============  ==============================  ========================================
+``rows L``    (M, N)        R s, 2 L p + o for step s,      one lane, or 128 / (R L) of them if rows
+                            panel p, odd o                  are few
+``column L``  (M,), (M, 1)  R s, along the rows             the L lanes of a row
+``row L``     (N,), (1, N)  2 L p + o, along the columns    all lanes of this column
+============  ============  ==============================  ========================================
 
 L is 32 (a row per warp), 16, 8, 4, 2 or 1. R is the largest power of two, at most 128 / L, that
 divides M / 2, M rounded up to a multiple of 8: each lane has at least two rows, so registers of
@@ -28,8 +25,8 @@ A row may be spread over the whole warpgroup (L = 128). A lane then has the same
 of a tile. If the columns are a multiple of 512, a warp has 128 adjacent columns of every 512: lane
 l of warp w starts at column 128 w + 2 l, and has two columns there and two 64 columns further.
 
-Shapes are covered, not divided: where M or N is no multiple of what the layout repeats after, the
-last elements of some lanes are outside the tile (`Form.outside`). Nothing reads or stores them.
+If M or N is not a multiple of the distance at which the layout repeats, the last elements of some
+lanes are outside the tile (`Form.outside`). Nothing reads or stores them.
 """
 
 from __future__ import annotations

@@ -16,8 +16,8 @@ for a scan along columns. Nothing is combined with an element that does not exis
 NaN appear in the same elements as in NumPy.
 
 axis 1  Of every 8 columns a lane of a quad has two, p and q. The lane computes f(p, q), then the
-        quad's running r: it is combined with that of the previous lane, then with that of the lane
-        two before. With the last element l of the previous 8 columns, the elements are f(f(l, r of
+        quad's running r: it is combined with the previous lane's, then with the one two lanes
+        before. With the last element l of the previous 8 columns, the elements are f(f(l, r of
         the previous lane), p) and f(l, r). A lane with more adjacent columns (``"rows 32 8"``)
         combines f(p, q) of each two, in order; its last element takes the place of f(p, q).
 axis 0  Rows of a warp are combined with those 1, 2 and 4 before, in the first 8 rows and in the

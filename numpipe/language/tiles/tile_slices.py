@@ -12,7 +12,7 @@ coalesced (M, N)     64                              the adjacent elements of a 
                                                      128 bytes
 (M, 1), a column     64                              –
 (1, N), a row        –                               8
-rows L (M, N)        R, if it is that of the part    2 L
+rows L (M, N)        R, if the part has the same R   2 L
 ===================  ==============================  ===============================================
 
 Starts are compile-time constants, because instructions name their registers. A slice of a vector in
@@ -30,7 +30,7 @@ from typing import Any
 
 import numpy as np
 
-from ...arch.dimensions import Ints
+from ...arch.dimensions import Ints, round_up
 from ...core.op import constant, op
 from ...diagnostics.errors import SpecError
 from .conversions import moved
@@ -99,8 +99,8 @@ def part_form(form: Form, parts: Sequence) -> tuple[Form, tuple[slice, ...]]:
                 f"tile[…]: elements {start} … {start + count - 1}{along}: the start and the size "
                 f"of a part of a tile {form} must be multiples of {step}, because lanes keep "
                 "their elements; fix: write "
-                f"{start // step * step}:{-(-(start + count) // step) * step}, or load a part of "
-                "a tile in shared memory"
+                f"{start // step * step}:{min(round_up(start + count, step), size)}, or load a "
+                "part of a tile in shared memory"
             )
         slices.append(slice(int(start), int(start + count)))
     shape, layout = tuple(part.stop - part.start for part in slices), form.layout

@@ -33,12 +33,20 @@ def of_vectors(x, y):
     y[:] = np.concatenate((x[64:96], x[:64]))
 
 
+@numpipe.kernel(grid=1, num_compute_wgs=1, out_type=lambda x: ArrayType((10, 96), x.dtype))
+def of_five_rows(x, y):
+    tile = numpipe.load_tile(x.at[0:5, 0:96], "rows 128")
+    y[:, :] = np.concatenate((tile, tile))
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.int32])
 def test_tiles_are_joined_as_by_numpy(dtype: Any, target: str) -> None:
     x = np.arange(128 * 96).reshape(128, 96).astype(dtype)
     assert (rotated(x, target=target) == np.concatenate((x[:, 32:], x[:, :32]), 1)).all()
     x = np.ascontiguousarray(x[:, :32])
     assert (swapped(x, target=target) == np.concatenate((x[64:], x[:64]))).all()
+    x = np.arange(5 * 96).reshape(5, 96).astype(dtype)
+    assert (of_five_rows(x, target=target) == np.concatenate((x, x))).all()
     v = np.arange(96).astype(dtype)
     assert (of_vectors(v, target=target) == np.concatenate((v[64:], v[:64]))).all()
 
@@ -92,7 +100,12 @@ def test_tiles_that_would_have_elements_of_other_lanes_are_refused(
 
 @compiles
 def test_the_gate_finds_nothing() -> None:
-    for kernel, shape in ((rotated, (128, 96)), (swapped, (128, 32)), (of_vectors, (96,))):
+    for kernel, shape in (
+        (rotated, (128, 96)),
+        (swapped, (128, 32)),
+        (of_five_rows, (5, 96)),  # 10 rows have registers for 16
+        (of_vectors, (96,)),
+    ):
         assert gate.findings(kernel.compiled(np.zeros(shape, np.float32))) == ()
 
 

@@ -64,6 +64,11 @@ def test_a_row_of_a_tile_whose_rows_all_lanes_share_is_a_vector(columns: int) ->
     assert form.uncoalesced().layout == "rows 32"
 
 
+def test_the_fix_for_a_part_is_within_the_tile() -> None:
+    with pytest.raises(numpipe.SpecError, match="write 0:200, or load a part"):
+        part_form(Form((8, 200), F32, "rows 32"), (ALL, Ds(0, 196)))
+
+
 def test_a_part_whose_lanes_have_other_rows_is_refused() -> None:
     form = Form((32, 64), F32, "rows 16")  # a lane has every 8th row, of 8 rows every 4th
     assert part_form(form, (Ds(16, 16), ALL))[0].shape == (16, 64)

@@ -151,6 +151,7 @@ def copies() -> None:
     sizes |= dict.fromkeys(("first_a", "next_a", "first_o", "next_o"), 0)
     x, out = (halves(33 * 3).view(np.uint16) for _ in range(2))
     copy.sectors(64, 4, 2)(x, out, **sizes, target="sim")
+    copy.columns(33, 128)(halves(33 * 3), halves(33 * 3), 3, 3, target="sim")
     x, out = halves(1, 1, 1, 8, 17), halves(8, 17)  # the operands of a product, by one launch
     copy.lanes(2, 8, 64, 1, True)(x, x, out, out, pitch=17, pitch_b=17, target="sim")
 
@@ -220,7 +221,15 @@ CALLS: dict[str, tuple[Callable[[], Any], set[str]]] = {
     "ops.matmul": (products, {"matmul"}),
     "ops.copy": (
         copies,
-        {"copy_tma", "copy_lanes", "copy_blocks", "copy_turned", "copy_sectors", "copy_line"},
+        {
+            "copy_tma",
+            "copy_lanes",
+            "copy_blocks",
+            "copy_turned",
+            "copy_sectors",
+            "copy_columns",
+            "copy_line",
+        },
     ),
     "ops over rows": (
         over_rows,
