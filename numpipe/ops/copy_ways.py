@@ -188,6 +188,8 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
             len(rest) < 2
             and all(dim.size < MATRICES for dim in rest)
             and all(dim.source > 0 for dim in dims)
+            # "columns" and "sectors" count elements; launches of "turned" refuse other strides
+            and math.gcd(*places, *(stride for dim in dims for stride in dim[1:])) % size == 0
             and reach < (_NUMBERS - 1) * size  # the number of elements is an int32, too
         )
         few = len(dims) == 2 and last.size < ROWS and turned.target == last.size * size

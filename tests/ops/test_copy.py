@@ -181,6 +181,23 @@ def test_blocks_of_sectors_have_all_rows_or_equal_heights(
     assert made == [block]
 
 
+@pytest.mark.parametrize("rows", [7, 130])
+@pytest.mark.parametrize("start, gap", [(0, 1), (1, 0)], ids=["strides", "address"])
+def test_views_that_start_inside_elements_are_not_counted_in_elements(
+    rows: int, start: int, gap: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch refuses such strides on a GPU, unless a kernel takes them as numbers."""
+    monkeypatch.setattr(copy_ways, "SMALL", 100)
+    ways.cache_clear()
+    try:
+        strides = 2, 80 + gap
+        a = np.ndarray((40, rows), np.float16, numbers(rows * 81 + 1), start, strides)
+        assert way_of(a) == [(TURNED, 2)]
+        check(a)
+    finally:
+        ways.cache_clear()
+
+
 @pytest.mark.parametrize("n, way", [(46340, SECTORS), (46342, TURNED)])
 def test_whole_sectors_are_stored_if_int32_counts_the_elements(n: int, way: str) -> None:
     pieces = ways((n, n - 1), (2, 2 * n), (2 * (n - 1), 2), 2)
