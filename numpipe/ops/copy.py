@@ -82,7 +82,7 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
     >>> blocks_of(4096), blocks_of(40)
     ((64, 256), (256, 64))
     """
-    wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
+    wide = min(max(64, next_power_of_two(row_bytes)), 256)
     return 16384 // wide, wide
 
 
@@ -185,11 +185,8 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
         def gather(a, o, pitch, first):  # type: ignore[no-untyped-def]
             """Copy a to o, from block `first` on. Return the first block of a further array."""
             wide = cdiv(o.shape[1], width)
-            blocks, across, by_pitch = (
-                cdiv(o.shape[0], height) * wide,
-                divisor(wide),
-                divisor(pitch),
-            )
+            blocks, across = cdiv(o.shape[0], height) * wide, divisor(wide)
+            by_pitch = divisor(pitch)
             steps, group = cdiv(blocks - first, workers), divide(o.shape[1], by_pitch)
             rows = a.shape[0] * a.shape[1] * a.shape[2] * a.shape[3]
             by_1, by_2, by_3 = divisor(a.shape[1]), divisor(a.shape[2]), divisor(a.shape[3])
@@ -492,7 +489,8 @@ def copy_all(
         places = source.address % 16, result.address % 16
         layout = source.shape, source.strides, result.strides, source.dtype.itemsize
         for way, size, read, written, pitch in ways(*layout, places, padded):
-            arrays = window(source, read, size), window(result, written, size)
+            ends = (source, read), (result, written)
+            arrays = [window(*end, size) for end in ends]
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
             elif way == "turned":
@@ -504,13 +502,10 @@ def copy_all(
                 turned(*block)(*arrays, **place)
             elif way == "columns":
                 _, _, n, m = read.shape
-                flat = [
-                    window(*end, size)
-                    for end in ((source, whole(read, size)), (result, whole(written, size)))
-                ]
+                flat = [window(info, whole(part, size), size) for info, part in ends]
                 columns(n, 128 >> (n > 64))(*flat, m, read.strides[2] // size, **place)
             elif way == "sectors":
-                _sectors(size, ((source, read), (result, written)), place)
+                _sectors(size, ends, place)
             elif way == "transposed":
                 by_tma(64, 256, True)(*arrays, **place)
             elif way == "line":
