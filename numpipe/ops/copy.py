@@ -271,8 +271,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
 
     A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
     So of each row of o, a CTA stores from the sector in which its block begins up to the one in
-    which the next block begins, and loads a sector more rows of a. If a block has all rows, it
-    stores whole rows of o, which follow each other.
+    which the next block begins, and loads a sector more rows of a. A block with all rows of a
+    stores whole rows of o instead.
 
     Elements of 16 bits are loaded and stored as words, wherever in a word a row begins. A lane
     combines halves of two words of shared memory, from neighboring rows of a. Even rows come before
@@ -379,8 +379,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
 
 @functools.cache
 def columns(n: int, wide: int) -> Kernel:
-    """Return the kernel that transposes a matrix of n rows, with all rows and `wide` columns for
-    each CTA. They are contiguous in o, whose rows are shorter than a line of memory."""
+    """Return the kernel that transposes a matrix of n rows. Each CTA copies all rows of `wide`
+    columns, which are contiguous in o."""
     high = 128 // wide  # rows that are loaded at once
     each = cdiv(n, high)
 
