@@ -491,6 +491,12 @@ def copy_all(
         for way, size, read, written, pitch in ways(*layout, places, padded):
             ends = (source, read), (result, written)
             arrays = [window(*end, size) for end in ends]
+            # on a GPU, the copy of a host array begins with a word, wherever the array begins
+            moved = any(
+                info.kind == "host" and (info.address + part.offset) % 4 for info, part in ends
+            )
+            if way == "sectors" and moved and place.get("target") != "sim":
+                way = "turned"
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
             elif way == "turned":
@@ -531,7 +537,7 @@ def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) ->
     width = next_power_of_two(min(cdiv(m + odd, fold), 32 << (n <= 64 * fold)))
     across = fold * width - odd
     wide = cdiv(m, across)
-    # at most 32 KB, or half of it for more blocks
+    # about 32 KB, or half of it for more blocks
     most, reach = max(128, min(512, 4096 // width)) * fold, n + SECTOR // size
     if matrices * wide * cdiv(n, most) < 3 * DEFAULT.sms:
         most //= 2

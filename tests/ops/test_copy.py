@@ -468,6 +468,22 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         assert all("LDG" in line for line in loads[:8])
 
 
+@pytest.mark.parametrize(
+    "start, target, way", [(1, None, TURNED), (1, "sim", SECTORS), (0, None, SECTORS)]
+)
+def test_host_arrays_that_begin_inside_a_word_begin_with_one_on_a_gpu(
+    start: int, target: str | None, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    for name in (TURNED, SECTORS):
+        launched = lambda *_, name=name, **named: made.append(name)
+        monkeypatch.setattr(OP, name, lambda *block, launched=launched: launched)
+    a = numbers(200 * 4001 + 1)[start:][: 200 * 4001].reshape(200, 4001)
+    result = describe(np.empty((4001, 200), np.float16), "o")
+    OP.copy_into(transposed(describe(a, "a")), result, {"target": target, "stream": None})
+    assert made == [way]
+
+
 # ---- arrays on a GPU, with a driver that launches nothing
 class Driver(FakeDriver):
     def launch(self, config: Any, kernel: Any, params: int, ordinal: int) -> int:
