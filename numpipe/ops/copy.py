@@ -82,7 +82,7 @@ def blocks_of(row_bytes: int) -> tuple[int, int]:
     >>> blocks_of(4096), blocks_of(40)
     ((64, 256), (256, 64))
     """
-    wide = next((wide for wide in (64, 128) if row_bytes <= wide), 256)
+    wide = min(max(64, next_power_of_two(row_bytes)), 256)
     return 16384 // wide, wide
 
 
@@ -185,11 +185,8 @@ def lanes(size: int, height: int, width: int, dims: int, both: bool = False) -> 
         def gather(a, o, pitch, first):  # type: ignore[no-untyped-def]
             """Copy a to o, from block `first` on. Return the first block of a further array."""
             wide = cdiv(o.shape[1], width)
-            blocks, across, by_pitch = (
-                cdiv(o.shape[0], height) * wide,
-                divisor(wide),
-                divisor(pitch),
-            )
+            blocks, across = cdiv(o.shape[0], height) * wide, divisor(wide)
+            by_pitch = divisor(pitch)
             steps, group = cdiv(blocks - first, workers), divide(o.shape[1], by_pitch)
             rows = a.shape[0] * a.shape[1] * a.shape[2] * a.shape[3]
             by_1, by_2, by_3 = divisor(a.shape[1]), divisor(a.shape[2]), divisor(a.shape[3])
@@ -274,8 +271,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
 
     A store of a part of a sector of 32 bytes is slow: on an H200, 0.58 of a copy instead of 0.87.
     So of each row of o, a CTA stores from the sector in which its block begins up to the one in
-    which the next block begins, and loads a sector more rows of a. If a block has all rows, it
-    stores whole rows of o, which follow each other.
+    which the next block begins, and loads a sector more rows of a. A block with all rows of a
+    stores whole rows of o instead.
 
     Elements of 16 bits are loaded and stored as words, wherever in a word a row begins. A lane
     combines halves of two words of shared memory, from neighboring rows of a. Even rows come before
@@ -382,8 +379,8 @@ def sectors(height: int, width: int, size: int) -> Kernel:
 
 @functools.cache
 def columns(n: int, wide: int) -> Kernel:
-    """Return the kernel that transposes a matrix of n rows, with all rows and `wide` columns for
-    each CTA. They are contiguous in o, whose rows are shorter than a line of memory."""
+    """Return the kernel that transposes a matrix of n rows. Each CTA copies all rows of `wide`
+    columns, which are contiguous in o."""
     high = 128 // wide  # rows that are loaded at once
     each = cdiv(n, high)
 
@@ -492,7 +489,14 @@ def copy_all(
         places = source.address % 16, result.address % 16
         layout = source.shape, source.strides, result.strides, source.dtype.itemsize
         for way, size, read, written, pitch in ways(*layout, places, padded):
-            arrays = window(source, read, size), window(result, written, size)
+            ends = (source, read), (result, written)
+            arrays = [window(*end, size) for end in ends]
+            # on a GPU, the copy of a host array begins with a word, wherever the array begins
+            moved = any(
+                info.kind == "host" and (info.address + part.offset) % 4 for info, part in ends
+            )
+            if way == "sectors" and moved and place.get("target") != "sim":
+                way = "turned"
             if way == "rows":
                 by_tma(*blocks_of(read.shape[3] * size))(*arrays, **place)
             elif way == "turned":
@@ -504,13 +508,10 @@ def copy_all(
                 turned(*block)(*arrays, **place)
             elif way == "columns":
                 _, _, n, m = read.shape
-                flat = [
-                    window(*end, size)
-                    for end in ((source, whole(read, size)), (result, whole(written, size)))
-                ]
+                flat = [window(info, whole(part, size), size) for info, part in ends]
                 columns(n, 128 >> (n > 64))(*flat, m, read.strides[2] // size, **place)
             elif way == "sectors":
-                _sectors(size, ((source, read), (result, written)), place)
+                _sectors(size, ends, place)
             elif way == "transposed":
                 by_tma(64, 256, True)(*arrays, **place)
             elif way == "line":
@@ -536,7 +537,7 @@ def _sectors(size: int, ends: Sequence[tuple[ArrayInfo, Part]], place: Place) ->
     width = next_power_of_two(min(cdiv(m + odd, fold), 32 << (n <= 64 * fold)))
     across = fold * width - odd
     wide = cdiv(m, across)
-    # at most 32 KB, or half of it for more blocks
+    # about 32 KB, or half of it for more blocks
     most, reach = max(128, min(512, 4096 // width)) * fold, n + SECTOR // size
     if matrices * wide * cdiv(n, most) < 3 * DEFAULT.sms:
         most //= 2

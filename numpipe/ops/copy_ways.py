@@ -42,8 +42,6 @@ from ..arch.dimensions import Ints, round_up
 
 LINE = 16
 """TMA addresses and strides are multiples of this many bytes"""
-FLAT = (8192, 4096, 2048, 1024, 512, 256)
-"""row lengths in bytes into which a one-dimensional array may be cut"""
 SMALL = 1 << 19
 """elements below which lines and blocks of transposes are cut small, for more CTAs"""
 ROWS = 128
@@ -188,9 +186,11 @@ def _pieces(dims: list[Dim], size: int, places: tuple[int, int], padded: bool) -
             len(rest) < 2
             and all(dim.size < MATRICES for dim in rest)
             and all(dim.source > 0 for dim in dims)
+            # "columns" and "sectors" count elements; launches of "turned" refuse other strides
+            and math.gcd(*places, *(stride for dim in dims for stride in dim[1:])) % size == 0
             and reach < (_NUMBERS - 1) * size  # the number of elements is an int32, too
         )
-        few = len(dims) == 2 and last.size < ROWS and turned.target == last.size * size
+        few = not rest and last.size < ROWS and turned.target == last.size * size
         way = "columns" if few else "sectors" if last.size >= ROWS else "turned"
         return [Piece(way if large else "turned", size, source, target)]
     neighbors = itertools.pairwise(outer if padded else dims)
@@ -217,7 +217,9 @@ def _flat(line: Dim, size: int, places: tuple[int, int]) -> list[Piece]:
     whole = line.size * size
     if line.source == size and line.size < SMALL:
         return [Piece("line", size, *_views([line], 2))]
-    row = next((row for row in FLAT if whole % row == 0), FLAT[1])
+    row = min(whole & -whole, 8192)  # bytes, the largest power of two that divides the line's
+    if row < 256:
+        row = 4096
     count, rest = divmod(line.size, row // size)
     cut = Dim(row // size, line.source, size)
     if count < 2:

@@ -77,10 +77,11 @@ SHARE, LEAST = 32768, 10240
 """most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with one row: an
 H200 starts at most 800 CTAs in a microsecond"""
 HEIGHT, KEPT, AHEAD = 16, 12, 4
-"""HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: as many in shared memory.
-AHEAD: as many of them that a CTA requests ahead. If CTAs requested all that they have room for at
-first, some would receive their first tile last, and all CTAs wait for its total: 26 instead of 23
-us for 37 MB on an H200"""
+"""HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: groups of HEIGHT parts that
+shared memory holds. AHEAD: groups that a CTA requests before it adds up the first ones; two more
+tiles follow while it does, so KEPT is at least AHEAD and two groups for each warpgroup. Requesting
+all KEPT at once takes 26 instead of 23 us for 37 MB on an H200: some CTAs receive their first tile
+last, and all others wait for its total"""
 RING = 4
 """rounds whose sums are in shared memory"""
 ROWS = 8

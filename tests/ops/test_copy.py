@@ -181,6 +181,23 @@ def test_blocks_of_sectors_have_all_rows_or_equal_heights(
     assert made == [block]
 
 
+@pytest.mark.parametrize("rows", [7, 130])
+@pytest.mark.parametrize("start, gap", [(0, 1), (1, 0)], ids=["strides", "address"])
+def test_views_that_start_inside_elements_are_not_counted_in_elements(
+    rows: int, start: int, gap: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A launch refuses such strides on a GPU, unless a kernel takes them as numbers."""
+    monkeypatch.setattr(copy_ways, "SMALL", 100)
+    ways.cache_clear()
+    try:
+        strides = 2, 80 + gap
+        a = np.ndarray((40, rows), np.float16, numbers(rows * 81 + 1), start, strides)
+        assert way_of(a) == [(TURNED, 2)]
+        check(a)
+    finally:
+        ways.cache_clear()
+
+
 @pytest.mark.parametrize("n, way", [(46340, SECTORS), (46342, TURNED)])
 def test_whole_sectors_are_stored_if_int32_counts_the_elements(n: int, way: str) -> None:
     pieces = ways((n, n - 1), (2, 2 * n), (2 * (n - 1), 2), 2)
@@ -449,6 +466,22 @@ def test_the_build_gate_passes(name: str, size: int) -> None:
         loads = [line for line in sass.splitlines() if "LDG" in line or "STS" in line]
         # all loads are issued before the first result is used
         assert all("LDG" in line for line in loads[:8])
+
+
+@pytest.mark.parametrize(
+    "start, target, way", [(1, None, TURNED), (1, "sim", SECTORS), (0, None, SECTORS)]
+)
+def test_host_arrays_that_begin_inside_a_word_begin_with_one_on_a_gpu(
+    start: int, target: str | None, way: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made: list[str] = []
+    for name in (TURNED, SECTORS):
+        launched = lambda *_, name=name, **named: made.append(name)
+        monkeypatch.setattr(OP, name, lambda *block, launched=launched: launched)
+    a = numbers(200 * 4001 + 1)[start:][: 200 * 4001].reshape(200, 4001)
+    result = describe(np.empty((4001, 200), np.float16), "o")
+    OP.copy_into(transposed(describe(a, "a")), result, {"target": target, "stream": None})
+    assert made == [way]
 
 
 # ---- arrays on a GPU, with a driver that launches nothing

@@ -124,7 +124,7 @@ class Block:
             found = builder.and_(found, builder.icmp_signed("<=", begin, most))
         return found
 
-    def even(self, shape: Sequence[int], run: int = 2) -> Any:
+    def even(self, shape: Sequence[int], run: int) -> Any:
         """Return whether all rows of a block start at multiples of the size of `run` elements."""
         builder, none, one = self.builder, nb.const(0, nb.i64), nb.const(1, nb.i64)
         at = self.moved(none if self.lines else self.base, self.start[-1], one)
@@ -136,7 +136,7 @@ class Block:
         odd = builder.and_(at, run * self.dtype.itemsize - 1)
         return builder.icmp_unsigned("==", odd, none)
 
-    def whole_pairs(self, shape: Sequence[int], run: int = 2) -> Any:
+    def whole_pairs(self, shape: Sequence[int], run: int) -> Any:
         """Return whether every pair, or `run`, of columns is inside the array or outside it, or
         `may_split`, and can be moved at once."""
         builder = self.builder

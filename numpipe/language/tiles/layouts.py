@@ -476,9 +476,10 @@ def combined(symbol: str, forms: list[Form]) -> tuple[Ints, str]:
     lanes = {name_of(of).lanes for of in whole} or {
         form.name.lanes for form in forms if form.layout != EITHER and not form.single
     }
-    if lanes & set(row_layouts.EVERY) and (whole or len(lanes) == 1):
+    most = max(lanes & set(row_layouts.EVERY), default=0)
+    if most and (whole or len(lanes) == 1):
         run = 2 if whole else max(form.name.run for form in forms)
-        return shape, f"{ROWS} {max(lanes & set(row_layouts.EVERY))}" + f" {run}" * (run > 2)
+        return shape, f"{ROWS} {most}" + f" {run}" * (run > 2)
     return shape, natural(shape)
 
 

@@ -189,14 +189,10 @@ differ = elementwise_function(
 )
 
 
-def _high_word(a: Any, b: Any) -> Any:
-    """Return ``a * b >> 32`` of int64 arrays that hold 32-bit integers, without overflow."""
-    return a * (b >> 16) + (a * (b & 0xFFFF) >> 16) >> 16
-
-
 mulhi = elementwise_function(
     "mulhi",
-    _high_word,
+    # a * b >> 32 of int64 arrays that hold 32-bit integers, without overflow
+    lambda a, b: a * (b >> 16) + (a * (b & 0xFFFF) >> 16) >> 16,
     """Return the high 32 bits of the 64-bit products of int32 or uint32 tiles (PTX ISA, "mul").
 
 One operand may be a number. Raises SpecError for other types.

@@ -202,7 +202,7 @@ def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 
         smallest = constant("ds", "least", least)
         kind = DsType(refs.ds_size(size), inert, known, largest, smallest)
     builder, args = yield kind(
-        given if inert else _started(given),
+        given if inert or isinstance(given, refs.Index) else I32,
         size,
         nb.none if not limited else stop if inert else I32,
         *bounds,
@@ -211,11 +211,6 @@ def _ds(start: Any, size: Any, stop: Any = None, most: Any = None, least: Any = 
     if not limited:
         return first
     return builder.struct(kind, start=first, stop=nb.const(0) if inert else args[2])
-
-
-def _started(given: Any) -> Any:
-    """Return the type as which the start of a `ds` is passed."""
-    return given if isinstance(given, refs.Index) else I32
 
 
 def _start(builder: Any, given: Any, value: Any) -> Any:

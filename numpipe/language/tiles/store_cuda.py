@@ -190,10 +190,6 @@ class _Lanes:
         word = builder.extract_value(self.value, number)
         return builder.bitcast(word, nb.f32) if word.type == nb.i32 and self.stores else word
 
-    def _write(self, address: Any, word: Any, chosen: Any) -> None:
-        """Emit the statement for one element; lanes for which `chosen` is false skip it."""
-        self.builder.emit_where(chosen, self.statement, address, word)
-
     def _run(self, first: int, count: int, address: Any, chosen: Any) -> None:
         """Store `count` adjacent elements of a lane from element `first` on, with as few
         instructions as possible; lanes for which `chosen` is false skip them."""
@@ -291,7 +287,7 @@ class _Lanes:
                 if count > 1:
                     self._run(i, count, address, chosen)
                 else:
-                    self._write(address, self._element(first + i), chosen)
+                    builder.emit_where(chosen, self.statement, address, self._element(first + i))
 
         if not (at_once and dim and lanes and first == 0):
             each(1)
@@ -361,7 +357,8 @@ class _Lanes:
         def elements(numbers: Sequence[int] = range(len(where))) -> None:
             for number in numbers:
                 at, tests = place(number, to.stride[1])
-                self._write(at, self._element(number), inside(number, tests))
+                word, chosen = self._element(number), inside(number, tests)
+                builder.emit_where(chosen, self.statement, at, word)
 
         if not at_once:
             elements()
