@@ -13,7 +13,6 @@ import numpy as np
 from .. import launch
 from ..arch.dimensions import Dim3, Ints
 from ..diagnostics.argument_checks import a, as_tuple, require, whole
-from ..diagnostics.errors import SpecError
 from ..launch.array_info import ArrayInfo
 from ..plan.specs import ArrayType, Workspace
 from .arguments import SCALAR, Parameters
@@ -28,13 +27,9 @@ class Results:
     def __init__(
         self, arguments: Parameters, options: Options, stored: Callable[[], set[str]]
     ) -> None:
-        self.kernel, self.stored = arguments.kernel, stored
+        self.kernel, self.refused, self.stored = arguments.kernel, arguments.refused, stored
         self.parameters = arguments.names
         self.options = options
-
-    def refused(self, text: str) -> SpecError:
-        """Return an error of this kernel."""
-        return SpecError(f"kernel {self.kernel}: {text}")
 
     def elsewhere(self, out: Any, missing: Sequence[str]) -> Sequence:
         """Return the arrays passed as ``out=``, one for each of the `missing` parameters."""
