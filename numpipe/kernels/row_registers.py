@@ -477,7 +477,7 @@ def functions(rows: Any) -> dict[str, Function]:
 
         return p, top - off + log(total)
 
-    named = [
+    named: list[Function] = [
         *(log, normal, shift, column, random, get, blocks, number, put, each_group, columns),
         *(loads(fetch, value, n, operands), checked(vector, n), checked(store, n)),
         *(put_again, replace, sums, higher_at, first_of, both_reduced, argmax, softmax),

@@ -303,13 +303,12 @@ def choose(
         most = size
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
-    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
-    alone = not tma or (direct and held) or operands > 1
     # The loads of kernels that do little else take all of an SM's memory: CTAs of the next launch
     # start early, and where some had room, they were distributed unevenly over the SMs, which made
     # kernels 15 to 40 % slower on an H200
     fill = once or not (held or vectors)
-    lanes = 0 if alone else 16 if brief else 12
+    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
+    lanes = 0 if not tma or operands > 1 or (direct and held) else 16 if brief else 12
     cluster, each = shares(count, n, operands * itemsize, most, lanes, fill)
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
@@ -318,8 +317,7 @@ def choose(
         if groups:
             width, wgs = GROUPS, 1 + (n > 2 * PART)
             ctas = 12 // (wgs * operands)
-        steps = cdiv(n, cluster * wgs * width)
-        return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
+        return rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
@@ -347,9 +345,7 @@ def choose(
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def shares(
-    count: int, n: int, nbytes: int, most: int, lanes: int, fill: bool = True
-) -> tuple[int, int]:
+def shares(count: int, n: int, nbytes: int, most: int, lanes: int, fill: bool) -> tuple[int, int]:
     """Return how many CTAs share each of `count` rows of n columns of `nbytes`, so that the busiest
     SM has the least to do, and how many CTAs an SM has if all rows are in shared memory at once,
     else 0.
@@ -358,9 +354,9 @@ def shares(
     lanes  warpgroups that an SM has registers for
     fill   whether CTAs take all of an SM's memory if all rows are in it at once
 
-    >>> shares(76, 83008, 2, 65536, 16), shares(126, 40320, 2, 65536, 16)
+    >>> shares(76, 83008, 2, 65536, 16, True), shares(126, 40320, 2, 65536, 16, True)
     ((3, 2), (1, 1))
-    >>> shares(554, 19296, 2, 65536, 16), shares(5540, 99296, 2, 65536, 16)
+    >>> shares(554, 19296, 2, 65536, 16, True), shares(5540, 99296, 2, 65536, 16, True)
     ((1, 5), (4, 0))
     """
     found = []
