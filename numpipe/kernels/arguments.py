@@ -87,9 +87,7 @@ class Parameters:
         for name, parameter in parameters.items():
             found._add(name, parameter, function)
         if not found.names:
-            raise SpecError(
-                f"kernel {kernel}: it has no array parameters: write def {kernel}(x, …)"
-            )
+            raise found.refused(f"it has no array parameters: write def {kernel}(x, …)")
         found._begin()
         found._hashable(found._static_defaults)
         return found
