@@ -321,8 +321,12 @@ def choose(
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
-    few = 2 * DEFAULT.sms < cluster * count <= ROOM
-    crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
+    crowded = (
+        flat
+        or cluster > 2
+        or unit > 1
+        or (held and (operands == 1 or 2 * DEFAULT.sms < cluster * count <= ROOM))
+    )
     large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight

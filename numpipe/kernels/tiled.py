@@ -65,14 +65,13 @@ class Tiled:
     def ctas(self, grid: Any) -> Any:
         """Return the launch's grid, which has only the parallel dimensions. It is a function of the
         arguments if `grid` is one."""
+
+        def parallel(dims: Any) -> Ints:
+            return self.check(dims)[: self.grid.parallel] or (1,)
+
         if not callable(grid):
-            return self.check(grid)[: self.grid.parallel] or (1,)
-
-        @functools.wraps(grid)
-        def parallel(**arguments: Any) -> Any:
-            return self.check(grid(**arguments))[: self.grid.parallel] or (1,)
-
-        return parallel
+            return parallel(grid)
+        return functools.wraps(grid)(lambda **arguments: parallel(grid(**arguments)))
 
 
 def tiled(

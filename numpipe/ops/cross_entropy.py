@@ -141,8 +141,18 @@ def _launch(
         factor = allocated(logits, (), place, np.float32)
         launch_reduced(None, labels, factor, True, ignore_index, place)
         grad = broadcast(factor, labels.shape)
-    options = label_smoothing, ignore_index, debug, place, reduction
-    launch_rows(logits, labels, loss, *options, grad=grad, dlogits=dlogits)
+    launch_rows(
+        logits,
+        labels,
+        loss,
+        label_smoothing,
+        ignore_index,
+        debug,
+        place,
+        reduction,
+        grad=grad,
+        dlogits=dlogits,
+    )
 
 
 def _launch_backward(
