@@ -119,8 +119,9 @@ def launch_reduced(
             for name in inputs
             for x in [views[name]]
         }
-        kernel = reduced(*lacking(rows, "losses", "labels"))
-        kernel(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
+        reduced(*lacking(rows, "losses", "labels"))(
+            **rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place
+        )
 
     launch_over_rows(run, inputs, {}, place)
 
