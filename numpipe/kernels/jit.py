@@ -27,6 +27,7 @@ __all__ = ["jit"]
 
 VARIABLE = "NUMPIPE_JIT"
 POLICIES = ("error", "warn", "allow")
+EXPECTED = f"expected one of {', '.join(map(repr, POLICIES))}"
 _POLICY: ContextVar[str | None] = ContextVar("numpipe.jit", default=None)
 
 
@@ -54,10 +55,7 @@ class jit(contextlib.ContextDecorator):
     def __init__(self, policy: str) -> None:
         if not isinstance(policy, str) or policy not in POLICIES:
             kernel = "; to define a kernel, use @numpipe.kernel" if callable(policy) else ""
-            raise SpecError(
-                f"numpipe.jit: expected one of {', '.join(map(repr, POLICIES))}, got "
-                f"{policy!r}{kernel}"
-            )
+            raise SpecError(f"numpipe.jit: {EXPECTED}, got {policy!r}{kernel}")
         self.policy = policy
         self._before: list[Token[str | None]] = []
 
@@ -80,10 +78,7 @@ def check(definition: Definition, call: Described, variant: Variant) -> None:
     if (chosen := policy or os.environ.get(VARIABLE) or "allow") == "allow":
         return
     if chosen not in POLICIES:
-        raise SpecError(
-            f"the environment's {VARIABLE} is {chosen!r}: expected one of "
-            f"{', '.join(map(repr, POLICIES))}"
-        )
+        raise SpecError(f"the environment's {VARIABLE} is {chosen!r}: {EXPECTED}")
     if variant.find() is not None:
         return
     name = definition.name

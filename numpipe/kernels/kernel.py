@@ -244,9 +244,8 @@ class Kernel:
         "ptx", "sass", "llvm"   its code, as text ("sass" needs nvdisasm)
         "source"                the rewritten kernel function, which the GPU and the simulation run
         "resources"             a `Resources`: registers, spills, shared memory by purpose,
-        barriers,
-                                tensor maps, bytes of machine code, seconds of the compile; print it
-                                for a table
+                                barriers, tensor maps, bytes of machine code, seconds of the
+                                compile; print it for a table
         "gate"                  the build gate's findings about the machine code; empty if it passes
 
         Raises SpecError for any other word, TargetError if a tool is missing, and the errors of the
@@ -271,14 +270,12 @@ class Kernel:
         nor a compiler.
 
         signatures  each a tuple of a call's positional arguments, arrays or ArrayTypes, or a pair
-        of
-                    such a tuple and a dictionary of named arguments, including Statics and ``out``.
-                    Later calls may use other shapes and scalars
+                    of such a tuple and a dictionary of named arguments, including Statics and
+                    ``out``. Later calls may use other shapes and scalars
         choose      function of arrays and scalars (by parameter name) that returns Statics as a
                     dictionary, for calls that pass none. Each signature without Statics is compiled
                     with those that `choose` returns for its shapes, so give one signature per
-                    choice.
-                    Without `choose` such calls use the defaults
+                    choice. Without `choose` such calls use the defaults
 
         The file holds machine code, the rules for arguments, the launch options, the source of
         grid, out_type, workspace and `choose` with captured values as constants, and versions. An
@@ -323,11 +320,7 @@ class Kernel:
     # ---- its parameters
     def takes(self, name: str) -> bool:
         """Return whether the kernel has a parameter with this name."""
-        return (
-            name in self.parameters
-            or name in self.statics
-            or name in self.definition.arguments.scalars
-        )
+        return name in (*self.parameters, *self.statics, *self.definition.arguments.scalars)
 
     def outputs(self, /, *args: Any, **named: Any) -> list[str]:
         """Return the parameters that a call with these arguments returns or stores to."""

@@ -477,30 +477,13 @@ def functions(rows: Any) -> dict[str, Function]:
 
         return p, top - off + log(total)
 
-    return averages(n, sum_of) | {
-        "exp": term,
-        "log": log,
-        "normal": normal,
-        "shift": shift,
-        "column": column,
-        "random": random,
-        "get": get,
-        "blocks": blocks,
-        "number": number,
-        "put": put,
-        "each_group": each_group,
-        "columns": columns,
-        "load": loads(fetch, value, n, operands),
-        "vector": checked(vector, n),
-        "store": checked(store, n),
-        "put_again": put_again,
-        "replace": replace,
-        "sum": sum_of,
-        "sums": sums,
-        "max": largest,
-        "higher_at": higher_at,
-        "first_of": first_of,
-        "both_reduced": both_reduced,
-        "argmax": argmax,
-        "softmax": softmax,
-    }
+    named: list[Function] = [
+        *(log, normal, shift, column, random, get, blocks, number, put, each_group, columns),
+        *(loads(fetch, value, n, operands), checked(vector, n), checked(store, n)),
+        *(put_again, replace, sums, higher_at, first_of, both_reduced, argmax, softmax),
+    ]
+    return (
+        averages(n, sum_of)
+        | {each.__name__: each for each in named}
+        | {"exp": term, "sum": sum_of, "max": largest}
+    )

@@ -270,35 +270,17 @@ def choose(
         flat = flat and itemsize > 1
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     flat = flat and unit == 1
-    part, wgs, pairs = PART * 4 // max(nbytes, 4), 1, n % 2 == 0
+    tma, part, wgs, pairs = aligned or flat, PART * 4 // max(nbytes, 4), 1, n % 2 == 0
     while n > part * wgs:
         wgs *= 2
-    size = n * operands * itemsize
-    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
-    # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
-    plain = not (held or flat) and operands == 1
-    light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    # lanes load pairs of elements quickly, but single ones slowly
-    direct = not (aligned or flat) or (once and pairs)
-    # groups of a single pass need nothing of each other, so that small CTAs can share a row
-    groups = once and unit > 1 and not aligned
-    most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
-    most = 3 * CHUNK if groups else size if direct else most
-    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
-    alone = direct and (held or not (aligned or flat))
-    lanes = 0 if alone or operands > 1 else 16 if brief else 12
-    # The loads of kernels that do little else take all of an SM's memory: CTAs of the next launch
-    # start early, and where some had room, they were distributed unevenly over the SMs, which made
-    # kernels 15 to 40 % slower on an H200
-    fill = once or not (held or vectors)
-    cluster, each = shares(count, n, operands * itemsize, most, lanes, fill)
-    direct = direct and not each
-    # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
-    # lanes load adjacent elements of odd 16-bit rows one by one
+    # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
+    # load adjacent elements of odd 16-bit rows one by one
+    groups = once and unit > 1 and not tma
     longest = GROUPS if groups and not pairs and itemsize < 4 else ODD if odd else 2 * part
-    if wgs <= MOST_WARPGROUPS and (n <= longest or not (aligned or flat or groups)):
+    # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
+    if wgs <= MOST_WARPGROUPS and (n <= longest or not (tma or groups)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
         live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
@@ -308,24 +290,47 @@ def choose(
         # a lane of four warpgroups has no registers for one more
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
         return rows(1, width, wgs, whole, ctas, flat=odd)
-    if direct:
+    size = n * operands * itemsize
+    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
+    # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
+    plain = not (held or flat) and operands == 1
+    light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
+    # lanes load pairs of elements quickly, but single ones slowly
+    direct = not tma or (once and pairs)
+    if groups:
+        most = 3 * CHUNK
+    elif direct:
+        most = size
+    else:
+        most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
+    # The loads of kernels that do little else take all of an SM's memory: CTAs of the next launch
+    # start early, and where some had room, they were distributed unevenly over the SMs, which made
+    # kernels 15 to 40 % slower on an H200
+    fill = once or not (held or vectors)
+    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
+    lanes = 0 if not tma or operands > 1 or (direct and held) else 16 if brief else 12
+    cluster, each = shares(count, n, operands * itemsize, most, lanes, fill)
+    if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = 2, with_room(3, count) if once and unit == 1 else 2
         if groups:
             width, wgs = GROUPS, 1 + (n > 2 * PART)
             ctas = 12 // (wgs * operands)
-        steps = cdiv(n, cluster * wgs * width)
-        return rows(1, width, wgs, 0, ctas, steps, cluster=cluster)
+        return rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
-    few = 2 * DEFAULT.sms < cluster * count <= ROOM
-    crowded = flat or cluster > 2 or unit > 1 or (held and (few or operands == 1))
+    crowded = (
+        flat
+        or cluster > 2
+        or unit > 1
+        or (held and (operands == 1 or 2 * DEFAULT.sms < cluster * count <= ROOM))
+    )
     large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
-    singles = flat and not (pairs or held or once) and operands * itemsize == 4
+    singles = odd and not held and operands * itemsize == 4
     wgs = 4 if (each < 3 if each else large or singles or not (crowded or light)) else 2
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
@@ -344,9 +349,7 @@ def choose(
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def shares(
-    count: int, n: int, nbytes: int, most: int, lanes: int, fill: bool = True
-) -> tuple[int, int]:
+def shares(count: int, n: int, nbytes: int, most: int, lanes: int, fill: bool) -> tuple[int, int]:
     """Return how many CTAs share each of `count` rows of n columns of `nbytes`, so that the busiest
     SM has the least to do, and how many CTAs an SM has if all rows are in shared memory at once,
     else 0.
@@ -355,9 +358,9 @@ def shares(
     lanes  warpgroups that an SM has registers for
     fill   whether CTAs take all of an SM's memory if all rows are in it at once
 
-    >>> shares(76, 83008, 2, 65536, 16), shares(126, 40320, 2, 65536, 16)
+    >>> shares(76, 83008, 2, 65536, 16, True), shares(126, 40320, 2, 65536, 16, True)
     ((3, 2), (1, 1))
-    >>> shares(554, 19296, 2, 65536, 16), shares(5540, 99296, 2, 65536, 16)
+    >>> shares(554, 19296, 2, 65536, 16, True), shares(5540, 99296, 2, 65536, 16, True)
     ((1, 5), (4, 0))
     """
     found = []

@@ -65,14 +65,13 @@ class Tiled:
     def ctas(self, grid: Any) -> Any:
         """Return the launch's grid, which has only the parallel dimensions. It is a function of the
         arguments if `grid` is one."""
+
+        def parallel(dims: Any) -> Ints:
+            return self.check(dims)[: self.grid.parallel] or (1,)
+
         if not callable(grid):
-            return self.check(grid)[: self.grid.parallel] or (1,)
-
-        @functools.wraps(grid)
-        def parallel(**arguments: Any) -> Any:
-            return self.check(grid(**arguments))[: self.grid.parallel] or (1,)
-
-        return parallel
+            return parallel(grid)
+        return functools.wraps(grid)(lambda **arguments: parallel(grid(**arguments)))
 
 
 def tiled(
@@ -133,21 +132,13 @@ def tiled(
 def _specs(kernel: str, name: str, option: Any) -> tuple[BlockSpec, ...]:
     specs = (option,) if isinstance(option, BlockSpec) else () if option is None else option
     if not isinstance(specs, tuple) or not all(type(spec) is BlockSpec for spec in specs):
-        kinds = (
-            ", ".join(type(spec).__name__ for spec in specs)
-            if isinstance(specs, (tuple, list))
-            else repr(option)
-        )
+        got = repr(option)
+        if isinstance(specs, (tuple, list)):
+            kinds = ", ".join(type(spec).__name__ for spec in specs)
+            got = f"({kinds})" if isinstance(specs, tuple) else f"[{kinds}]"
         raise SpecError(
             f"kernel {kernel}: {name} must be a BlockSpec or a tuple of them, one for each "
-            "parameter, got "
-            + (
-                f"({kinds})"
-                if isinstance(specs, tuple)
-                else f"[{kinds}]"
-                if isinstance(specs, list)
-                else kinds
-            )
+            f"parameter, got {got}"
         )
     return specs
 

@@ -93,22 +93,17 @@ def _variant(number: int, entry: Any) -> tuple[Kernel, Variant]:
         or not isinstance(args, tuple | list)
         or not isinstance(named, Mapping)
     ):
+        got = type(entry).__name__
+        if isinstance(entry, tuple):
+            got = f"({', '.join(type(part).__name__ for part in entry)})"
         raise SpecError(
             f"warmup: entry {number} of the list must be (kernel, args) or (kernel, args, named), "
             "with a tuple of positional arguments, (x,) for a single one, and a dictionary; got "
-            f"{_brief(entry)}"
+            f"{got}"
         )
     given = dict(named)
     return kernel, kernel.variant(
         tuple(args), given, given.pop("out", None), mesh=given.pop("mesh", None)
-    )
-
-
-def _brief(entry: Any) -> str:
-    return (
-        f"({', '.join(type(part).__name__ for part in entry)})"
-        if isinstance(entry, tuple)
-        else type(entry).__name__
     )
 
 

@@ -11,10 +11,10 @@ from ..diagnostics.errors import SimulationError, SpecError, reported
 from ..diagnostics.reports import Report
 from ..launch.array_info import ArrayInfo
 from ..launch.windows import broadcast, strided
-from ..plan.specs import ArrayType
+from ..plan.specs import ArrayType, persistent
 from .copy import window
 from .copy_ways import Part
-from .cross_entropy_kernels import cross_entropy_gradient, forward, reduced, sums
+from .cross_entropy_kernels import VECTOR, cross_entropy_gradient, forward, reduced
 from .declaration import Operand, op
 from .op_outputs import Place, allocated, same
 from .over_rows import MATRIX, ROWS, TYPES, given, lacking, launch_over_rows
@@ -85,7 +85,9 @@ def launch_rows(
 
     def run(**arrays: Any) -> None:
         chosen = kernel.kernel(**arrays)
-        losses = allocated(logits, (sums(chosen, arrays["x"].shape[0]),), place, np.float32)
+        # CTAs that compute several blocks of rows, fewer than VECTOR, store one sum each
+        count = VECTOR if chosen.options.grid == persistent() else arrays["x"].shape[0]
+        losses = allocated(logits, (count,), place, np.float32)
         chosen(**arrays, loss=losses)
         launch_reduced(losses, labels, loss, reduction == "mean", ignore_index, place)
 
@@ -107,21 +109,21 @@ def launch_reduced(
     ignore_index: int,
     place: Place,
 ) -> None:
-    """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
-    1."""
-    counted = as_int32(labels) if mean or losses is None else None
-    inputs = given(ROWS, losses=losses, labels=counted)
+    """Store the sum or mean of losses, or the factor that makes the sum a mean if losses is None
+    and `mean` is true."""
+    inputs = given(ROWS, losses=losses, labels=as_int32(labels) if mean else None)
 
     def run(**views: Any) -> None:
-        rows: dict[str, Any] = {name: _row(views[name]) for name in inputs}
-        kernel = reduced(*lacking(rows, "losses", "labels"))
-        kernel(**rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place)
+        rows: dict[str, Any] = {
+            name: strided(x, (1, *x.shape), (0, *x.strides))
+            for name in inputs
+            for x in [views[name]]
+        }
+        reduced(*lacking(rows, "losses", "labels"))(
+            **rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place
+        )
 
     launch_over_rows(run, inputs, {}, place)
-
-
-def _row(x: ArrayInfo) -> ArrayInfo:
-    return strided(x, (1, *x.shape), (0, *x.strides))
 
 
 def _launch(
@@ -140,8 +142,18 @@ def _launch(
         factor = allocated(logits, (), place, np.float32)
         launch_reduced(None, labels, factor, True, ignore_index, place)
         grad = broadcast(factor, labels.shape)
-    options = label_smoothing, ignore_index, debug, place, reduction
-    launch_rows(logits, labels, loss, *options, grad=grad, dlogits=dlogits)
+    launch_rows(
+        logits,
+        labels,
+        loss,
+        label_smoothing,
+        ignore_index,
+        debug,
+        place,
+        reduction,
+        grad=grad,
+        dlogits=dlogits,
+    )
 
 
 def _launch_backward(

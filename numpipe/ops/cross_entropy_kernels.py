@@ -21,7 +21,7 @@ from ..language.tiles.indices import index
 from ..language.tiles.refs import ds
 from ..plan.context import num_programs, program_id
 from ..plan.params import CompilerParams
-from ..plan.specs import Static, persistent
+from ..plan.specs import Static
 
 
 @function
@@ -71,8 +71,9 @@ def forward(
     loss, lse  of each row: the cross entropy, and log(sum(exp(x)))
     grad, dx   the gradient of each row's loss, 1 by default, and of x; dx may be x
 
-    With `debug`, the kernel reports labels outside the row. If `summed`, loss has `sums` elements,
-    which add up to the sum of all losses.
+    With `debug`, the kernel reports labels outside the row. If `summed` and CTAs compute several
+    blocks of rows, loss has any number of elements, at least one for each CTA: the sum of the CTA's
+    losses. The others become 0.
     """
 
     params = CompilerParams(approx_math=True, unsafe_no_auto_barriers=True, debug=True)
@@ -164,12 +165,6 @@ def cross_entropy_gradient(x, labels, lse, grad, dx, *, smoothing, ignored, row:
 
 VECTOR, MOST_PARTS = 2048, 256
 """elements that a warpgroup adds at once, and the most CTAs that add up losses"""
-
-
-def sums(kernel: Kernel, rows: int) -> int:
-    """Return the number of sums of losses that a kernel stores: one for each row or, where CTAs
-    compute several blocks of rows, for each of these CTAs, of which there are fewer than VECTOR."""
-    return VECTOR if kernel.options.grid == persistent() else rows
 
 
 @functools.cache

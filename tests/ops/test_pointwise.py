@@ -13,6 +13,7 @@ import pytest
 
 import numpipe
 from numpipe import SpecError, ops
+from numpipe.kernels import row_kernels
 from numpipe.launch.array_info import ArrayInfo, dense_strides
 from numpipe.ops.gated import gated_backward
 
@@ -212,8 +213,12 @@ def test_quantized_numbers_are_the_nearest(dtype: str, top: int, block: str) -> 
 
 
 @pytest.mark.parametrize(("block", "n"), [("row", 33000), ("1x128", 33000), ("1x128", 26887)])
-def test_long_rows_are_quantized_in_steps(block: str, n: int) -> None:
-    """Two CTAs share an odd row."""
+@pytest.mark.parametrize("aligned", [True, False])
+def test_long_rows_are_quantized_in_steps(
+    block: str, n: int, aligned: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Small CTAs share rows of groups that are not aligned to 16 bytes."""
+    monkeypatch.setattr(row_kernels, "loadable", lambda *arrays: (aligned, True))
     x = numbers(2, n, dtype=np.float16)
     values, scales = ops.quantize(x, "int8", block)
     groups = np.pad(abs(x), ((0, 0), (0, -n % 128)))
