@@ -28,7 +28,7 @@ class Results(OfKernel):
     def __init__(
         self, arguments: Parameters, options: Options, stored: Callable[[], set[str]]
     ) -> None:
-        self.kernel, self.refused, self.stored = arguments.kernel, arguments.refused, stored
+        self.kernel, self.stored = arguments.kernel, stored
         self.parameters = arguments.names
         self.options = options
 
