@@ -15,9 +15,10 @@ True       (batch, n, columns)    (batch, parts, columns)
 
 Columns of large matrices are reduced from rings of tiles in shared memory, which TMA loads, so that
 many bytes are in flight. All lanes of a warpgroup share each row of a tile, so that a lane has the
-same columns of all rows, and lanes exchange nothing. `_ring` chooses tiles and shares by the time
-that they would take. For other matrices, lanes load a tile in registers themselves. The warpgroups
-of a CTA share the rows, and the first one combines their results.
+same columns of all rows, and lanes exchange nothing, except in tiles of which many lanes would have
+no columns. `_ring` chooses tiles and shares by the time that they would take. For other
+matrices, lanes load a tile in registers themselves. The warpgroups of a CTA share the rows, and the
+first one combines their results.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, an x of (batch, n / fold, fold columns). There are two ways to combine them:
@@ -81,15 +82,15 @@ WIDE, BROAD, NARROW = 256, 1280, 2048
 are read as one because they are narrow"""
 SMS = 132
 """SMs of an H200, each of which has a CTA or two if columns are loaded by TMA"""
-TILE, ROOM, FLIGHT = 8192, 225_000, 128_000
-"""bytes of a tile in shared memory, of all on an SM, and of those of narrow rows: with more, the
-lanes that issue all copies are late for the first tile"""
+ROOM, FLIGHT = 225_000, 128_000
+"""bytes of all tiles in shared memory of an SM, and of those of narrow rows: with more, the lanes
+that issue all copies are late for the first tile"""
 LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
-LAUNCH, FIXED, EDGE, TURN = 4 << 20, 8192, 32, 512
+LAUNCH, FIXED, EDGE, TURN = 4 << 20, 8192, 64, 512
 """bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
-end, on one, bytes of neighbors in a row of a tile that begins anywhere, and bytes in the time in
-which a warpgroup waits for a tile"""
+end, on one, more bytes in a row of a tile that begins anywhere or has more than WIDE columns, and
+bytes in the time in which a warpgroup waits for a tile"""
 
 
 @functools.cache
@@ -239,7 +240,7 @@ def reducer(
                     rows = buffer.at[ds(slot * size, size)]
                     tiles: Any = load_tile(rows, "rows 128", across)
                 else:
-                    tiles = load_tile(buffer.at[slot], "rows 128")
+                    tiles = load_tile(buffer.at[slot], "rows 128" if flat else "auto")
                 meet()
                 load(row + slots * stride, slot)
                 current = (current + 1) % slots
@@ -386,27 +387,32 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         slots = max(FLIGHT // (32 * columns * itemsize), 2)
         tiles = cdiv(n, 32)
         return 1, columns, 8, 4, slots, cdiv(tiles, cdiv(tiles, SMS))
-    whole, wgs = round_up(columns // apart + shift, 64), max(4 // apart, 1) * apart
+    whole = round_up(columns // apart + shift, 64)
 
-    def choice(across: int, parts: int, length: int) -> tuple[int, ...]:
+    def choice(across: int, parts: int, length: int) -> tuple[int, int, int, Ints]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
         each = cdiv(batch * cdiv(columns // apart, across - shift) * parts, SMS)
-        places = min(each, 12 // wgs)  # CTAs that an SM has registers for
-        room = ROOM // places // wgs - 8 * (across + shift)
-        slots = min(room // (length * across * itemsize), 32 // wgs)
+        # an SM has registers for 12 warpgroups
+        wgs = max(min(12 // each, 4) // apart, 1) * apart
+        places = min(each, 12 // wgs)
         rows = cdiv(n, parts * wgs // apart * length) * length
-        row = across * itemsize + EDGE * (shift > 0) + TURN // length
-        time = SMS * each * wgs * (rows * row + FIXED)
+        step = length if shift and across * itemsize < NARROW // 4 else 1
+        size, results = length * across * itemsize, (8 if step == 1 else 24) * (across + shift)
+        slots = min((ROOM // places // wgs - results) // size, 32 // wgs)
+        row = across * itemsize + EDGE * (shift > 0 or across > WIDE) + TURN // length
+        time = SMS * each * (wgs * rows * row + max(wgs, 4) * FIXED)
         if parts > 1:
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
         # with room for one more, CTAs of the next launch would be on an SM while another has none
-        crowded = (places + 1) * wgs * slots * length * across * itemsize < ROOM
-        return time << (slots < 2 or crowded), across, -length, slots, parts
+        crowded = (places + 1) * wgs * (slots * size + results) < ROOM
+        slow = slots < 2 or crowded or step > 8
+        return time << slow, across, -length, (step, across, length, wgs, slots, parts)
 
-    wide = {min(whole, WIDE), WIDE + 64 if shift else whole if whole * itemsize <= BROAD else WIDE}
+    even = round_up(cdiv(columns, cdiv(columns * itemsize, BROAD)), 64)
+    fit = min(WIDE, even, key=lambda across: round_up(columns, across))
+    wide = {min(whole, x) for x in ((WIDE - 64, WIDE, WIDE + 64) if shift else (WIDE, fit))}
     choices = itertools.product(wide, range(1, SMS + 1), (8, 16))
-    _, across, length, slots, parts = min(itertools.starmap(choice, choices))
-    return 1, across, -length, wgs, slots, parts
+    return min(itertools.starmap(choice, choices))[-1]
 
 
 def schedule(
@@ -430,7 +436,9 @@ def schedule(
     tiles = lambda across: shape[0] * cdiv(others, across)
     if down:
         # narrow tiles, so that few columns have many CTAs
-        across, step, deep = (8, 64, 1) if again else (16, 32, 5) if others <= 64 else (32, 16, 5)
+        across, step, deep = (16, 32, 5) if others <= 64 else (32, 16, 5)
+        if again:
+            across, step, deep = (16, 16, 1) if n <= 16 else (8, 64, 1)
         if n <= 8 or tiles(across) > 4 * SMS:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
         wgs = min(cdiv(n, deep * step), 4)
