@@ -150,17 +150,24 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
 
 @functools.cache
 def of_short_rows(
-    layout: str, height: int, slots: int, run: int, late: bool, teams: int, *present: str
+    layout: str,
+    height: int,
+    slots: int,
+    ahead: int,
+    run: int,
+    late: bool,
+    teams: int,
+    *present: str,
 ) -> RowKernel:
     """Return the kernel of all gradients for contiguous rows, shared by lanes of a warp as `layout`
     says. Each of a CTA's `teams`, which are warpgroups, computes many blocks of rows, some of them
     half a block at a time, and stores a row of sums.
 
-    Rows begin anywhere: TMA loads blocks as parts of flat arrays, `slots` of them ahead. A lane
-    has `run` adjacent columns of aligned rows, which it stores itself. With a run of 2, lanes store
-    dx in shared memory, where they have read x; from there it is copied in memory order. With
-    `late`, the last rows of a block are added to the sums after dx is computed; until then, lanes
-    keep their gradients in registers.
+    Rows begin anywhere: TMA loads blocks as parts of flat arrays, `ahead` of them at a time, of the
+    `slots` that a team has room for: CTAs fill shared memory. A lane has `run` adjacent columns of
+    aligned rows, which it stores itself. With a run of 2, lanes store dx in shared memory, where
+    they have read x; from there it is copied in memory order. With `late`, the last rows of a block
+    are added to the sums after dx is computed; until then, lanes keep their gradients in registers.
     """
     absent = lacking(present, "grad_total", "dresidual", "dbias")
     vector = layout.replace("rows", "row")
@@ -214,7 +221,7 @@ def of_short_rows(
             upper, lower = ds(k * height, half), ds((k + 1) * height - half, half)
             return numbers(statistics, upper), numbers(statistics, lower)
 
-        for k in range(slots):
+        for k in range(ahead):
             fetch(number + k * step, first + k)
         following, gain = numbers_of(number), load_tile(weight.at[j], vector)
         # zeros in the layout of the rows that are added, which full alone does not have
@@ -250,7 +257,7 @@ def of_short_rows(
             own, tile = held(grads, slot), held(xs, slot)
             if run > 2:
                 meet()
-                fetch(k + slots * step, slot)
+                fetch(k + ahead * step, slot)
                 (upper, lower), following = following, numbers_of(k + step)
             part, normed = own[0:half, :].astype(np.float32), norm(upper, tile[0:half, :])
             if half < height or not late:
@@ -269,9 +276,9 @@ def of_short_rows(
                 commit_smem()
                 lines = load_tile(block, "runs")
                 meet()
-                fetch(k + slots * step, slot)
+                fetch(k + ahead * step, slot)
                 dx.flat[ds(k * size, size)] = lines
-            slot = slot + 1 if slot + 1 < first + slots else first
+            slot = slot + 1 if slot + 1 < first + ahead else first
         store_sums(dweight, dbias, ds(number, 1), j, of_weight, of_bias)
 
     return norm_gradient_of_short_rows
@@ -362,7 +369,8 @@ def in_ring(
     whole = width if n == parts * width else width - STEP
     # columns that a CTA loads, from a multiple of 16 bytes on
     more = BOX if flat and n % unit else 0
-    span = cdiv((wgs - 1) * pieces, parts) * STEP + width + more
+    # from the first piece of its first warpgroup to the first one of its last, and a tile
+    span = ((wgs - 1) * pieces + parts - wgs) // parts * STEP + width + more
     shared = parts * PARTS
     vector = f"row {lanes_for(shared)}"
     # the sums of columns of a warpgroup
@@ -609,12 +617,16 @@ def launch_gradient(
     many_blocks = 8 <= slots <= count // (2 * height * SMS * CTAS)
     teams = 1 + (2 * live <= LIVE and many_blocks and n * size % 4 == 0)
     slots //= teams
+    # blocks that are requested together arrive together: if that were all, none could be computed
+    # until then
+    together = count <= slots * height * SMS * CTAS
+    ahead = max(2, slots // 2) if together else slots
 
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
         layout = f"rows {lanes}" + f" {run}" * (run > 2)
         row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
-        short = of_short_rows(layout, height, slots, run, live <= LIVE, teams, *names)
+        short = of_short_rows(layout, height, slots, ahead, run, live <= LIVE, teams, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = teams * min(cdiv(count, height * teams), SMS * CTAS)
     elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):

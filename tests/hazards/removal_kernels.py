@@ -627,7 +627,7 @@ for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
 for n, length, layout in ((18, 2, "rows 4"), (16, 4, "rows 4 4")):
     run(
         f"gradients of a norm of rows of {n} columns",
-        of_short_rows(layout, 64, 2, length, True, 1, "weight", "dbias").scheduled(
+        of_short_rows(layout, 64, 3, 2, length, True, 1, "weight", "dbias").scheduled(
             Rows(n, 64, n, ctas=2, whole=n, operands=2, flat=True, loops=True, layout=layout)
         ),
         *(ints(200, n), ints(200, n), ints(200, 2, dtype=F32), ints(n)),

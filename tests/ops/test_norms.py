@@ -245,6 +245,17 @@ def test_warpgroups_wait_for_the_sums_of_rows(
     assert made.ok, str(made)
 
 
+def test_a_cta_loads_the_columns_that_its_warpgroups_read() -> None:
+    # 11 pieces: the last warpgroup of CTA 1 has 1 of them, in a tile of 2
+    kernel, _ = norm_gradients.in_ring(True, 5132, 4, False, 4, 2, "dbias")
+    x, grad, weight = numbers(4, 5132), numbers(4, 5132)[::-1].copy(), numbers(5132)
+    statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
+    outs = np.zeros_like(x), np.zeros((1, 5132), np.float32), np.zeros((1, 5132), np.float32)
+    kernel.simulate(x, grad, statistics.ravel(), weight, *outs)
+    for got, wanted in zip(outs, gradient("layer_norm", x, grad, weight), strict=True):
+        np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=1e-4, atol=2e-5)
+
+
 def test_a_gradient_of_the_total_is_added_and_16_bit_arrays_keep_their_type() -> None:
     x, grad = numbers(9, 64, dtype=ml_dtypes.bfloat16), numbers(9, 64, dtype=ml_dtypes.bfloat16)
     dx = backward("rms_norm", x, grad, None, grad)
