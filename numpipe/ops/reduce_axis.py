@@ -252,19 +252,23 @@ def reducer(
                 factors = weights[batch, ds(start, length)].astype(np.float32)
                 factors = factors[:, None] if down else factors[None, :]
                 tiles = tiles.astype(np.float32) * factors
-            partial = filled(0.0, np.float32)
+            partial = pair = filled(0.0, np.float32)
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
                 if short:
-                    tile = np.where(piece(iota(whole, axis), k) + start < n, tile, lowest)
+                    along = filled(k, np.int32) if flat else piece(iota(whole, axis), k)
+                    tile = np.where(along + start < n, tile, lowest)
                 if again:
                     place = piece(numbers, k)
                 if sums:
-                    partial = partial + tile.astype(np.float32)
+                    # sums of few elements lose fewer digits: adjacent pieces are added first
+                    second, value = k // step % 2, tile.astype(np.float32)
+                    pair = pair + value if second else value
+                    if second or k + step == length:
+                        partial = partial + pair
                 else:
                     total, at = combined(total, at, tile, place)
             if sums:
-                # sums of few elements lose fewer digits
                 total, at = combined(total, at, partial, 0)
             row += stride
         if index and not (again or flat):
@@ -389,7 +393,7 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         return 1, columns, 8, 4, slots, cdiv(tiles, cdiv(tiles, SMS))
     whole = round_up(columns // apart + shift, 64)
 
-    def choice(across: int, parts: int, length: int) -> tuple[int, int, int, Ints]:
+    def choice(across: int, parts: int, length: int) -> tuple[float, int, int, Ints]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
         each = cdiv(batch * cdiv(columns // apart, across - shift) * parts, SMS)
         # an SM has registers for 12 warpgroups
@@ -406,7 +410,8 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         # with room for one more, CTAs of the next launch would be on an SM while another has none
         crowded = (places + 1) * wgs * (slots * size + results) < ROOM
         slow = slots < 2 or crowded or step > 8
-        return time << slow, across, -length, (step, across, length, wgs, slots, parts)
+        cost = time << slow if slots else math.inf
+        return cost, across, -length, (step, across, length, wgs, slots, parts)
 
     even = round_up(cdiv(columns, cdiv(columns * itemsize, BROAD)), 64)
     fit = min(WIDE, even, key=lambda across: round_up(columns, across))
