@@ -109,9 +109,10 @@ def launch_reduced(
     ignore_index: int,
     place: Place,
 ) -> None:
-    """Store the sum or mean of losses, or the factor that makes the sum a mean if losses is None
-    and `mean` is true."""
-    inputs = given(ROWS, losses=losses, labels=as_int32(labels) if mean else None)
+    """Store the sum or mean of losses; without losses, the factor that makes the sum a mean, or
+    1."""
+    counted = mean or losses is None
+    inputs = given(ROWS, losses=losses, labels=as_int32(labels) if counted else None)
 
     def run(**views: Any) -> None:
         rows: dict[str, Any] = {
