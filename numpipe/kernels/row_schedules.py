@@ -330,7 +330,7 @@ def choose(
     large = size > cluster * SHARED
     light = light or (plain and not crowded and size <= cluster * LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
-    singles = odd and not held and operands * itemsize == 4
+    singles = odd and not held and (operands, itemsize) == (1, 4)
     wgs = 4 if (each < 3 if each else large or singles or not (crowded or light)) else 2
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
