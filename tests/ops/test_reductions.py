@@ -189,6 +189,14 @@ def test_lanes_that_share_rows_of_columns_exchange_nothing() -> None:
     assert not report.layout_casts and "reductions of register tiles" not in str(report)
 
 
+def test_a_tile_may_have_more_rows_than_the_matrix() -> None:
+    with noting() as notes:
+        ops.max(imagined((78, 112983), np.float16), 0)  # nine rows of eight, tiles of 16
+    call = notes.calls[0]
+    arrays = {name: value for name, value in call.named.items() if name not in PLACE}
+    assert call.kernel.inspect("ptx", *call.args, **arrays)
+
+
 def test_small_matrices_and_wide_ones_are_reduced_in_one_launch() -> None:
     shapes = [((12, 512), 1), ((1, 131072), 1), ((140, 2750), 0), ((430, 33792), 0)]
     for shape, axis in shapes:
