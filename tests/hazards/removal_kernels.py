@@ -595,6 +595,16 @@ run(
     out(1, 16, dtype=F32),
     300,
 )
+# more tiles of one warpgroup each, so that a total is missing in any schedule
+run(
+    "running sums of small tiles",
+    long_rows(1, 64, False),
+    ints(1, 320, 64, dtype=F32),
+    ints(1, 16, dtype=F32),
+    out(1, 320, 64, dtype=F32),
+    out(1, 16, dtype=F32),
+    300,
+)
 run(
     "rows rotated by the same angles",
     rotated_rows(13, False, 3, 8),
