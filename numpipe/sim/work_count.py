@@ -355,11 +355,9 @@ class Lane:
 
     def __init__(self, who: Counter) -> None:
         self.who = who
-        self.warpgroup = who.warpgroup
-        self.role = who.role
-        self.cta = who.cta
-        self.grid = who.grid
-        self.unit = who.unit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.who, name)
 
     def load(self, address: int, dtype: np.dtype, *_: Any) -> Any:
         self.who.work["read", self.warpgroup] += 128 * dtype.itemsize
@@ -386,9 +384,6 @@ class Lane:
     ) -> None:
         kind = "reduce" if reduction else "store"
         self.who._moved(kind, what, 128 * values.nbytes, repr(index))
-
-    def round(self) -> None:
-        """Begin an iteration of a `while` loop."""
 
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return value
