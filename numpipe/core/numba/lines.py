@@ -31,7 +31,8 @@ class _Lines(debuginfo.DIBuilder):  # type: ignore[misc]
         self, place: Place, module: Any, filepath: str, cgctx: Any, directives_only: bool
     ) -> None:
         # Numba's constructor needs the working directory, which may be gone
-        self.module, self.cgctx, self.subprograms = module, cgctx, []
+        self.module, self.cgctx = module, cgctx
+        self.subprograms: list = []
         self.emission_kind = "DebugDirectivesOnly"
         self._place, self._compiled = place, filepath
         self._file = ""
