@@ -34,8 +34,7 @@ _VARIABLES = ("NUMBA_", "CUDA_HOME", "CUDA_PATH", "CONDA_PREFIX", "LD_LIBRARY_PA
 def compiler() -> str | None:
     """Return a digest of the compilers.
 
-    None if the environment changed since the first call, because Numba has read only one of the
-    two.
+    None if the environment has changed since the first call: Numba may have read either one.
     """
     return _found() if _environment() == _first_environment() else None
 

@@ -63,7 +63,7 @@ class _Action:
 
 
 _Users = dict[int, list[_Action]]
-"""what each warpgroup did with a ring"""
+"""the actions of each warpgroup on a ring"""
 
 
 def check(trace: Recording) -> None:

@@ -100,7 +100,7 @@ class TileLoops(SplitLoops, Turns):
         before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place), own])
         if parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
-        if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
+        if in_turns:  # the warpgroup's own first tile and stride, from the CTA's
             cta = self.temporary("cta")
             setup.append(assign(cta, own))
             before = self.call(pingpong.before_own, [before, load(cta)])
@@ -115,7 +115,7 @@ class TileLoops(SplitLoops, Turns):
             assign(t, self.call(*step)),
             self.statement(profiling.mark_tile, [index]),
         ]
-        if way.ahead:  # the indices of a tile are read while the one before is computed
+        if way.ahead:  # the indices of a tile are read while the previous tile is computed
             entry = self.temporary("entry")
             first, again = (assign(entry, way.place(self.call(*step), load(end))) for _ in range(2))
             setup.append(first)

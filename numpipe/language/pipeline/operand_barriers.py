@@ -181,8 +181,8 @@ def name_of(given: Any) -> str:
 
 
 def check_use(operation: str, kind: str, barrier: Any) -> bool:
-    """Return whether a barrier, or its Numba type, was allocated by the kernel. Raises SpecError
-    unless it was, or is of this kind."""
+    """Return whether the kernel allocated a barrier, given the barrier or its Numba type. Raises
+    SpecError for anything else that is not a pipeline's barrier of this kind."""
     own = getattr(barrier, "operand", "") == "barrier"
     if own:
         one_barrier(operation, barrier.shape)
