@@ -315,7 +315,7 @@ LONGEST, SHORTER = 26624, 19968
 """most bytes of a CTA's part of the rows that its teams compute at the same time, if it has one
 team and if it has several: shared memory has room for three or four of x and of the gradient, and
 registers for the sums of their columns"""
-FLIGHT = 65536
+FLIGHT = 57344
 """bytes, in whole rows of each team, that a CTA requests ahead. Rows that are requested together
 arrive together, so that a CTA that requested more would start later (measured on an H200)"""
 ROW, EXCHANGE = 1152, 128
