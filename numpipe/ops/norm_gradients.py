@@ -340,7 +340,7 @@ def shares(n: int, itemsize: int, count: int, sums: int) -> tuple[int, int]:
     ((1, 2), (4, 4), (2, 2))
     """
 
-    def time(split: tuple[int, int]) -> float:
+    def time(split: tuple[int, int]) -> Any:
         ctas, wgs = split
         programs, width = PROGRAMS[ctas], round_up(cdiv(n, ctas * wgs), STEP)
         # two rows arrive before the first is computed
