@@ -149,18 +149,24 @@ def test_contiguous_rows_may_begin_anywhere(dtype: Any, cluster: int, each: int)
 
 
 @pytest.mark.parametrize(
-    "columns, cluster, each", [(2001, 1, 2), (4947, 1, 1), (12035, 2, 1), (30429, 4, 1)]
+    "rows, columns, cluster, each",
+    [
+        (300, 2001, 1, 2),
+        (3500, 2001, 1, 3),
+        (30000, 2001, 1, 4),
+        (30000, 4947, 1, 1),
+        (300, 12035, 2, 1),
+        (300, 30429, 4, 1),
+    ],
 )
 def test_a_cta_has_10_to_32_kb_of_rows(
-    columns: int, cluster: int, each: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, columns: int, cluster: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple] = []
-    monkeypatch.setattr(OP, "whole_lines", lambda x, y: True)
     monkeypatch.setattr(
         OP, "rows_of_parts", lambda *given: made.append(given) or (lambda *arrays: None)
     )
-    x = describe(np.zeros((300, columns), np.float32), "x")
-    OP.over_rows({"x": x, "y": x}, {})
+    OP.over_rows({name: imagined((rows, columns), np.float32) for name in "xy"}, {})
     assert (made[0][2], made[0][5]) == (cluster, each)
 
 
