@@ -464,7 +464,8 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
-    # CTAs with equally many steps stay two blocks apart
+    # whether to await a turn before the last one is passed on: CTAs are then two blocks apart, and
+    # stay so only if all have equally many steps
     patient = not (by_turns or form.causal or form.ranges or form.functions)
     (weights, slopes, _), work_of, store = scores(form), work(form, ordered, divided), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))

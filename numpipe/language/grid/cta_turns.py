@@ -24,9 +24,9 @@ few CTAs run at once.
 A release waits until all additions of the CTA have arrived, and a load of the count takes some 700
 cycles. A warpgroup that computes would stand still meanwhile: this took 1.4 times as long on an
 H200. So warps next to the loading one do both (``CompilerParams(store_role=True)``), one for each
-compute warpgroup, and only tell it when it may add. If they await the next turn before they pass the
-last one on, the release does not delay the next additions, but the next CTA has to be another block
-behind.
+compute warpgroup, and only tell it when it may add. If they await the next turn before they pass
+the last one on, the release does not delay the next additions, but the next CTA has to be another
+turn behind.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
 """
