@@ -105,6 +105,7 @@ def reducer(
     exact: bool,
     slots: int,
     wgs: int,
+    ctas: int,
     shift: int,
     finish: Function | None,
     *present: str,
@@ -134,9 +135,9 @@ def reducer(
     # warpgroups that each have other rows of `fold`, and where a shifted tile may begin
     apart, line = (fold, shift) if shift else (1, 1)
     tall = fold // apart  # rows whose columns meet in the end; a tile is a line of memory
-    width, pitch = across - shift, across + shift
+    width, pitch, spare = across - shift, across + shift, round_up(across, WIDE)
     # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = max((4 if slots else 5 if exact or index else 6) // wgs, 1)
+    ctas = ctas or max((5 if exact or index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, None if flat else axis, exact, finish, again)
     merged, meet_columns, _ = combiner(kind, axis, False, finish, True)
 
@@ -148,7 +149,7 @@ def reducer(
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
-        static_dims=(-1,),
+        static_dims=dict.fromkeys(("x", "y"), (-1,)),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         columns, n = x.shape[2 - axis] // fold, x.shape[axis + 1]
@@ -223,12 +224,16 @@ def reducer(
 
             for slot in range(slots):
                 load(first + slot * stride, wg * slots + slot)
+        if rest is not None:
+            # whole boxes, of which elements after the last one are zeros
+            ending, ended = scratch((SMEM((wgs * spare,), x.dtype), Barrier(num_barriers=wgs)))
+            if first == 0:
+                source = rest.at[batch, ds(own.start, spare)]
+                copy_gmem_to_smem(source, ending.at[ds(wg * spare, spare)], ended.at[wg])
 
         # pieces of a tile, whose lanes keep its rows
         total = filled(lowest, np.float32 if sums or again else x.dtype)
         at = filled(0, np.float32 if sums else np.int32)
-        if fold > 1:
-            last_rows = rest[batch, own, 0]
         # without divisions, which would take longer than the sums of a tile
         row, current = first, 0
         while row < n:
@@ -240,7 +245,7 @@ def reducer(
                     rows = buffer.at[ds(slot * size, size)]
                     tiles: Any = load_tile(rows, "rows 128", across)
                 else:
-                    tiles = load_tile(buffer.at[slot], "rows 128" if flat else "auto")
+                    tiles = load_tile(buffer.at[slot], "rows 128")
                 meet()
                 load(row + slots * stride, slot)
                 current = (current + 1) % slots
@@ -274,13 +279,16 @@ def reducer(
         if index and not (again or flat):
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
-        if fold > 1:
-            column = iota(across) + own.start
-            end = rest.shape[1] if first == 0 else 0
-            values = np.where(column < end, last_rows.astype(np.float32), lowest)
-            result, at = merged(result, at, values, n)
-            if index:
-                at = at * fold + column // columns
+        column = iota(across) + own.start
+        if rest is not None:
+            if first == 0:
+                barrier_wait(ended.at[wg])
+                values = load_tile(ending.at[ds(wg * spare, across)], "rows 128", across)
+                values = values.reshape(across).astype(np.float32)
+                values = np.where(column < rest.shape[1], values, lowest)
+                result, at = merged(result, at, values, n)
+        if index and fold > 1:
+            at = at * fold + column // columns
 
         def store(result, at):
             to = ds(left, broad)
@@ -383,39 +391,39 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
     of each warpgroup, and `parts`: those that take the least time.
 
     >>> _ring((1, 16384, 16384), 2, 1, 0, False)
-    (1, 256, 16, 4, 6, 2)
+    (256, 16, 4, 1, 6, 2)
     """
     batch, n, columns = shape
     apart = fold if shift else 1
     if fold > apart:
         slots = max(FLIGHT // (32 * columns * itemsize), 2)
         tiles = cdiv(n, 32)
-        return 1, columns, 8, 4, slots, cdiv(tiles, cdiv(tiles, SMS))
+        return columns, 8, 4, 1, slots, cdiv(tiles, cdiv(tiles, SMS))
     whole = round_up(columns // apart + shift, 64)
 
     def choice(across: int, parts: int, length: int) -> tuple[float, int, int, Ints]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
         each = cdiv(batch * cdiv(columns // apart, across - shift) * parts, SMS)
-        # an SM has registers for 12 warpgroups
-        wgs = max(min(12 // each, 4) // apart, 1) * apart
-        places = min(each, 12 // wgs)
+        # an SM has registers for 16 warpgroups
+        wgs = max(min(16 // each, 4) // apart, 1) * apart
         rows = cdiv(n, parts * wgs // apart * length) * length
-        step = length if shift and across * itemsize < NARROW // 4 else 1
-        size, results = length * across * itemsize, (8 if step == 1 else 24) * (across + shift)
+        size, results = length * across * itemsize, 8 * (across + shift)
+        results += round_up(across, WIDE) * itemsize
+        places = max(min(each, 16 // wgs, ROOM // (wgs * (2 * size + results))), 1)
         slots = min((ROOM // places // wgs - results) // size, 32 // wgs)
         row = across * itemsize + EDGE * (shift > 0 or across > WIDE) + TURN // length
-        time = SMS * each * (wgs * rows * row + max(wgs, 4) * FIXED)
+        turns = (each + cdiv(each, places)) / 2
+        time = SMS * (each * wgs * rows * row + turns * max(wgs, 4) * FIXED)
         if parts > 1:
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
         # with room for one more, CTAs of the next launch would be on an SM while another has none
         crowded = (places + 1) * wgs * (slots * size + results) < ROOM
-        slow = slots < 2 or crowded or step > 8
-        cost = time << slow if slots else math.inf
-        return cost, across, -length, (step, across, length, wgs, slots, parts)
+        cost = time * (1 + crowded) if slots > 1 else math.inf
+        return cost, across, -length, (across, length, wgs, places, slots, parts)
 
     even = round_up(cdiv(columns, cdiv(columns * itemsize, BROAD)), 64)
     fit = min(WIDE, even, key=lambda across: round_up(columns, across))
-    wide = {min(whole, x) for x in ((WIDE - 64, WIDE, WIDE + 64) if shift else (WIDE, fit))}
+    wide = {min(whole, x) for x in (WIDE - 64, WIDE, WIDE + 64 if shift else fit)}
     choices = itertools.product(wide, range(1, SMS + 1), (8, 16))
     return min(itertools.starmap(choice, choices))[-1]
 
@@ -513,9 +521,9 @@ def launch_on_view(
     # narrow rows are loaded as a line
     ring = large and loadable(x)[fold > 1 and not shift]
     if ring:
-        *tile, wgs, slots, parts = _ring(x.shape, size, fold, shift, kind == "argmax")
+        *tile, wgs, ctas, slots, parts = 1, *_ring(x.shape, size, fold, shift, kind == "argmax")
     else:
-        fold, shift, slots, x = 1, 0, 0, view
+        fold, shift, slots, ctas, x = 1, 0, 0, 0, view
         *tile, wgs, parts = schedule(x.shape, down, size, kind, again)
     made = {"y": reshaped(y, batch, 1, others)}
     if parts > 1:
@@ -523,12 +531,12 @@ def launch_on_view(
         made = {"y": new(np.float32)} | ({"found": new(np.int32)} if kind == "argmax" else {})
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    if fold > 1:
-        count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
-        inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
+    if whole < rows and ring:
+        count = (rows - whole) * columns
+        inputs["rest"] = strided(view, (batch, count), (strides[0], size), (0, whole))
     n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")
     exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    how = fold, short, exact, slots, wgs, shift, None if parts > 1 else finish
+    how = fold, short, exact, slots, wgs, ctas, shift, None if parts > 1 else finish
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
     kernel(x, **inputs, **made, parts=parts, scale=scale, **place)
     if parts > 1:
