@@ -284,9 +284,9 @@ def reducer(
         column = iota(across) + own.start
         if rest is not None and first == 0:
             barrier_wait(ended.at[wg])
-            values = load_tile(ending.at[ds(wg * spare, across)], "rows 128", across)
-            values = values.reshape(across).astype(np.float32)
-            values = np.where(column < rest.shape[1], values, lowest)
+            last = load_tile(ending.at[ds(wg * spare, across)], "rows 128", across)
+            last = last.reshape(across).astype(np.float32)
+            values = np.where(column < rest.shape[1], last, lowest)
             result, at = merged(result, at, values, n)
         if index and fold > 1:
             at = at * fold + column // columns
