@@ -415,13 +415,15 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         # lanes without columns take time, too
         idle = EDGE if shift else (filled - across) * itemsize // 4
         row = across * itemsize + idle + TURN // length
-        turns = (each + cdiv(each, places)) / 2
-        time = SMS * (each * wgs * rows * row + turns * max(wgs, 4) * FIXED)
+        time = SMS * each * (wgs * rows * row + max(wgs, 4) * FIXED)
         if parts > 1:
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
         # with room for one more, CTAs of the next launch would be on an SM while another has none
         crowded = (places + 1) * wgs * (slots * size + results) < ROOM
-        cost = time * (1 + crowded) if slots > 1 else math.inf
+        # measured: long tiles of narrow rows, and few tiles for CTAs that begin after others
+        long = length > 8 and (length > n or (shift > 0 and across * itemsize < NARROW // 4))
+        late = places < each and rows < 5 * length
+        cost = time * (1 + crowded + long + late) if slots > 1 else math.inf
         return cost, across, -length, (across, length, wgs, places, slots, parts)
 
     even = round_up(cdiv(columns, cdiv(columns * itemsize, BROAD)), 64)
@@ -540,7 +542,7 @@ def launch_on_view(
     n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")
     exact = sums and size == 4 and tile[2] < n
     # a last tile that ends where the axis does would load a large part of few rows twice
-    short = not sums and n % tile[2] > 0 and n < (1 + 3 * ring) * tile[2]
+    short = not sums and n % tile[2] > 0 and n < (1 + ring) * tile[2]
     how = fold, short, exact, slots, wgs, ctas, shift, None if parts > 1 else finish
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
     kernel(x, **inputs, **made, parts=parts, scale=scale, **place)
