@@ -15,10 +15,10 @@ True       (batch, n, columns)    (batch, parts, columns)
 
 Columns of large matrices are reduced from rings of tiles in shared memory, which TMA loads, so that
 many bytes are in flight. All lanes of a warpgroup share each row of a tile, so that a lane has the
-same columns of all rows, and lanes exchange nothing, except in tiles of which many lanes would have
-no columns. `_ring` chooses tiles and shares by the time that they would take. For other
-matrices, lanes load a tile in registers themselves. The warpgroups of a CTA share the rows, and the
-first one combines their results.
+same columns of all rows, and lanes exchange nothing before the last tile is combined. `_ring`
+chooses tiles and shares by the time that they would take. For other matrices, lanes load a tile in
+registers themselves. The warpgroups of a CTA share the rows, and the first one combines their
+results.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, an x of (batch, n / fold, fold columns). There are two ways to combine them:
@@ -29,7 +29,8 @@ narrow rows  A tile is a line of whole rows of x, as they are in memory. In the 
 others       Each warpgroup has one of the `fold` rows, whose tiles begin up to `shift` columns
              early. Their results are aligned in shared memory.
 
-The last rows of the matrix, fewer than `fold`, are read by the first warpgroups.
+The last rows of the matrix, fewer than `fold`, belong to the first warpgroups. TMA loads them, too:
+lanes would wait for them before the first tile, for as long as all tiles take to arrive.
 
 The rows of most matrices are reduced by another kernel, `row_reducer`, which loads rows that begin
 at any address.
@@ -89,8 +90,8 @@ LARGE = 1 << 22
 """bytes of a matrix from which on TMA loads columns, and rows are folded"""
 LAUNCH, FIXED, EDGE, TURN = 4 << 20, 8192, 64, 512
 """bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
-end, on one, more bytes in a row of a tile that begins anywhere or has more than WIDE columns, and
-bytes in the time in which a warpgroup waits for a tile"""
+end, on one, more bytes in a row of a tile that begins anywhere, and bytes in the time in which a
+warpgroup waits for a tile"""
 
 
 @functools.cache
@@ -105,6 +106,7 @@ def reducer(
     exact: bool,
     slots: int,
     wgs: int,
+    ctas: int,
     shift: int,
     finish: Function | None,
     *present: str,
@@ -115,10 +117,11 @@ def reducer(
     step, across  elements of a tile along the axis and across it
     length  elements along the axis that are loaded at once
     fold    rows of the original array in each row of x; `rest` are the last rows, fewer than `fold`
-    short   whether the axis has fewer elements than `length`
+    short   whether elements of the last tile after the axis are left out of maxima
     exact   whether sums include what additions have rounded away
     slots   tiles in shared memory of each warpgroup, which TMA loads; 0: lanes load them
     wgs     warpgroups of a CTA, which share its elements of the axis
+    ctas    CTAs that an SM must have registers for; 0: as many as have no spills
     shift   columns by which tiles may begin early, if each warpgroup has one of `fold` rows; 0 if a
             tile has all columns of x
     finish  function of the reduced vector
@@ -134,9 +137,9 @@ def reducer(
     # warpgroups that each have other rows of `fold`, and where a shifted tile may begin
     apart, line = (fold, shift) if shift else (1, 1)
     tall = fold // apart  # rows whose columns meet in the end; a tile is a line of memory
-    width, pitch = across - shift, across + shift
-    # without spills; as many as possible, because a CTA loads nothing while it compares
-    ctas = max((4 if slots else 5 if exact or index else 6) // wgs, 1)
+    width, pitch, spare = across - shift, across + shift, round_up(across, WIDE)
+    # without TMA, a CTA loads nothing while it compares
+    ctas = ctas or max((5 if exact or index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, None if flat else axis, exact, finish, again)
     merged, meet_columns, _ = combiner(kind, axis, False, finish, True)
 
@@ -148,7 +151,7 @@ def reducer(
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
-        static_dims=(-1,),
+        static_dims=dict.fromkeys(("x", "y"), (-1,)),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         columns, n = x.shape[2 - axis] // fold, x.shape[axis + 1]
@@ -223,12 +226,16 @@ def reducer(
 
             for slot in range(slots):
                 load(first + slot * stride, wg * slots + slot)
+        if rest is not None:
+            # whole boxes; elements after the last row are zeros
+            ending, ended = scratch((SMEM((wgs * spare,), x.dtype), Barrier(num_barriers=wgs)))
+            if first == 0:
+                source = rest.at[batch, ds(own.start, spare)]
+                copy_gmem_to_smem(source, ending.at[ds(wg * spare, spare)], ended.at[wg])
 
         # pieces of a tile, whose lanes keep its rows
         total = filled(lowest, np.float32 if sums or again else x.dtype)
         at = filled(0, np.float32 if sums else np.int32)
-        if fold > 1:
-            last_rows = rest[batch, own, 0]
         # without divisions, which would take longer than the sums of a tile
         row, current = first, 0
         while row < n:
@@ -240,7 +247,7 @@ def reducer(
                     rows = buffer.at[ds(slot * size, size)]
                     tiles: Any = load_tile(rows, "rows 128", across)
                 else:
-                    tiles = load_tile(buffer.at[slot], "rows 128" if flat else "auto")
+                    tiles = load_tile(buffer.at[slot], "rows 128")
                 meet()
                 load(row + slots * stride, slot)
                 current = (current + 1) % slots
@@ -274,13 +281,15 @@ def reducer(
         if index and not (again or flat):
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
-        if fold > 1:
-            column = iota(across) + own.start
-            end = rest.shape[1] if first == 0 else 0
-            values = np.where(column < end, last_rows.astype(np.float32), lowest)
+        column = iota(across) + own.start
+        if rest is not None and first == 0:
+            barrier_wait(ended.at[wg])
+            last = load_tile(ending.at[ds(wg * spare, across)], "rows 128", across)
+            last = last.reshape(across).astype(np.float32)
+            values = np.where(column < rest.shape[1], last, lowest)
             result, at = merged(result, at, values, n)
-            if index:
-                at = at * fold + column // columns
+        if index and fold > 1:
+            at = at * fold + column // columns
 
         def store(result, at):
             to = ds(left, broad)
@@ -365,7 +374,7 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
         return 1, 0
     # no fold of a single aligned row, which a tile has as it is
     folds = range(max(line, 2), NARROW // row + 1, line)
-    if (row % 128 == 0 and columns >= WIDE) or batch > 1 or not folds or rows < 8 * folds[-1]:
+    if (row % 128 == 0 and columns >= WIDE - 64) or batch > 1 or not folds or rows < 8 * folds[-1]:
         return line, 16 // size if line > 1 else 0
 
     def used(fold: int) -> tuple[int, int]:
@@ -379,43 +388,47 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
 
 @functools.lru_cache(maxsize=1024)
 def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tuple[int, ...]:
-    """Return `schedule` of columns that TMA loads, without `parts`, and the tiles in shared memory
-    of each warpgroup, and `parts`: those that take the least time.
+    """Return (across, length, wgs, ctas, slots, parts) of columns that TMA loads (`reducer`,
+    `schedule`), which take the least time.
 
     >>> _ring((1, 16384, 16384), 2, 1, 0, False)
-    (1, 256, 16, 4, 6, 2)
+    (256, 16, 4, 1, 6, 2)
     """
     batch, n, columns = shape
     apart = fold if shift else 1
     if fold > apart:
         slots = max(FLIGHT // (32 * columns * itemsize), 2)
         tiles = cdiv(n, 32)
-        return 1, columns, 8, 4, slots, cdiv(tiles, cdiv(tiles, SMS))
+        return columns, 8, 4, 1, slots, cdiv(tiles, cdiv(tiles, SMS))
     whole = round_up(columns // apart + shift, 64)
 
     def choice(across: int, parts: int, length: int) -> tuple[float, int, int, Ints]:
         """Return the bytes that all SMs load in the time of a choice, and the choice."""
         each = cdiv(batch * cdiv(columns // apart, across - shift) * parts, SMS)
-        # an SM has registers for 12 warpgroups
-        wgs = max(min(12 // each, 4) // apart, 1) * apart
-        places = min(each, 12 // wgs)
+        # an SM has registers for 16 warpgroups
+        wgs = max(min(16 // each, 4) // apart, 1) * apart
         rows = cdiv(n, parts * wgs // apart * length) * length
-        step = length if shift and across * itemsize < NARROW // 4 else 1
-        size, results = length * across * itemsize, (8 if step == 1 else 24) * (across + shift)
+        size, filled = length * across * itemsize, round_up(across, WIDE)
+        results = 8 * (across + shift) + filled * itemsize
+        places = max(min(each, 16 // wgs, ROOM // (wgs * (2 * size + results))), 1)
         slots = min((ROOM // places // wgs - results) // size, 32 // wgs)
-        row = across * itemsize + EDGE * (shift > 0 or across > WIDE) + TURN // length
+        # lanes without columns take time, too
+        idle = EDGE if shift else (filled - across) * itemsize // 4
+        row = across * itemsize + idle + TURN // length
         time = SMS * each * (wgs * rows * row + max(wgs, 4) * FIXED)
         if parts > 1:
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
         # with room for one more, CTAs of the next launch would be on an SM while another has none
         crowded = (places + 1) * wgs * (slots * size + results) < ROOM
-        slow = slots < 2 or crowded or step > 8
-        cost = time << slow if slots else math.inf
-        return cost, across, -length, (step, across, length, wgs, slots, parts)
+        # measured: long tiles of narrow rows, and few tiles for CTAs that begin after others
+        long = length > 8 and (length > n or (shift > 0 and across * itemsize < NARROW // 4))
+        late = places < each and rows < 5 * length
+        cost = time * (1 + crowded + long + late) if slots > 1 else math.inf
+        return cost, across, -length, (across, length, wgs, places, slots, parts)
 
     even = round_up(cdiv(columns, cdiv(columns * itemsize, BROAD)), 64)
     fit = min(WIDE, even, key=lambda across: round_up(columns, across))
-    wide = {min(whole, x) for x in ((WIDE - 64, WIDE, WIDE + 64) if shift else (WIDE, fit))}
+    wide = {min(whole, x) for x in (WIDE - 64, WIDE, WIDE + 64, WIDE if shift else fit)}
     choices = itertools.product(wide, range(1, SMS + 1), (8, 16))
     return min(itertools.starmap(choice, choices))[-1]
 
@@ -513,9 +526,9 @@ def launch_on_view(
     # narrow rows are loaded as a line
     ring = large and loadable(x)[fold > 1 and not shift]
     if ring:
-        *tile, wgs, slots, parts = _ring(x.shape, size, fold, shift, kind == "argmax")
+        *tile, wgs, ctas, slots, parts = 1, *_ring(x.shape, size, fold, shift, kind == "argmax")
     else:
-        fold, shift, slots, x = 1, 0, 0, view
+        fold, shift, slots, ctas, x = 1, 0, 0, 0, view
         *tile, wgs, parts = schedule(x.shape, down, size, kind, again)
     made = {"y": reshaped(y, batch, 1, others)}
     if parts > 1:
@@ -523,12 +536,14 @@ def launch_on_view(
         made = {"y": new(np.float32)} | ({"found": new(np.int32)} if kind == "argmax" else {})
     if places is not None:
         inputs["places"] = reshaped(places, *view.shape)
-    if fold > 1:
-        count, first = (rows - whole) * columns, (0, min(whole, rows - 1))
-        inputs["rest"] = strided(view, (batch, count, 1), (far, size, size), first)
+    if whole < rows and ring:
+        count = (rows - whole) * columns
+        inputs["rest"] = strided(view, (batch, count), (strides[0], size), (0, whole))
     n, sums = x.shape[1 if down else 2], kind in ("sum", "dot")
-    exact, short = sums and size == 4 and tile[2] < n, not sums and tile[2] > n
-    how = fold, short, exact, slots, wgs, shift, None if parts > 1 else finish
+    exact = sums and size == 4 and tile[2] < n
+    # a last tile that ends where the axis does would load a large part of few rows twice
+    short = not sums and n % tile[2] > 0 and n < (1 + ring) * tile[2]
+    how = fold, short, exact, slots, wgs, ctas, shift, None if parts > 1 else finish
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
     kernel(x, **inputs, **made, parts=parts, scale=scale, **place)
     if parts > 1:
