@@ -39,8 +39,8 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
-ODD = 10176
-"""most columns of 16-bit rows of odd length in the registers of a warpgroup, 80 for each lane. More
+ODD = 9664
+"""most columns of 16-bit rows of odd length in the registers of a warpgroup, 76 for each lane. More
 warps, and passes over shared memory, take more instructions (measured on an H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""

@@ -194,7 +194,7 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
     np.testing.assert_allclose(values * scales[:, None], x, atol=float(scales.max()) * 0.51)
 
 
-@pytest.mark.parametrize(("columns", "operands"), [(2501, 2), (10001, 1)])
+@pytest.mark.parametrize(("columns", "operands"), [(2501, 2), (9001, 1)])
 def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(
     columns: int, operands: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
