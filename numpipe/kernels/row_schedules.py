@@ -274,7 +274,7 @@ def choose(
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
     part = PART * 4 // max(nbytes, 4)
-    if odd and (values, itemsize) == (1, 2) and count > DEFAULT.sms:
+    if odd and (values, itemsize) == (1, 2) and count >= ROOM:
         part = ODD
     while n > part * wgs:
         wgs *= 2
