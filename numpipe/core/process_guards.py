@@ -13,7 +13,6 @@ import contextlib
 import functools
 import gc
 import importlib
-import itertools
 import os
 import signal
 import sys
@@ -27,21 +26,12 @@ from typing import Any, TypeVar
 from ..diagnostics.errors import TargetError
 
 _Fix = TypeVar("_Fix", bound=Callable[[], Any])
-_FIRST = 4
-"""number of compiles per process after which objects are moved to the old generation"""
-_compiles = itertools.count()
 
 
 @contextlib.contextmanager
 def uncollected() -> Iterator[None]:
     """Compile without garbage collection. Numba creates very many objects, and collecting took up
-    to a third of the time.
-
-    The objects of a process's first compiles are moved to the old generation; otherwise the
-    collector would scan them at once, and again soon after. Objects of later compiles are not
-    moved, because garbage among them would remain: full collections do not know how much there is.
-    If a program has frozen objects, nothing is moved, because its objects would be unfrozen too.
-    """
+    to a third of the time."""
     enabled = COMPILES.uncollected = gc.isenabled()
     gc.disable()
     try:
@@ -49,9 +39,6 @@ def uncollected() -> Iterator[None]:
     finally:
         COMPILES.uncollected = False
         if enabled:
-            if next(_compiles) < _FIRST and not gc.get_freeze_count():
-                gc.freeze()
-                gc.unfreeze()
             gc.enable()
 
 

@@ -68,6 +68,8 @@ LEAST, STARTS = 6144, 2048
 warp if a kernel keeps nothing else: an H200 starts at most 800 CTAs in a microsecond"""
 MOST = 8192
 """most bytes of a row of a warp if a kernel computes much for each row"""
+MIDDLE = 3072
+"""most columns of a row of a warp if a kernel computes much for each row, and holds values"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -206,7 +208,7 @@ class Rows:
             return f"{ROWS} 32 4"
         # lanes that each have two rows, or six of a higher tile
         by_row = (needs.brief or needs.by_row) and height > 1
-        return f"{ROWS} {256 // (height & -height)}" if by_row else ""
+        return f"{ROWS} {min(32, 256 // (height & -height))}" if by_row else ""
 
     def __getattr__(self, name: str) -> Function:
         # a schedule that is being unpickled has no fields yet
@@ -263,20 +265,25 @@ def choose(
     # lanes load pairs of even rows quickly, and a group of one column would be no matrix
     flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
+    pairs, most = n % 2 == 0, (MOST if by_row else LEAST) // nbytes
+    # instructions take longer than memory (H200), and fewer warps of a row take fewer of them
+    busy = by_row and held > 0 and itemsize < 4
     # enough rows for three or four CTAs of eight rows on each SM
-    many = brief and count >= (24 if by_row or flat else 32) * DEFAULT.sms
-    if n <= ((MOST if by_row else LEAST) // nbytes if many else min(2048 // values, 1536)):
+    many = (brief or (busy and pairs)) and count >= (24 if by_row or flat else 32) * DEFAULT.sms
+    if n <= ((MIDDLE if busy else most) if many else min(2048 // values, 1536)):
         # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
         flat = flat and itemsize > 1
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     flat = flat and unit == 1
-    tma, wgs, pairs = aligned or flat, 1, n % 2 == 0
+    tma, wgs = aligned or flat, 1
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
     part = PART * 4 // max(nbytes, 4)
     if odd and (values, itemsize) == (1, 2) and count >= ROOM:
         part = ODD
-    while n > part * wgs:
+    # in fewer rows, one warpgroup each would leave an SM with too few warps
+    more = PART // 2 * (busy and count > 4 * DEFAULT.sms)
+    while n > part * wgs + more:
         wgs *= 2
     # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
     # load adjacent elements of odd 16-bit rows one by one
@@ -401,12 +408,15 @@ def _short(
     """Return the schedule for rows that lanes of a warp have."""
     brief, unit, held = needs.brief, needs.unit, max(needs.held, needs.operands)
     # 16-bit elements of rows that are only reduced
-    packed, by_row, height = nbytes < 4 * held, brief or needs.by_row, 8
+    packed, by_row = nbytes < 4 * held, brief or needs.by_row
+    height = 8 if brief or n <= 1536 else 4
     # lanes with more elements of few rows take fewer instructions for each
     while height < 32 and height * n < (3073 if by_row and count > STARTS * height else 2048):
         height *= 2
-    # a warp that reduces rows of its own loads them quickly wherever they begin
-    if flat and not (brief and height == 8):
+    # a warp that reduces rows of its own loads them quickly wherever they begin, and so do some
+    # of its lanes rows of words, if a CTA has enough bytes
+    words = needs.by_row and not packed and (n <= 40 or height * n * nbytes >= LEAST)
+    if flat and height > 4 and not (brief and (height == 8 or words)):
         # what gradients compute for each row pays for larger blocks, and takes more registers
         more = needs.by_row and needs.held > 0
         tile = 2 * TILE if unit > 1 else TILE + more * TILE // 2

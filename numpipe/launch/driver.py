@@ -29,13 +29,17 @@ _POOL_KEEPS = 1 << 30
 """Bytes of freed device memory that the pool for host arrays keeps for later calls."""
 
 
+Launcher = Callable[..., tuple[Any]]
+"""cuLaunchKernelEx, or a function that is called like it"""
+
+
 class Driver(Contexts):
     """The libcuda functions that numpipe needs. Methods raise DriverError unless they say
     otherwise."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._launch: Callable[..., tuple[Any]] = self._api.cuLaunchKernelEx
+        self._launch: Launcher = self._api.cuLaunchKernelEx
         self._pools: dict[int, Any] = {}
         self._shared: set[tuple[int, Ints]] = set()
         self._blanks: dict[tuple[int, bool, str], int] = {}
@@ -127,7 +131,7 @@ class Driver(Contexts):
         )
         return per_sm * self.properties(ordinal)[2]
 
-    def launcher(self, ordinal: int, cleared: Dim3 | None = None) -> Callable[..., tuple[Any]]:
+    def launcher(self, ordinal: int, cleared: Dim3 | None = None) -> Launcher:
         """Return the function that launches on a device. It takes a configuration, a kernel, the
         address of the ``void*[]`` and 0, returns (CUresult,), which is 0 for success, and never
         raises.
@@ -155,7 +159,7 @@ class Driver(Contexts):
 
         return launch
 
-    def _clearing(self, address: int, words: int, stream: int) -> Callable[..., tuple[Any]]:
+    def _clearing(self, address: int, words: int, stream: int) -> Launcher:
         """Return a function that clears words on a stream and then launches; a graph captures
         both."""
         what = self._api.CUdeviceptr(address), 0, words, self._api.CUstream(stream)

@@ -78,7 +78,7 @@ class Launch:
     grid: Grid
     stream: int
     device: int
-    launcher: Callable[..., tuple[Any]]
+    launcher: driver.Launcher
     """function that launches, `Prepared.launcher`"""
     arguments: tuple[Any, Any, int, int]
     """arguments of cuLaunchKernelEx of cuda.bindings"""
@@ -284,11 +284,11 @@ class Prepared:
 
     def launcher(
         self, grid: Grid, stream: int, device: int, cleared: tuple[int, int] | None = None
-    ) -> Callable[..., tuple[Any]]:
+    ) -> driver.Launcher:
         """Return the function that launches this kernel. It is the driver's own function unless
         there are observers, a log, or words to clear."""
         cuda = driver.get()
-        launch: Callable[..., tuple[Any]] = (
+        launch: driver.Launcher = (
             cuda.launcher(device) if cleared is None else cuda.launcher(device, (*cleared, stream))
         )
 

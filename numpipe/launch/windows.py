@@ -74,20 +74,6 @@ def transposed(info: ArrayInfo) -> ArrayInfo:
     return strided(info, swapped(info.shape), swapped(info.strides))
 
 
-def broadcast_shape(*shapes: Sequence[int]) -> Ints:
-    """Return the shape that these shapes broadcast to. Sizes may be symbols of a traced program.
-    Raises ValueError if they do not broadcast."""
-    rank = max(map(len, shapes), default=0)
-    found = [1] * rank
-    for shape in shapes:
-        for axis, size in enumerate(shape, rank - len(shape)):
-            if size != 1:
-                if found[axis] not in (1, size):
-                    raise ValueError(f"the shapes {shapes} do not broadcast")
-                found[axis] = size
-    return tuple(found)
-
-
 def broadcast(info: ArrayInfo, shape: Sequence[int]) -> ArrayInfo:
     """Broadcast `info` to a shape, by adding dimensions in front and repeating those of size 1."""
     added = len(shape) - len(info.shape)

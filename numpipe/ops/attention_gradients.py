@@ -29,7 +29,7 @@ from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..kernels.decorator import kernel as numpipe_kernel
 from ..kernels.kernel import Kernel
-from ..language.grid.cta_turns import await_turn, pass_turn
+from ..language.grid.cta_turns import await_turn, end_turn, pass_turn
 from ..language.grid.partials import combine
 from ..language.grid.split_k import Part
 from ..language.memory.copies import commit_smem
@@ -211,6 +211,7 @@ def scores(form: Form) -> tuple[Function, Function, Function]:
         score_0, score_1, score_2, mask_0, mask_1, mask_2, seeds = arrays
         factor, slope = scale * math.log2(math.e), 1.0
         if form.functions:
+            masked = masked or query + STEP > q.shape[form.positions]
             i, j = (iota(STEP) + query)[None, :], (iota(64) + (cta.row + own))[:, None]
             if masked:
                 i = np.minimum(i, q.shape[form.positions] - 1)
@@ -427,13 +428,18 @@ def options_of(form: Form, ordered: bool, divided: bool, ctas: int = 1) -> dict[
 
 
 @function
-def add(dq, part, at, turns, turn, allowed, added):
-    """Add 64 x 64 elements to dq, from row `at` in register order, in turn if there are `turns`."""
+def add(dq, part, at, turns, turn, allowed, added, last=None, end=True):
+    """Add 64 x 64 elements to dq, from row `at` in register order, in turn if there are `turns`.
+    Then the turn is passed on: if there is a row `last`, its turn is, and this one at the `end`."""
     if turns is not None:
         await_turn(turns.at[at // HALF], turn, allowed)
+        if last is not None:
+            pass_turn(turns.at[last // HALF], turn)
     atomic_add(dq.at[ds(at, LINES), ds(0, 32)], to_register_order(part))
     if turns is not None:
-        pass_turn(turns.at[at // HALF], turn, added)
+        end_turn(added)
+        if last is None or end:
+            pass_turn(turns.at[at // HALF], turn)
 
 
 @functools.cache
@@ -458,6 +464,9 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
     depth, place, n, size = form.depth, form.place, STEP, keys_of(form)
     wgs, by_turns = size // 64, depth == 64
     slots = 256 // depth
+    # whether to await a turn before the last one is passed on: CTAs are then two blocks apart, and
+    # stay so only if all have equally many steps
+    patient = not (by_turns or form.causal or form.ranges or form.functions)
     (weights, slopes, _), work_of, store = scores(form), work(form, ordered, divided), stored(form)
     rows_of_q, keys_of_k = form.block(Element(n)), form.block(Element(size))
 
@@ -531,7 +540,8 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
         for _, (k_tile, v_tile) in kv(k, v):
             k_own, v_own = k_tile.at[own, :], v_tile.at[own, :]
             # the first step adds zeros outside of dq
-            now, before, last, at_before, turn, adder = 0, 2, 1, OUTSIDE, cta.number, 0
+            now, before, last, turn, adder = 0, 2, 1, cta.number, 0
+            at_before = at_last = OUTSIDE
             k_part = k_tile if by_turns else k_tile.at[:, own]
             exchanged.at[before, own, :][...] = full((64, n), 0.0, np.float32).astype(q.dtype)
             commit_smem(meet=False)
@@ -555,7 +565,7 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                     cta.head + h,
                     block * n,
                     wg * 64,
-                    masked or (form.functions and block * n + n > q.shape[form.positions]),
+                    masked,
                     q,
                     k,
                     scale,
@@ -590,7 +600,18 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
                 dk_acc = wgmma_wait(dk_acc)
                 barrier_arrive(q_free)
                 if not by_turns:
-                    add(dq, wgmma_wait(part), at_before, turns, turn, allowed, added)
+                    add(
+                        dq,
+                        wgmma_wait(part),
+                        at_before,
+                        turns,
+                        turn,
+                        allowed,
+                        added,
+                        at_last if patient else None,
+                        False,
+                    )
+                    at_last = at_before
                 elif adder == wg:
                     late = wgmma_wait(wgmma(None, exchanged.at[before].T, k_part))
                     add(dq, late, at_before, turns, turn, allowed, added)
@@ -603,7 +624,16 @@ def of_keys(form: Form, ordered: bool = False, divided: bool = False) -> Kernel:
             barrier_wait(written.at[before])
             if not by_turns or adder == wg:
                 rest = wgmma_wait(wgmma(None, exchanged.at[before].T, k_part))
-                add(dq, rest, at_before, turns, turn, allowed, added)
+                add(
+                    dq,
+                    rest,
+                    at_before,
+                    turns,
+                    turn,
+                    allowed,
+                    added,
+                    at_last if patient else None,
+                )
         # computed again, after the loop: values and addresses kept from before it would be spilled
         done = work_of(q, k, table, count, blocks, diagonal, group, whole, parts, program_id(0))
         part = done.part
@@ -769,7 +799,7 @@ def of_keys_wide(form: Form, ordered: bool, divided: bool) -> Kernel:
                         cta.head + h,
                         step * STEP,
                         rank * STEP,
-                        masked or (form.functions and step * STEP + STEP > q.shape[form.positions]),
+                        masked,
                         q,
                         k,
                         scale,

@@ -391,9 +391,13 @@ def over_rows(arrays: Arrays, place: Place) -> None:
     elif columns <= HELD * cluster and whole_lines(x, y):
         wgs = 1 + (rows * cluster <= FEW or (cluster < 4 and columns > WIDE * cluster))
         own = 2 * cdiv(columns + run - 1, 64 * ROWS * wgs * cluster)
+        own += 2 * (own * size % 32 == 0)  # else several of eight lanes would have the same banks
         # as many as registers allow; 16384 columns of 16 bits spill 48 bytes
         ctas = min(8, 512 // (25 + 3 * cluster + own + own * size // 4) // wgs)
-        each = 1 + (wgs * cluster == 1 and columns * size < LEAST)
+        each = 1
+        if wgs * cluster == 1 and columns * size < LEAST:
+            # up to four of many rows: a CTA starts once, and loads rows while it scans others
+            each = max(2, min(4, rows // (8 * DEFAULT.sms)))
         rows_of_parts(wgs, ctas, cluster, own, run, each)(x, y, **place)
     elif columns <= MOST:
         aligned_rows(columns, 2)(x, y, **place)

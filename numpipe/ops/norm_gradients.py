@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from ..arch.dimensions import next_power_of_two, round_up
+from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import function
 from ..core.static_range import static_range
@@ -309,14 +309,19 @@ def of_parts(n: int, height: int, *present: str) -> Kernel:
 
 SHARED, OTHER = 233472, 4096
 """bytes of shared memory of an SM, and most of what each CTA takes in addition to rows and sums"""
-PART, WARPGROUPS = 5120, 4
-"""bytes of a warpgroup's part of a row up to which a CTA has fewer than all WARPGROUPS"""
-LONGEST = 26624
-"""most bytes of a CTA's part of a row: shared memory has room for four, of x and of the gradient,
-and registers for the sums of their columns"""
-PER, LEAST = 8, 1024
-"""rows of a program, up to which more warpgroups share a row, and their least columns of it: each
-program stores a row of sums, which are many bytes if rows are few and long"""
+WARPGROUPS = 4
+"""warpgroups of a CTA"""
+LONGEST, SHORTER = 26624, 19968
+"""most bytes of a CTA's part of the rows that its teams compute at the same time, if it has one
+team and if it has several: shared memory has room for three or four of x and of the gradient, and
+registers for the sums of their columns"""
+FLIGHT = 57344
+"""bytes, in whole rows of each team, that a CTA requests ahead. Rows that are requested together
+arrive together, so that a CTA that requested more would start later (measured on an H200)"""
+ROW, EXCHANGE = 1152, 128
+"""columns that take a warpgroup as long as its work per row, and as each further CTA of the row"""
+SUM = 1 / 256
+"""columns of a row that take as long as the sum of a column of one program, in both launches"""
 AHEAD = 4
 """rows whose sums warps may exchange at the same time, a power of two"""
 MARKS = 32
@@ -326,19 +331,29 @@ PROGRAMS = {1: 132, 2: 66, 4: 30, 8: 15}
 each CTA that an SM has room for"""
 
 
-def shares(n: int, itemsize: int, count: int) -> tuple[int, int]:
-    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns, of
-    `count` rows.
+def shares(n: int, itemsize: int, count: int, sums: int) -> tuple[int, int]:
+    """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns, so
+    that `count` rows and the sums of their columns take the shortest time. If no cluster has room
+    for rows, it has more than `CLUSTER` CTAs.
 
-    >>> shares(4096, 2, 9999), shares(50257, 2, 9999), shares(13186, 2, 300)
-    ((1, 2), (4, 4), (2, 4))
+    >>> shares(4096, 2, 65536, 1), shares(50257, 2, 4096, 2), shares(7797, 2, 1024, 2)
+    ((1, 2), (4, 4), (2, 2))
     """
-    ctas = next_power_of_two(cdiv(n * itemsize, LONGEST))
-    parts = ctas * min(WARPGROUPS, next_power_of_two(cdiv(n * itemsize, PART * ctas)))
-    most = min(n // LEAST, WARPGROUPS * CLUSTER, PER * WARPGROUPS * SMS // max(count, 1))
-    while parts * 2 <= most:
-        parts *= 2
-    return max(ctas, parts // WARPGROUPS), min(WARPGROUPS, parts // ctas)
+
+    def time(split: tuple[int, int]) -> Any:
+        ctas, wgs = split
+        programs, width = PROGRAMS[ctas], round_up(cdiv(n, ctas * wgs), STEP)
+        # two rows arrive before the first is computed
+        rows = cdiv(count, programs * (WARPGROUPS // wgs)) + 2
+        return rows * (width + ROW + EXCHANGE * (ctas - 1)) + programs * n * sums * SUM
+
+    splits = (
+        (ctas, wgs)
+        for ctas in PROGRAMS
+        for wgs, most in ((1, SHORTER), (2, SHORTER), (WARPGROUPS, LONGEST))
+        if WARPGROUPS * n * itemsize <= ctas * wgs * most and n >= STEP * ctas * wgs
+    )
+    return min(splits, key=time, default=(2 * CLUSTER, WARPGROUPS))
 
 
 @functools.cache
@@ -354,7 +369,7 @@ def in_ring(
     in shared memory, and the exchange of the sums of a row overlaps the next row::
 
         step k    add up the part of row k, send its sums to all warpgroups
-                  load a next row in place of row k - 2, which all warpgroups have stored
+                  load a next row, in place of row k - 2, which all warpgroups have stored
                   add the sums of row k - 1, store its part
 
     If x and grad are `flat`, rows follow each other, and begin anywhere.
@@ -376,7 +391,9 @@ def in_ring(
     # the sums of columns of a warpgroup
     room = width * (1 + ("dbias" in present))
     fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * wgs * room * (teams > 1)
-    slots = min(8, (SHARED - fixed) // (2 * span * itemsize * teams))
+    row = 2 * span * itemsize * teams
+    # the row that is computed, the row that is stored, and those that are requested
+    slots = min(2 + cdiv(FLIGHT, row), (SHARED - fixed) // row)
 
     @kernel(
         grid=lambda dweight: (dweight.shape[0] * ctas,),
@@ -490,7 +507,7 @@ def in_ring(
             return np.where(first, part, 0.0).sum(), np.where(first, 0.0, part).sum()
 
         if wg == 0:
-            for k in range(slots):
+            for k in range(slots - 2):
                 fetch(k)
         for k in range(count + 1):
             if k < count:
@@ -503,11 +520,12 @@ def in_ring(
                 slopes, total = folded(own * tile), folded(own)
                 both = np.concatenate((slopes, total), 1) if centered else slopes
                 send(k, split_row(both).sum(axis=1))
+                if k % wgs == wg:
+                    if 1 < k < count + 2 - slots:
+                        barrier_wait(stored.at[place_of(k - 2)])
+                    fetch(k - 2 + slots)
             if k > 0:
                 # dx = inverse * (own - tile * mean(own * tile) - mean(own)) of the row
-                if k > 1 and k - 2 + slots < count and k % wgs == wg:
-                    barrier_wait(stored.at[place_of(k - 2)])
-                    fetch(k - 2 + slots)
                 along, mean_own = sums_of(k - 1)
                 scale, mean_of = numbers_of(k - 1)
                 slope = along * scale * scale
@@ -595,7 +613,7 @@ def launch_gradient(
     few = FEW if n > SHORT else 4 * FEW
     many = dweight is not None and (count > few or count * n > LARGE)
     aligned, anywhere = loadable(rows_of(x), rows_of(grad), flat(ROWS, statistics))
-    ctas, wgs = shares(n, size, count)
+    ctas, wgs = shares(n, size, count, len(totals))
 
     # lanes have two rows, or a longer one; 8 rows of a warp would share their banks if rows were a
     # multiple of 128 bytes

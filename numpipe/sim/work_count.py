@@ -1,8 +1,8 @@
 """Work counts of one CTA: its control flow runs, but nothing is moved or multiplied.
 
 `Counter` is a `numpipe.core.machine.Machine` on which every wait succeeds at once. So warpgroups
-run to their ends alone, one after another, and their loads, stores and products are added up. Of a
-pipeline's steps only some run, and the others are inferred from them (`inferred`). Tiles are zeros.
+run to their ends alone, one after another, and their loads, stores and products are added up. Only
+some of a pipeline's steps run, and the others are inferred from them (`inferred`). Tiles are zeros.
 A single number that a kernel reads from a host array is the real one, or 0 if there is no data;
 `Numbers` records that it was read.
 """
@@ -37,8 +37,11 @@ _NAMED = re.compile(r"(\w+)(?: of GPU (\d+))?$")
 
 
 class Numbers(np.ndarray):
-    """An array, or zeros in place of one without data; `read`: whether a kernel took a number from
-    it, which may steer it; `strides`: those of the array that zeros replace."""
+    """An array, or zeros in place of an array without data.
+
+    read     whether a kernel took a number from it, which may control the kernel
+    strides  the strides of the array, also of one that zeros replace
+    """
 
     read = False
     _strides: Ints | None = None
@@ -57,7 +60,7 @@ class Numbers(np.ndarray):
 
 
 class Accumulator:
-    """Registers that a product writes; `taken`: a later product has them."""
+    """Registers that a product writes. `taken`: whether a later product has taken them over."""
 
     def __init__(self, machine: Counter, shape: tuple[int, int], dtype: np.dtype) -> None:
         self.machine, self.shape, self.dtype, self.taken = machine, shape, dtype, False
@@ -80,7 +83,7 @@ class Counter:
     every_tile = False
     """whether all tiles of loops run, because data may make them differ"""
     rate = 1.0
-    """multiply-adds of its products in a cycle, over those of the target's fastest product"""
+    """multiply-adds of its products per cycle, divided by those of the target's fastest product"""
 
     def __init__(
         self,
@@ -108,8 +111,8 @@ class Counter:
         self.loops: dict[Any, Loop] = {}
         """the last loop of each pipeline"""
         self.events = 4
-        """what was counted, one by one, which takes 0.1 to 0.3 ms each; entering a kernel takes as
-        long as four"""
+        """events that were counted one by one, each in 0.1 to 0.3 ms; entering a kernel takes as
+        long as four of them"""
         self.fills = 0
         """slots that were filled in the steps that ran"""
         self.live = self.accumulators = 0
@@ -123,8 +126,8 @@ class Counter:
         finally:
             self.lanes = outer
 
-    # ---- operations that answer, and cost nothing; those that answer nothing come after
-    # this class
+    # ---- operations that return something and cost nothing; operations that return nothing are
+    # defined after this class
     def map_shared(self, address: int, rank: int) -> int:
         return address
 
@@ -146,7 +149,7 @@ class Counter:
     def next_tile(self, tile: int, stride: int, end: int) -> int:
         """Run those tiles of a loop that determine the others' work, and infer it."""
         asked, self._asked = self._asked, ()
-        if asked[:3] == (tile, stride, end):  # the second time
+        if asked[:3] == (tile, stride, end):  # asked again
             return asked[3]
         if self.every_tile:
             return tile + stride
@@ -355,11 +358,9 @@ class Lane:
 
     def __init__(self, who: Counter) -> None:
         self.who = who
-        self.warpgroup = who.warpgroup
-        self.role = who.role
-        self.cta = who.cta
-        self.grid = who.grid
-        self.unit = who.unit
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.who, name)
 
     def load(self, address: int, dtype: np.dtype, *_: Any) -> Any:
         self.who.work["read", self.warpgroup] += 128 * dtype.itemsize
@@ -387,9 +388,6 @@ class Lane:
         kind = "reduce" if reduction else "store"
         self.who._moved(kind, what, 128 * values.nbytes, repr(index))
 
-    def round(self) -> None:
-        """Begin an iteration of a `while` loop."""
-
     def shuffle(self, operation: str, mask: int, value: Any, amount: int) -> Any:
         return value
 
@@ -411,8 +409,8 @@ class Access(NamedTuple):
 
 
 class Tracer(Counter):
-    """A warpgroup that stops at its second tile, and records what it accesses. Of a loop's steps it
-    runs the first few."""
+    """A warpgroup that stops at its second tile, and records what it accesses. It runs only
+    the first two and the last two steps of a loop."""
 
     every_tile = True
 

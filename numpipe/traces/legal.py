@@ -62,6 +62,10 @@ class _Action:
     order: int
 
 
+_Users = dict[int, list[_Action]]
+"""the actions of each warpgroup on a ring"""
+
+
 def check(trace: Recording) -> None:
     """Raise PipelineRace or SimulationError if a trace breaks a rule of the ring protocol (see
     `Trace.check_legal`)."""
@@ -71,7 +75,7 @@ def check(trace: Recording) -> None:
         for own in warpgroups.values():
             _in_time(own, trace.clock)
         actions = {number: _actions(own, named) for number, own in warpgroups.items()}
-        rings: dict[Ring, dict[int, list[_Action]]] = defaultdict(dict)
+        rings: dict[Ring, _Users] = defaultdict(dict)
         for number, done in actions.items():
             for action in done:
                 rings[action.ring].setdefault(number, []).append(action)
@@ -135,7 +139,7 @@ def _actions(events: list[Event], named: _Named) -> list[_Action]:
     return actions
 
 
-def _fillers(ring: dict[int, list[_Action]]) -> set[int]:
+def _fillers(ring: _Users) -> set[int]:
     return {
         number for number, done in ring.items() if any(action.what == "fill" for action in done)
     }
@@ -197,7 +201,7 @@ class _Rules:
     cut: set[int]
     slots: int
 
-    def steps(self, ring: dict[int, list[_Action]], turns: bool) -> None:
+    def steps(self, ring: _Users, turns: bool) -> None:
         """Check that each warpgroup takes steps in order, each in its slot. With `turns`, readers
         skip the steps of other readers."""
         for done in ring.values():
@@ -229,7 +233,7 @@ class _Rules:
                     continue
                 before[action.what, action.operand] = action
 
-    def in_turns(self, ring: dict[int, list[_Action]], readers: Sequence[int]) -> None:
+    def in_turns(self, ring: _Users, readers: Sequence[int]) -> None:
         """Check a load ring whose readers alternate: together they act as one reader, and no step
         has two."""
         first, whose = readers[0], dict[int, _Action]()
@@ -249,7 +253,7 @@ class _Rules:
             [first],
         )
 
-    def ring(self, ring: dict[int, list[_Action]], readers: Sequence[int]) -> None:
+    def ring(self, ring: _Users, readers: Sequence[int]) -> None:
         """Check a load ring together with the warpgroups that read it."""
         fillers = _fillers(ring)
         issues = _by_step((action for number in fillers for action in ring[number]), "issue")
@@ -336,7 +340,7 @@ class _Rules:
                     action,
                 )
 
-    def stores(self, ring: dict[int, list[_Action]], actions: dict[int, list[_Action]]) -> None:
+    def stores(self, ring: _Users, actions: _Users) -> None:
         """Check that a block of an output that several warpgroups write is stored after all of them
         have written it."""
         stored = {number: _by_step(done, "store") for number, done in ring.items()}

@@ -27,6 +27,8 @@ Cta = Place | int
 ROWS = (*map(str, ROLES), "copy in", "copy out", "tensor core", "tiles", "regions")
 """valid entries of `rows`, in addition to ``wg0``, ``wg1`` …"""
 
+_Legend = dict[str, tuple[str, str]]
+"""words, and their (face, hatch)"""
 _INCHES = 11.0
 _ROW, _BAND, _MARGIN, _LEGEND = 0.34, 0.17, 0.75, 0.55
 """inches: a row, a band above it, the title and axis of a trace, and the legend"""
@@ -159,7 +161,7 @@ def _draw(panels: Sequence[tuple[str, View]], path: Path) -> None:
     }
     with matplotlib.rc_context(style):
         figure = Figure(figsize=(_INCHES, total), dpi=144)
-        legend: dict[str, tuple[str, str]] = {}
+        legend: _Legend = {}
         for (title, shown), height in zip(panels, heights, strict=True):
             top -= height
             axes = figure.add_axes(
@@ -172,10 +174,8 @@ def _draw(panels: Sequence[tuple[str, View]], path: Path) -> None:
         )
 
 
-def _panel(
-    axes: Any, title: str, shown: View, inches: float, legend: dict[str, tuple[str, str]]
-) -> None:
-    """Draw one trace, and add entries to the legend: words, and their (face, hatch)."""
+def _panel(axes: Any, title: str, shown: View, inches: float, legend: _Legend) -> None:
+    """Draw one trace, and add entries to the legend."""
     first, last = shown.first, shown.last
     points = (last - first) / (_INCHES * axes.get_position().width * 72)
     y, ticks = inches, []
@@ -209,7 +209,7 @@ def _bars(
     first: float,
     last: float,
     points: float,
-    legend: dict[str, tuple[str, str]],
+    legend: _Legend,
 ) -> None:
     """Draw the bars of a row inside the window, with issues at least one point wide; `points` is
     the time per point."""
@@ -278,7 +278,7 @@ def _band(
             )
 
 
-def _legend(figure: Any, looks: dict[str, tuple[str, str]]) -> None:
+def _legend(figure: Any, looks: _Legend) -> None:
     from matplotlib.patches import Patch
 
     order = list(MEANS.values())

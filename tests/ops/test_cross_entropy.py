@@ -143,6 +143,29 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
         assert near(place, grad, 4e-3 if dtype == np.float16 else 1e-6)
 
 
+def test_each_warp_has_one_of_many_rows_of_middle_length(monkeypatch: pytest.MonkeyPatch) -> None:
+    scheduled: list[Any] = []
+
+    def of_many(n: int, needs: Any, dtype: Any, *given: Any) -> Any:
+        scheduled.append(choose(n, needs, dtype, False, True, 9_000))
+        return scheduled[-1]
+
+    monkeypatch.setattr(row_kernels, "choose", of_many)
+    x = numbers(6, 1_958, dtype=np.float16)
+    labels = labels_of(x)
+    loss, grad = expected(x, labels, 0.1)
+    options = {"label_smoothing": 0.1, "with_gradient": True}
+    found, dx = ops.cross_entropy(x, labels, **options)
+    assert scheduled[-1].height == 4
+    assert near(found, loss, 1e-6) and near(dx, grad, 4e-3)
+
+
+def test_lanes_load_short_rows_of_words() -> None:
+    needs = forward(("grad", "lse", "dx"), False).needs
+    words, halves = (choose(66, needs, np.dtype(t), False, True, 200_000) for t in ("f4", "f2"))
+    assert halves.flat and not words.flat
+
+
 def test_losses_of_many_rows_are_added_by_several_ctas() -> None:
     losses = abs(numbers(1, 4_501))
     labels = labels_of(numbers(1, 4_501, 9), np.int32)

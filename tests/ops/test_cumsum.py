@@ -11,6 +11,7 @@ import pytest
 
 import numpipe
 from numpipe.compile.build import toolchain
+from numpipe.kernels.noted_calls import imagined
 from numpipe.kernels.row_schedules import choose
 from numpipe.launch.arrays import describe
 from numpipe.ops import cumsum
@@ -148,19 +149,38 @@ def test_contiguous_rows_may_begin_anywhere(dtype: Any, cluster: int, each: int)
 
 
 @pytest.mark.parametrize(
-    "columns, cluster, each", [(2001, 1, 2), (4947, 1, 1), (12035, 2, 1), (30429, 4, 1)]
+    "rows, columns, cluster, each",
+    [
+        (300, 2001, 1, 2),
+        (3500, 2001, 1, 3),
+        (30000, 2001, 1, 4),
+        (30000, 4947, 1, 1),
+        (300, 12035, 2, 1),
+        (300, 30429, 4, 1),
+    ],
 )
 def test_a_cta_has_10_to_32_kb_of_rows(
-    columns: int, cluster: int, each: int, monkeypatch: pytest.MonkeyPatch
+    rows: int, columns: int, cluster: int, each: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple] = []
-    monkeypatch.setattr(OP, "whole_lines", lambda x, y: True)
     monkeypatch.setattr(
         OP, "rows_of_parts", lambda *given: made.append(given) or (lambda *arrays: None)
     )
-    x = describe(np.zeros((300, columns), np.float32), "x")
-    OP.over_rows({"x": x, "y": x}, {})
+    OP.over_rows({name: imagined((rows, columns), np.float32) for name in "xy"}, {})
     assert (made[0][2], made[0][5]) == (cluster, each)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_eight_lanes_have_different_banks(dtype: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    monkeypatch.setattr(
+        OP, "rows_of_parts", lambda *given: made.append(given[3]) or (lambda *arrays: None)
+    )
+    for columns in range(1537, 49000, 98):
+        OP.over_rows({name: imagined((300, columns), dtype) for name in "xy"}, {})
+    words = np.array(sorted(set(made))) * np.dtype(dtype).itemsize // 4
+    banks = np.sort(np.arange(8) * words[:, None] % 32)
+    assert len(words) > 9 and (np.diff(banks) > 0).all()
 
 
 @pytest.mark.parametrize("rows, columns, wgs", [(1, 15140864, 2), (653, 85568, 4)])

@@ -257,6 +257,25 @@ def test_a_cta_loads_the_columns_that_its_warpgroups_read() -> None:
         np.testing.assert_allclose(got.reshape(wanted.shape), wanted, rtol=1e-4, atol=2e-5)
 
 
+@pytest.mark.parametrize(
+    ("columns", "count", "split"), [(1247, 9999, (1, 1)), (4991, 999, (2, 2)), (4991, 9999, (1, 4))]
+)
+def test_shared_memory_has_room_for_a_row_ahead(
+    columns: int, count: int, split: tuple[int, int]
+) -> None:
+    """The longest rows of four teams and of two, and as long ones of a team."""
+    assert norm_gradients.shares(columns, 4, count, 2) == split
+    kernel, _ = norm_gradients.in_ring(True, columns, 4, True, *split, "dbias")
+    x, grad, weight = numbers(18, columns), numbers(18, columns)[::-1].copy(), numbers(columns)
+    statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
+    sums = np.zeros((2, 2, columns), np.float32)
+    dx = np.zeros_like(x)
+    kernel.simulate(x, grad, statistics.ravel(), weight, dx, *sums)
+    found = dx, *sums.sum(1)
+    for got, wanted in zip(found, gradient("layer_norm", x, grad, weight), strict=True):
+        np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=2e-5)
+
+
 def test_a_gradient_of_the_total_is_added_and_16_bit_arrays_keep_their_type() -> None:
     x, grad = numbers(9, 64, dtype=ml_dtypes.bfloat16), numbers(9, 64, dtype=ml_dtypes.bfloat16)
     dx = backward("rms_norm", x, grad, None, grad)

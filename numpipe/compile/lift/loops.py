@@ -18,6 +18,7 @@ from ...language.tiles import products_in_flight
 from .arithmetic import Arithmetic
 from .constants import MISSING, literal_node, one_of, stores
 from .nodes import (
+    Block,
     Function,
     argument,
     assign,
@@ -42,7 +43,7 @@ BUILDERS = body_form.emit_pipeline_warp_specialized, body_form.emit_pipeline
 """Functions that emit a pipeline."""
 
 
-def holds_pipeline(body: list[ast.stmt]) -> bool:
+def holds_pipeline(body: Block) -> bool:
     """Return whether rewritten statements make or run a pipeline, or call a function that does."""
     return any(
         running((pipelines.steps, pipelines.make_pipeline, body_form.emitted), "pipelines", *body)
@@ -178,7 +179,7 @@ class Loops(TileLoops, Arithmetic):
         node.body, node.orelse = self._block(node.body), self._block(node.orelse)
         return node
 
-    def _pipeline_loop(self, node: ast.For) -> list[ast.stmt]:
+    def _pipeline_loop(self, node: ast.For) -> Block:
         assert isinstance(node.iter, ast.Call)
         # slots that the memory role still fills would be abandoned
         for word, left in leaves(node.body, ast.Break):
@@ -293,7 +294,7 @@ class Loops(TileLoops, Arithmetic):
         numbers = {name: number for number, name in enumerate(ready) if name and name not in bound}
         sure, ends = set(numbers.values()), []
 
-        def follow(body: list[ast.stmt], waited: set[int]) -> set[int] | None:
+        def follow(body: Block, waited: set[int]) -> set[int] | None:
             """Return what has been waited for after some statements; None if the step has ended in
             them."""
             for statement in in_place(body):
@@ -333,7 +334,7 @@ class Loops(TileLoops, Arithmetic):
         always = set(numbers.values()).intersection(*ends, *([] if after is None else [after]))
         return tuple(sorted(number if number in sure else ~number for number in always))
 
-    def _groups(self, body: list[ast.stmt]) -> int:
+    def _groups(self, body: Block) -> int:
         """Return how many products every step issues. The number left in flight is counted in these
         products, so every step must issue all of them."""
         sure = 0
@@ -391,7 +392,7 @@ class Loops(TileLoops, Arithmetic):
         def mentions(node: ast.AST) -> bool:
             return any(isinstance(n, ast.Name) and n.id == name for n in walk(node))
 
-        def begins(body: list[ast.stmt]) -> bool:
+        def begins(body: Block) -> bool:
             first = next((s for s in body if mentions(s)), None)
             if isinstance(first, ast.With):
                 return begins(first.body)

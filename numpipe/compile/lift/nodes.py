@@ -13,6 +13,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 Function = ast.FunctionDef | ast.Lambda
+Block = list[ast.stmt]
+"""the statements of a body"""
+Keywords = dict[str | None, ast.expr]
+"""the keyword arguments of a call by name, None for ``**``"""
 _Node = TypeVar("_Node", bound=ast.AST)
 _NO_NODES = frozenset({"id", "attr", "name", "arg", "ctx", "op", "ops", "kind", "type_comment"})
 
@@ -160,7 +164,7 @@ def parsed(text: str, where: ast.AST) -> list[Any]:
     return statements
 
 
-def definition(name: str, arguments: ast.arguments, body: list[ast.stmt]) -> ast.FunctionDef:
+def definition(name: str, arguments: ast.arguments, body: Block) -> ast.FunctionDef:
     """Return the statement ``def name(arguments): body``."""
     function = ast.FunctionDef(name, arguments, body, [], None)
     if "type_params" in ast.FunctionDef._fields:  # Python 3.12

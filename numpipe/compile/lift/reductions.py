@@ -21,7 +21,7 @@ from ...language.pipeline import body_form, pipelines
 from ...language.tiles import branches
 from .arithmetic import Arithmetic
 from .constants import MISSING, truth
-from .nodes import assign, load, located, names, running, walk
+from .nodes import Block, assign, load, located, names, running, walk
 from .rewriter import NOT_MINE
 from .subset import spelled
 from .turn_placement import leaves
@@ -74,9 +74,9 @@ class Reductions(Arithmetic):
         test, name = node.test, self.temporary("test")
         if isinstance(test, ast.BoolOp) and self._changed(node):
             # one operand at a time: what the `if` changes has no value where one of them has none
-            new: list[ast.stmt] = []
+            new: Block = []
             for part in reversed(test.values):
-                met: list[ast.stmt] = [assign(name, ast.Constant(True))]
+                met: Block = [assign(name, ast.Constant(True))]
                 arms = (met, new) if isinstance(test.op, ast.Or) else (new or met, [])
                 new = [ast.If(part, *arms)]
             new = [assign(name, ast.Constant(False)), *new]

@@ -26,7 +26,7 @@ from .constants import (
     stores,
     truth,
 )
-from .nodes import load, located, tuple_of, walk
+from .nodes import Block, load, located, tuple_of, walk
 from .positions import Positions, Source
 from .subset import refusal
 
@@ -135,8 +135,8 @@ class Known(ast.NodeTransformer):
         self.scopes.pop()
         self.constants.known = outer
 
-    def _block(self, body: list[ast.stmt]) -> list[ast.stmt]:
-        result: list[ast.stmt] = []
+    def _block(self, body: Block) -> Block:
+        result: Block = []
         for statement in body:
             new = self.visit(statement)
             result.extend(new if isinstance(new, list) else [] if new is None else [new])

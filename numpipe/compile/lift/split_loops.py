@@ -11,7 +11,7 @@ from ...diagnostics.argument_checks import told
 from ...language.grid import cluster_sums, split_k, tile_loop
 from ...plan import context
 from .constants import MISSING, literal_node
-from .nodes import assign, item, load
+from .nodes import Block, Keywords, assign, item, load
 from .rewriter import Rewriter
 
 _OPTIONS = {"steps", "split", "order", "group", "dynamic"}
@@ -21,21 +21,19 @@ _OPTIONS = {"steps", "split", "order", "group", "dynamic"}
 class Parts:
     """The parts of the tiles of a loop, or its whole tiles."""
 
-    setup: list[ast.stmt]
+    setup: Block
     """Statements before the loop."""
     count: ast.expr | None
     """The number of parts of this CTA, which are numbered consecutively; None if parts are whole
     tiles, and have the tiles' numbers."""
-    placed: Callable[[ast.expr, ast.expr], list[ast.stmt]]
+    placed: Callable[[ast.expr, ast.expr], Block]
     """(number of a part, number of parts) -> the statements that bind the loop's names."""
 
 
 class SplitLoops(Rewriter):
     """The arguments of `numpipe.split_tiles` and `numpipe.combine`."""
 
-    def check_split_loop(
-        self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]
-    ) -> None:
+    def check_split_loop(self, node: ast.For, counts: list[ast.expr], options: Keywords) -> None:
         """Reject a loop whose arguments or names do not fit a loop over parts."""
         if set(options) - _OPTIONS or any(isinstance(c, ast.Starred) for c in counts) or not counts:
             self.error(
@@ -60,7 +58,7 @@ class SplitLoops(Rewriter):
     def parts_of(
         self,
         node: ast.For,
-        options: dict[str | None, ast.expr],
+        options: Keywords,
         place: Callable[[ast.expr, ast.expr], ast.expr],
         total: ast.expr,
     ) -> Parts:
@@ -68,7 +66,7 @@ class SplitLoops(Rewriter):
         assert isinstance(node.target, ast.Tuple)
         *indices, part = node.target.elts
 
-        def bind(tile: ast.expr, value: ast.expr) -> list[ast.stmt]:
+        def bind(tile: ast.expr, value: ast.expr) -> Block:
             return [
                 ast.Assign(
                     [ast.copy_location(ast.Tuple(indices, ast.Store()), node.target)],
@@ -111,12 +109,10 @@ class SplitLoops(Rewriter):
         parts = literal_node(1, split) if stream else self.visit(split)
         begun, found = self.temporary("parts"), self.temporary("part")
         at_run_time = not stream and known is MISSING
-        setup: list[ast.stmt] = (
-            [self.statement(split_k.check_split, [parts], split)] if at_run_time else []
-        )
+        setup: Block = [self.statement(split_k.check_split, [parts], split)] if at_run_time else []
         setup.append(assign(begun, self.call(begin, [total, steps, parts, *self._own()])))
 
-        def placed(index: ast.expr, _: ast.expr) -> list[ast.stmt]:
+        def placed(index: ast.expr, _: ast.expr) -> Block:
             place = self.call(locate, [index, load(begun), *self._own()])
             return [assign(found, place), *bind(item(load(found), 0), item(load(found), 1))]
 

@@ -23,7 +23,7 @@ from ...language.pipeline import pingpong, ring
 from ...language.tiles import products_in_flight
 from ...plan import profiling
 from .constants import MISSING, StaticArray, literal_node
-from .nodes import assign, item, load, located, operation, tuple_of
+from .nodes import Block, Keywords, assign, item, load, located, operation, tuple_of
 from .split_loops import Parts, SplitLoops
 from .turn_placement import Turns, leaves, pipeline_in, with_skips
 
@@ -32,7 +32,7 @@ from .turn_placement import Turns, leaves, pipeline_in, with_skips
 class Walk:
     """The order of a loop over tiles, as given in the source."""
 
-    setup: list[ast.stmt]
+    setup: Block
     """statements before the loop"""
     place: Callable[[ast.expr, ast.expr], ast.expr]
     """(number of a tile, number of tiles) -> the tile's indices, a tuple"""
@@ -43,7 +43,7 @@ class Walk:
 class TileLoops(SplitLoops, Turns):
     """``for … in numpipe.tiles(…)``, ``numpipe.nd_loop(…)`` and ``numpipe.split_tiles(…)``."""
 
-    def tiles_loop(self, node: ast.For, function: Any) -> list[ast.stmt]:
+    def tiles_loop(self, node: ast.For, function: Any) -> Block:
         """Return the replacement of a loop over `numpipe.tiles`, `nd_loop` or `split_tiles` (the
         `function`)."""
         assert isinstance(node.iter, ast.Call)
@@ -55,9 +55,7 @@ class TileLoops(SplitLoops, Turns):
             node, counts, options
         )
         names = [self.temporary("count") for _ in counts]
-        setup: list[ast.stmt] = [
-            assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)
-        ]
+        setup: Block = [assign(n, self.visit(c)) for n, c in zip(names, counts, strict=True)]
         loads: list[ast.expr] = [load(n) for n in names]
         setup += [
             self.statement(tile_loop.check_count, [number, loaded], count)
@@ -102,7 +100,7 @@ class TileLoops(SplitLoops, Turns):
         before: ast.expr = self.call(arith.sub, [self.call(tile_loop.own_place), own])
         if parts.count is not None:
             before, own, total = literal_node(-1, node), literal_node(1, node), parts.count
-        if in_turns:  # the warpgroup's own first tile and stride, from those of the CTA
+        if in_turns:  # the warpgroup's own first tile and stride, from the CTA's
             cta = self.temporary("cta")
             setup.append(assign(cta, own))
             before = self.call(pingpong.before_own, [before, load(cta)])
@@ -113,11 +111,11 @@ class TileLoops(SplitLoops, Turns):
         # a `range` would cost a 64-bit division; the index moves at the top, so that `continue`
         # works
         setup += [assign(stride, own), assign(end, total), assign(t, before)]
-        advance: list[ast.stmt] = [
+        advance: Block = [
             assign(t, self.call(*step)),
             self.statement(profiling.mark_tile, [index]),
         ]
-        if way.ahead:  # the indices of a tile are read while the one before is computed
+        if way.ahead:  # the indices of a tile are read while the previous tile is computed
             entry = self.temporary("entry")
             first, again = (assign(entry, way.place(self.call(*step), load(end))) for _ in range(2))
             setup.append(first)
@@ -136,11 +134,11 @@ class TileLoops(SplitLoops, Turns):
     def _with_loop(
         self,
         node: ast.For,
-        setup: list[ast.stmt],
+        setup: Block,
         test: ast.expr,
-        body: list[ast.stmt],
+        body: Block,
         after: ast.stmt | None,
-    ) -> list[ast.stmt]:
+    ) -> Block:
         """Return the loop over tiles with the statements before and after it."""
         loop = ast.copy_location(ast.While(test, body, self._block(node.orelse)), node)
         loop.over_tiles = True  # type: ignore[attr-defined]
@@ -148,9 +146,7 @@ class TileLoops(SplitLoops, Turns):
             located(statement, node) for statement in (*setup, loop, after) if statement is not None
         ]
 
-    def _check_tiles_loop(
-        self, node: ast.For, counts: list[ast.expr], options: dict[str | None, ast.expr]
-    ) -> None:
+    def _check_tiles_loop(self, node: ast.For, counts: list[ast.expr], options: Keywords) -> None:
         if (
             set(options) - {"order", "group", "dynamic"}
             or any(isinstance(c, ast.Starred) for c in counts)
@@ -203,7 +199,7 @@ class TileLoops(SplitLoops, Turns):
     def _walk(
         self,
         node: ast.For,
-        options: dict[str | None, ast.expr],
+        options: Keywords,
         counts: list[ast.expr],
         any_rank: bool,
     ) -> Walk:
@@ -241,7 +237,7 @@ class TileLoops(SplitLoops, Turns):
                 f"numpipe.tiles: order={order!r} with {len(counts)} counts: 'row' takes 1 to 3, "
                 "the others take 2, or 3: planes, rows, columns",
             )
-        setup: list[ast.stmt] = []
+        setup: Block = []
 
         def before(what: str, value: ast.expr) -> ast.expr:
             name = self.temporary(what)
@@ -291,7 +287,7 @@ class TileLoops(SplitLoops, Turns):
         )
 
     # ---- dynamic=True
-    def _is_dynamic(self, node: ast.For, options: dict[str | None, ast.expr]) -> bool:
+    def _is_dynamic(self, node: ast.For, options: Keywords) -> bool:
         """Return whether a loop sets dynamic=True. Reject a value that is not a constant, and loops
         that would leave tiles unassigned."""
         written = options.get("dynamic")
@@ -324,11 +320,11 @@ class TileLoops(SplitLoops, Turns):
     def _dynamic_loop(
         self,
         node: ast.For,
-        setup: list[ast.stmt],
+        setup: Block,
         total: ast.expr,
         in_turns: bool,
-        placed: Callable[[ast.expr, ast.expr], list[ast.stmt]],
-    ) -> list[ast.stmt]:
+        placed: Callable[[ast.expr, ast.expr], Block],
+    ) -> Block:
         """Return the loop; `total` is its number of tiles, `placed` binds the loop's names to a
         tile's number."""
         assert isinstance(node.iter, ast.Call)
@@ -352,7 +348,7 @@ class TileLoops(SplitLoops, Turns):
         return self._with_loop(node, setup, test, [*top, *_going_on(body, read, go_on)], after)
 
 
-def _going_on(body: list[ast.stmt], read: ast.stmt, go_on: ast.stmt) -> list[ast.stmt]:
+def _going_on(body: Block, read: ast.stmt, go_on: ast.stmt) -> Block:
     """Return the rewritten body of a loop with `read` after its last pipeline and the waits for its
     products, and `go_on` at its end. Each `continue` is preceded by the statements that it would
     skip."""

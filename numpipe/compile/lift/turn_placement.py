@@ -19,7 +19,7 @@ from typing import TypeGuard
 
 from ...arch.dimensions import Ints
 from ...language.pipeline import pingpong, pipelines, warpgroup_order
-from .nodes import children, operation, running, walk
+from .nodes import Block, children, operation, running, walk
 from .rewriter import Rewriter
 
 WHY = "with schedule='pingpong' compute warpgroups take turns on tiles"
@@ -91,7 +91,7 @@ class Turns(Rewriter):
             )
         return True
 
-    def tile_body(self, node: ast.For, in_turns: bool) -> tuple[list[ast.stmt], bool]:
+    def tile_body(self, node: ast.For, in_turns: bool) -> tuple[Block, bool]:
         """Return the rewritten body of a loop over tiles, and whether it takes turns."""
         self.over_tiles += 1
         body = self._block(node.body)
@@ -148,7 +148,7 @@ def _passes(statement: ast.stmt) -> bool:
     return True
 
 
-def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
+def leaves(body: Block, *of_loops: type[ast.stmt]) -> Iterator[tuple[str, ast.stmt]]:
     """Yield each `return` of a body, and each statement of `of_loops` (`break`, `continue`) whose
     loop is outside the body."""
 
@@ -163,9 +163,9 @@ def leaves(body: list[ast.stmt], *of_loops: type[ast.stmt]) -> Iterator[tuple[st
         yield from below(statement, False)
 
 
-def with_skips(body: list[ast.stmt], before: list[ast.stmt]) -> list[ast.stmt]:
+def with_skips(body: Block, before: Block) -> Block:
     """Return the body of a loop, with statements put before each `continue` of that loop."""
-    result: list[ast.stmt] = []
+    result: Block = []
     for statement in body:
         for field in (
             ()

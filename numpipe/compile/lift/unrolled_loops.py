@@ -15,7 +15,7 @@ from typing import Any
 from ...core.static_range import static_range
 from .constants import bindings
 from .loops import Loops
-from .nodes import item, load, located, walk
+from .nodes import Block, item, load, located, walk
 from .rewriter import NOT_MINE
 from .turn_placement import leaves
 from .wait_counts import in_place
@@ -48,7 +48,7 @@ class UnrolledLoops(Loops):
             name: [place for place in names[name] if id(place) not in inside]
             for name, _ in bindings([node])
         }
-        items, result, ended = self.temporary("items"), list[ast.stmt](), False
+        items, result, ended = self.temporary("items"), Block(), False
         self.constants.known[items] = values
         body, node.body = node.body, []
         for number in range(len(values)):
@@ -77,7 +77,7 @@ class UnrolledLoops(Loops):
                 node.iter,
             )
 
-    def _bind_round(self, body: list[ast.stmt], outside: dict[str, list[ast.AST]]) -> None:
+    def _bind_round(self, body: Block, outside: dict[str, list[ast.AST]]) -> None:
         """Say where the names of a round are bound, and which of them are bound once in every
         run of it: these are constants until the loop ends."""
         sure = {
@@ -92,10 +92,10 @@ class UnrolledLoops(Loops):
             self.scopes[-1][1][name] = before + places
             self.once.update((place, len(places) == 1 and place in sure) for place in places)
 
-    def _round(self, node: ast.For, body: list[ast.stmt]) -> tuple[list[ast.stmt], bool]:
+    def _round(self, node: ast.For, body: Block) -> tuple[Block, bool]:
         """Return the rewritten statements of a round up to one that leaves it, and whether that
         one ends the loop."""
-        result: list[ast.stmt] = []
+        result: Block = []
         for statement in body:
             for new in self._block([statement]):
                 if isinstance(new, (ast.Break, ast.Continue)):

@@ -25,7 +25,7 @@ from typing import Any
 from ...core.op import does
 from ...language.tiles import products_in_flight
 from .constants import MISSING, stores
-from .nodes import names, own, surely, walk
+from .nodes import Block, names, own, surely, walk
 from .rewriter import Rewriter
 
 
@@ -79,7 +79,7 @@ def pending(
     return count.groups
 
 
-def in_place(body: list[ast.stmt]) -> list[ast.stmt]:
+def in_place(body: Block) -> Block:
     """Return statements, with each `with` replaced by its body, which runs exactly once too."""
     return [
         part
@@ -100,7 +100,7 @@ class _Count:
         self.groups = dict.fromkeys(waits, products_in_flight.MOST)
         self.issues, self.arm = issues, arm
 
-    def block(self, body: list[ast.stmt], issued: dict[str, int]) -> set[str]:
+    def block(self, body: Block, issued: dict[str, int]) -> set[str]:
         """Follow statements, and update what was `issued` since each name was bound, if it was.
 
         Return the names that they may bind.

@@ -111,9 +111,6 @@ def compiling_for(
             undo.enter_context(own_contexts())
         # only once, although Numba checks all environment variables before each function
         config.reload_config()
-        passmanagers = typed_passes.passmanagers
-        # statistics of dropped references, which kernels do not have
-        counts = passmanagers.dump_refprune_stats()
         undo.callback(drop_entries)
         # Numba would type a variable that has both as float64
         apart, unify = {types.int32, types.float32}, types.Number.unify
@@ -124,17 +121,12 @@ def compiling_for(
                 in_this_thread(lambda: device, dispatcher.get_current_device),
             ),
             (compiler, "CUDACompiler", _Compiler),
-            # Numba only searches the PTX for runtime calls, which kernels never make
-            (
-                passmanagers,
-                "dump_refprune_stats",
-                in_this_thread(lambda *_: counts, passmanagers.dump_refprune_stats),
-            ),
             # also for functions that kernels call, whatever NUMBA_CUDA_DEBUGINFO is
             (config, "CUDA_DEBUGINFO_DEFAULT", 0),
             # Numba's version needs the working directory, which may be gone
             (ir.Loc, "_get_path", lambda place: place.filename),
             (config, "reload_config", in_this_thread(lambda: None, config.reload_config)),
+            # Numba only searches the PTX for runtime calls, which kernels never make
             (library, "get_asm_str", in_this_thread(lambda self, cc=None: "", library.get_asm_str)),
             (
                 types.Number,

@@ -11,11 +11,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
-from llvmlite import ir
-from numba.cuda import cgutils, debuginfo, lowering
+from numba.cuda import debuginfo, lowering
 
 __all__ = ["Place"]
 
@@ -24,15 +22,19 @@ Place = Callable[[str, int], "tuple[str, int] | None"]
 is not the user's"""
 
 
-class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
-    """Numba's interface for debug information, with one object per function; this implementation
-    emits only lines."""
+class _Lines(debuginfo.DIBuilder):  # type: ignore[misc]
+    """Numba's debug information of a function, without its variables."""
+
+    mark_variable = debuginfo.DummyDIBuilder.mark_variable
 
     def __init__(
         self, place: Place, module: Any, filepath: str, cgctx: Any, directives_only: bool
     ) -> None:
-        self._place, self._module, self._compiled = place, module, filepath
-        self._scope: Any = None
+        # Numba's constructor needs the working directory, which may be gone
+        self.module, self.cgctx = module, cgctx
+        self.subprograms: list = []
+        self.emission_kind = "DebugDirectivesOnly"
+        self._place, self._compiled = place, filepath
         self._file = ""
         self._at = 0, 0
         """the line of the compiled function's definition, and the corresponding user's line"""
@@ -45,60 +47,25 @@ class _Lines(debuginfo.DummyDIBuilder):  # type: ignore[misc]
             return
         self._file, at = found
         self._at = compiled, at
-        module, add = self._module, self._module.add_debug_info
-        path = Path(self._file.replace('"', "'"))  # ptxas fails on an escaped quote
-        file = add("DIFile", {"directory": str(path.parent), "filename": path.name})
-        unit = add(
-            "DICompileUnit",
-            {
-                "language": ir.DIToken("DW_LANG_C_plus_plus"),
-                "file": file,
-                "producer": "numpipe",
-                "runtimeVersion": 0,
-                "isOptimized": True,
-                "emissionKind": ir.DIToken("DebugDirectivesOnly"),
-            },
-            is_distinct=True,
-        )
-        kind = add(
-            "DISubroutineType",
-            {"types": module.add_metadata([ir.Constant(ir.MetaDataType(), None)])},
-        )
-        self._scope = add(
-            "DISubprogram",
-            {
-                "name": qualname,
-                "linkageName": qualname,
-                "scope": file,
-                "file": file,
-                "line": at,
-                "type": kind,
-                "isLocal": False,
-                "isDefinition": True,
-                "scopeLine": at,
-                "isOptimized": True,
-                "unit": unit,
-            },
-            is_distinct=True,
-        )
-        function.set_metadata("dbg", self._scope)
-        cgutils.get_or_insert_named_metadata(module, "llvm.dbg.cu").add(unit)
-        flags = cgutils.get_or_insert_named_metadata(module, "llvm.module.flags")
-        for name, version in (("Dwarf Version", 4), ("Debug Info Version", 3)):
-            flag = module.add_metadata([ir.IntType(32)(2), name, ir.IntType(32)(version)])
-            if flag not in flags.operands:
-                flags.add(flag)
+        self.filepath = self._file.replace('"', "'")  # ptxas fails on an escaped quote
+        self.difile = self._di_file()
+        self.initialize()
+        # profilers show the second name, which would be mangled
+        scope = self._add_subprogram(qualname, qualname, at, function, {})
+        function.set_metadata("dbg", scope)
 
     def mark_location(self, builder: Any, line: int) -> None:
-        if self._scope is None:
+        if not self.subprograms:
             return
         compiled, at = self._at
         if line not in (compiled, compiled + 1):
             found = self._place(self._compiled, line)
             at = found[1] if found is not None and found[0] == self._file else at
-        builder.debug_metadata = self._module.add_debug_info(
-            "DILocation", {"line": at, "column": 1, "scope": self._scope}
-        )
+        super().mark_location(builder, at)
+
+    def finalize(self) -> None:
+        if self.subprograms:
+            super().finalize()
 
 
 def replacements(place: Place) -> tuple[tuple[Any, str, Any], ...]:

@@ -91,20 +91,6 @@ class _Typing(CUDATypingContext):  # type: ignore[misc]
 
 
 class _Target(CUDATargetContext):  # type: ignore[misc]
-    def __init__(self, typing: _Typing) -> None:
-        super().__init__(typing)
-        self._sizes: dict[str, int] = {}
-        """sizes of LLVM types in bytes, cached because llvmlite has LLVM parse a module for each
-        query"""
-
-    def get_abi_sizeof(self, ty: Any) -> int:
-        text = str(ty)
-        if "%" in text:  # a named type, whose name another module may use for a different structure
-            return super().get_abi_sizeof(ty)  # type: ignore[no-any-return]
-        if text not in self._sizes:
-            self._sizes[text] = super().get_abi_sizeof(ty)
-        return self._sizes[text]
-
     def load_additional_registries(self) -> None:
         for module in _LOWERING:
             self.install_registry(module.registry)

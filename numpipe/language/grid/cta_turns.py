@@ -5,7 +5,8 @@ part of the public language.
 
     await_turn(turns.at[i], n, allowed)  # n CTAs have passed turn i on
     numpipe.atomic_add(total.at[ds(i * 128, 128), ds(0, 32)], to_register_order(tile))
-    pass_turn(turns.at[i], n, added)
+    end_turn(added)
+    pass_turn(turns.at[i], n)
 
 A turn is an int32 in global memory that an earlier kernel set to 0, and that counts how often it
 has been passed on. CTAs with the same turn have different n, from 0 on without gaps. A CTA may only
@@ -15,14 +16,17 @@ few CTAs run at once.
 ::
 
     storing role   await_turn   ld.acquire.gpu, repeated until the count is n; arrive at `allowed`
-                   pass_turn    wait for `added`; st.release.gpu of n + 1
+                   end_turn     wait for `added`
+                   pass_turn    st.release.gpu of n + 1
     compute role   await_turn   wait for `allowed`
-                   pass_turn    arrive at `added`
+                   end_turn     arrive at `added`
 
 A release waits until all additions of the CTA have arrived, and a load of the count takes some 700
 cycles. A warpgroup that computes would stand still meanwhile: this took 1.4 times as long on an
 H200. So warps next to the loading one do both (``CompilerParams(store_role=True)``), one for each
-compute warpgroup, and only tell it when it may add.
+compute warpgroup, and only tell it when it may add. If they await the next turn before they pass
+the last one on, the release does not delay the next additions, but the next CTA has to be another
+turn behind.
 
 PTX ISA, "Memory Consistency Model: Release and Acquire Patterns; Causality order".
 """
@@ -61,11 +65,17 @@ def await_turn(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
 
 
 @helper
-def pass_turn(np_, turn, n, added):  # type: ignore[no-untyped-def]
-    """Pass a turn on, after all previous stores and additions of this warpgroup. `added` is a
-    `Barrier` of this warpgroup with one arrival."""
+def end_turn(np_, added):  # type: ignore[no-untyped-def]
+    """End a turn, after all its stores and additions of this warpgroup. `added` is a `Barrier` of
+    this warpgroup with one arrival."""
     barrier_arrive(added)
-    only_if(np_, "assists", pass_on, turn, n, added)
+    only_if(np_, "assists", finish, added)
+
+
+@helper
+def pass_turn(np_, turn, n):  # type: ignore[no-untyped-def]
+    """Pass a turn on that has ended: at once, or after `await_turn` of the next one."""
+    only_if(np_, "assists", release, turn, n)
 
 
 @helper
@@ -75,9 +85,8 @@ def allow(np_, turn, n, allowed):  # type: ignore[no-untyped-def]
 
 
 @helper
-def pass_on(np_, turn, n, added):  # type: ignore[no-untyped-def]
+def finish(np_, added):  # type: ignore[no-untyped-def]
     wait(added)
-    release(np_, turn, n)
 
 
 @op

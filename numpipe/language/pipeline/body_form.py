@@ -230,7 +230,7 @@ class EmittedPipeline:
         around = not is_none(compute)
         check_state(pipe.where, state)
         facts = check_body(pipe, body, around or not is_none(carry))
-        check_tokens(pipe.where, pipe.unequal, None if facts.turns else ())
+        check_tokens(pipe, None if facts.turns else ())
         holds = around and check_compute(pipe.where, compute, bool(coroutine)).pipelines
         self.pipe: Any = pipe
         self.body, self.compute, self.carry, self.last = body, compute, carry, last
@@ -447,9 +447,7 @@ def next_carry(emitted: EmittedPipeline, indices: Any, tiles: Any, carry: Any) -
         return None
     following = _laid_as(carry, mapped(strong, following))
     if _kind(following) != _kind(_laid_as(following, carry)):
-        raise CompileError(
-            carry_changes(emitted.pipe.where, emitted.facts.name, _kind(carry), _kind(following))
-        )
+        raise carry_changes(emitted, _kind(carry), _kind(following))
     return following
 
 
@@ -478,9 +476,9 @@ def _laid_as(like: Any, carry: Any) -> Any:
 _LAID = re.compile(r"(tile \([\d, ]+\) \w+)(?: \(([\w ]+) layout\))?")
 
 
-def carry_changes(where: str, body: str, given: str, returned: str) -> str:
-    """Return the message for a carry whose type changes. If only layouts change, the message names
-    the cast."""
+def carry_changes(emitted: EmittedPipeline, given: str, returned: str) -> CompileError:
+    """Return the error for a carry whose type changes. If only layouts change, it names the
+    cast."""
     tiles = [_LAID.findall(kind) for kind in (given, returned)]
     moved = [
         cast_for(a[1], b[1])
@@ -492,7 +490,10 @@ def carry_changes(where: str, body: str, given: str, returned: str) -> str:
         if moved and (_LAID.sub(r"\1", given) == _LAID.sub(r"\1", returned))
         else ": a carry keeps its shape and type from step to step"
     )
-    return f"{where}: body '{body}' was given the carry {given} and returned {returned}{fix}"
+    return CompileError(
+        f"{emitted.pipe.where}: body '{emitted.facts.name}' was given the carry {given} and "
+        f"returned {returned}{fix}"
+    )
 
 
 def _kind(carry: Any) -> str:

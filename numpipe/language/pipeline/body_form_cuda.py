@@ -151,11 +151,7 @@ def _first_carry(emitted: Any, refs: Any, carry: Any) -> Any:
             returned = nb.returns(*emitted.call_of(*steps.yield_type, kind))
             joined = _joined(kind, returned)
             if joined is None:
-                raise CompileError(
-                    source.carry_changes(
-                        emitted.pipe.where, emitted.facts.name, _kind(kind), _kind(returned)
-                    )
-                )
+                raise source.carry_changes(emitted, _kind(kind), _kind(returned))
             if joined == kind:
                 return kind
             kind = joined

@@ -149,12 +149,12 @@ def check_manual(where: str, single: bool, *options: Any) -> Names:
     return tuple(kinds)
 
 
-def check_groups(where: str, manual: Names, loaded: int, unpacked: Ints) -> None:
+def check_groups(pipe: Any, unpacked: Ints) -> None:
     """Raise SpecError unless a loop unpacks all barriers of a step.
 
-    `loaded`: the number of arrays that have barriers. `unpacked`: the number of names in each group
-    after the tiles, -1 where unknown.
+    `unpacked`: the number of names in each group after the tiles, -1 where unknown.
     """
+    where, manual = pipe.where, pipe.manual
     if len(unpacked) != len(manual):
         groups = ", ".join(["(indices)", "(tiles)", *(f"({kind} barriers)" for kind in manual)])
         raise SpecError(
@@ -162,6 +162,7 @@ def check_groups(where: str, manual: Names, loaded: int, unpacked: Ints) -> None
             f"{2 + len(manual)}; fix: write `for {groups} in pipe(arrays):`; barriers come with "
             f"{' and '.join(f'{name}=True' for name in MANUAL)}"
         )
+    loaded = len(pipe.barrier_tree.parts or ())
     for kind, count in zip(manual, unpacked, strict=True):
         if count not in (-1, loaded):
             raise SpecError(
@@ -180,8 +181,8 @@ def name_of(given: Any) -> str:
 
 
 def check_use(operation: str, kind: str, barrier: Any) -> bool:
-    """Return whether a barrier, or its Numba type, was allocated by the kernel. Raises SpecError
-    unless it was, or is of this kind."""
+    """Return whether the kernel allocated a barrier, given the barrier or its Numba type. Raises
+    SpecError for anything else that is not a pipeline's barrier of this kind."""
     own = getattr(barrier, "operand", "") == "barrier"
     if own:
         one_barrier(operation, barrier.shape)

@@ -307,15 +307,15 @@ def make_pipeline(np_: Context, *given: Any) -> Pipeline:
 
 
 # ---- what both executions check
-def check_tokens(where: str, steps_of: bool, turns: Ints | None) -> None:
+def check_tokens(pipe: PipelineBase, turns: Ints | None) -> None:
     """Raise SpecError for a loop with steps_of in which the number of turns may differ between
     steps: skipped steps take and pass their turns too."""
-    if steps_of and turns is None:
+    if pipe.unequal and turns is None:
         raise SpecError(
-            f"{where}: steps_of, but the steps may execute different blocks of numpipe.turn(…), "
-            "and a skipped step takes and passes their turns too; fix: put these blocks in the "
-            "loop itself, not in a branch, an inner loop or a function, and not after a "
-            "'continue'"
+            f"{pipe.where}: steps_of, but the steps may execute different blocks of "
+            "numpipe.turn(…), and a skipped step takes and passes their turns too; fix: put "
+            "these blocks in the loop itself, not in a branch, an inner loop or a function, and "
+            "not after a 'continue'"
         )
 
 
@@ -388,8 +388,8 @@ def steps(
     turns     the order tokens whose blocks every step executes; None if they may differ
     last      whether it is the last pipeline of a tile, and passes the turn
     """
-    check_groups(pipe.where, pipe.manual, len(pipe.barrier_tree.parts or ()), unpacked)
-    check_tokens(pipe.where, pipe.unequal, turns)
+    check_groups(pipe, unpacked)
+    check_tokens(pipe, turns)
     reachable(pipe)
     return steps_over(pipe, refs, nested, groups, last, waited, turns or (), True)
 

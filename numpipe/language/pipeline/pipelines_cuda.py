@@ -295,8 +295,8 @@ def _steps(
 ) -> Any:
     if not isinstance(pipe, PipelineType):
         return None
-    check_groups(pipe.where, pipe.manual, len(pipe.barrier_tree.parts or ()), nb.literal(unpacked))
-    source.check_tokens(pipe.where, pipe.unequal, nb.literal(turns))
+    check_groups(pipe, nb.literal(unpacked))
+    source.check_tokens(pipe, nb.literal(turns))
     result = steps_type(
         pipe,
         refs,

@@ -46,6 +46,8 @@ def of_last(builder: Any, value: Any, lines: Lines) -> Any:
 Line = list
 """The registers of one or two adjacent columns, or rows, that a lane holds, for one tile after the
 other."""
+ByPlace = dict[Any, Line]
+"""lines by their column or row"""
 Combine = Callable[[Line, Line], Line]
 
 
@@ -91,9 +93,9 @@ class _Scan:
             return found
         return [self.chosen(first, *both) for both in zip(lines, found, strict=True)]
 
-    def along_rows(self, lines: dict[Any, Line]) -> dict[Any, Line]:
+    def along_rows(self, lines: ByPlace) -> ByPlace:
         """Return the elements of rows, by column."""
-        found: dict[Any, Line] = {}
+        found: ByPlace = {}
         base: Line = []
         first_lane = self.builder.icmp_unsigned("==", self.lane(), 0)
         every, run = list(lines), self.lines.run
@@ -110,7 +112,7 @@ class _Scan:
             base = self.after(base, self.last(last))
         return found
 
-    def along_columns(self, each: list[dict[Any, Line]], columns: bool) -> list[dict[Any, Line]]:
+    def along_columns(self, each: list[ByPlace], columns: bool) -> list[ByPlace]:
         """Return the elements of columns, by row. `columns` is True for a tile, False for a vector
         along its rows."""
         builder, of = self.builder, self.lines
@@ -138,9 +140,9 @@ class _Scan:
         ]
 
     def _after_earlier_warps(
-        self, running: dict[Any, Line], firsts: dict[Any, Line], shared: Iterator[list]
-    ) -> dict[Any, Line]:
-        builder, found = self.builder, dict[Any, Line]()
+        self, running: ByPlace, firsts: ByPlace, shared: Iterator[list]
+    ) -> ByPlace:
+        builder, found = self.builder, ByPlace()
         warps, halves = self.lines.warps, self.lines.halves
         warp = builder.and_(builder.lshr(builder.thread_index(), 5), warps - 1)
         first_warp = builder.icmp_unsigned("==", warp, 0)

@@ -8,6 +8,7 @@ import platform
 import sys
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 from ...diagnostics.versions import installed
 from .timer import api, call
@@ -102,8 +103,7 @@ def sensors() -> Sensors:
 
 
 def uuid_text(raw: bytes) -> str:
-    digits = raw[:16].hex()
-    return f"GPU-{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
+    return f"GPU-{UUID(bytes=raw[:16])}"
 
 
 def _nvml() -> tuple[Any, Any] | None:
