@@ -39,9 +39,9 @@ PART = 8192
 for several CTAs (measured on an H200)"""
 MOST_WARPGROUPS = 4
 """that share a row"""
-ODD = 8192
-"""most columns of rows of odd length that TMA loads for a warpgroup's registers (measured on an
-H200). Vectors along the columns take more registers where more than half as many begin anywhere"""
+ODD = 9664
+"""most columns of 16-bit rows of odd length in the registers of a warpgroup, 76 for each lane. More
+warps, and passes over shared memory, take more instructions (measured on an H200)"""
 CHUNK = 8192
 """bytes of a warpgroup's chunk of a longer row"""
 GROUPS = 2048
@@ -250,7 +250,7 @@ def choose(
     (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
     >>> [choose(24000, Needs(2, held=1), half, count=count).wgs for count in (130, 180, 1000)]
-    [4, 2, 4]
+    [4, 2, 2]
     >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
     >>> [
@@ -275,22 +275,27 @@ def choose(
         flat = flat and itemsize > 1
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
     flat = flat and unit == 1
-    tma, part, wgs = aligned or flat, PART * 4 // max(nbytes, 4), 1
+    tma, wgs = aligned or flat, 1
+    # the lanes would load elements of odd rows one by one
+    odd = flat and not (once or pairs)
+    part = PART * 4 // max(nbytes, 4)
+    if odd and (values, itemsize) == (1, 2) and count >= ROOM:
+        part = ODD
     # in fewer rows, one warpgroup each would leave an SM with too few warps
     more = PART // 2 * (busy and count > 4 * DEFAULT.sms)
     while n > part * wgs + more:
         wgs *= 2
-    # the lanes would load elements of odd rows one by one
-    odd = flat and not (once or pairs)
     # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
     # load adjacent elements of odd 16-bit rows one by one
     groups = once and unit > 1 and not tma
-    longest = GROUPS if groups and not pairs and itemsize < 4 else ODD if odd else 2 * part
+    longest = max(part, PART) if odd else 2 * part
+    if groups and not pairs and itemsize < 4:
+        longest = GROUPS
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     if wgs <= MOST_WARPGROUPS and (n <= longest or not (tma or groups)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > ODD // 2)
+        live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > PART // 2)
         if brief:
             live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
@@ -328,10 +333,12 @@ def choose(
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
+    four = operands > 1 and size <= cluster * LIGHT and cluster * count > 2 * DEFAULT.sms
     crowded = (
         flat
         or cluster > 2
         or unit > 1
+        or four
         or (held and (operands == 1 or 2 * DEFAULT.sms < cluster * count <= ROOM))
     )
     large = size > cluster * SHARED
@@ -342,7 +349,7 @@ def choose(
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
-    small = not large and ((flat and not once) or light or wgs == 4)
+    small = not large and ((flat and not once) or light or four or wgs == 4)
     if each > 3 or (each and fill):
         small = each > 1
     width = (CHUNK >> small) // itemsize
@@ -351,7 +358,7 @@ def choose(
     room = MOST_SHARED // each // step if each and fill else 0
     slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 2 if wgs == 4 and not singles else 6 if light else 3
+    fit = 2 if wgs == 4 and not singles else 6 if light else 3 + four
     ctas = each or max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 

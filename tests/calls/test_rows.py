@@ -168,7 +168,7 @@ def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> Non
     of_many = partial(choose, needs=Needs(once=True), count=1 << 20)
     assert [of_many(n).height for n in (192, 384, 385)] == [32, 16, 8]
     assert choose(128, Needs(once=True), count=17544).height == 16  # more CTAs of few rows
-    assert (choose(8192, Needs(2)).wgs, choose(8194, Needs(2)).steps) == (2, 2)
+    assert (choose(8192, Needs(2)).wgs, choose(8194, Needs(2)).steps) == (2, 3)
     assert choose(16384, Needs(2), aligned=False).wgs == 4
     long = [choose(65536, Needs(n), bf16) for n in (1, 2)]
     assert [(row.cluster, row.slots) for row in long] == [(4, 4), (4, 2)]
@@ -230,11 +230,18 @@ def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     assert [choose(8435, needs, half, False, True, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
 
 
-def test_odd_rows_of_up_to_8192_columns_stay_in_registers() -> None:
-    half = np.dtype(np.float16)
-    for held in (0, 1):
-        for n, whole in ((5655, True), (8191, True), (8193, False)):
-            assert (choose(n, Needs(held=held), half, False, True, 998).steps == 0) == whole
+def test_odd_rows_of_up_to_9664_columns_of_16_bits_stay_in_registers() -> None:
+    def whole(n: int, needs: Needs, dtype: type = np.float16, count: int = 998) -> bool:
+        return not choose(n, needs, np.dtype(dtype), False, True, count).steps
+
+    for needs in (Needs(), Needs(held=1)):
+        assert [whole(n, needs) for n in (5655, 8191, 9663, 9665)] == [True, True, True, False]
+        # several CTAs share a longer one if rows are few
+        assert [whole(n, needs, count=300) for n in (8191, 8193)] == [True, False]
+        assert [whole(n, needs, np.float32) for n in (8191, 8193)] == [True, False]
+    # two matrices, or numbers of dropout, leave no registers for more
+    for needs in (Needs(2), Needs(held=2)):
+        assert [whole(n, needs) for n in (8191, 8193)] == [True, False]
     assert choose(20800, Needs(held=1), count=550).wgs == 2
 
 
@@ -263,6 +270,9 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     for needs, clusters in ((Needs(held=1), [4, 3, 2]), (short, [2, 1, 2])):
         shared = [choose(20000, needs, bf16, count=count) for count in (1, 132, 190)]
         assert [row.cluster for row in shared] == clusters, needs
+    # an SM has four CTAs of small parts of two matrices
+    parts = [choose(20736, Needs(2, held=1), bf16, count=count) for count in (60, 899)]
+    assert [(row.cluster, row.wgs, row.ctas) for row in parts] == [(4, 2, 3), (2, 2, 4)]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
 

@@ -12,6 +12,7 @@ import pytest
 
 import numpipe
 from numpipe import ArrayType, SpecError, ops
+from numpipe.kernels import row_kernels
 from numpipe.kernels.kernel import Kernel
 from numpipe.launch.arrays import describe
 from numpipe.ops import norm_gradients
@@ -383,9 +384,14 @@ def test_rows_without_columns_have_scales_and_statistics() -> None:
 
 
 @compiles
-@pytest.mark.variants(1, thorough=3)
-@pytest.mark.parametrize(("columns", "adds"), [(904, False), (1280, False), (704, True)])
-def test_weight_and_bias_of_short_rows_do_not_spill(columns: int, adds: bool) -> None:
+@pytest.mark.variants(1, thorough=4)
+@pytest.mark.parametrize(
+    ("columns", "adds"), [(904, False), (1280, False), (704, True), (9663, False)]
+)
+def test_weight_and_bias_of_rows_in_registers_do_not_spill(
+    columns: int, adds: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
     x, vector = ArrayType((48456, columns), np.float16), ArrayType((columns,), np.float16)
     arrays = {"x": x, "weight": vector, "bias": vector, "y": x}
     arrays |= {"residual": x, "total": x} if adds else {}

@@ -194,15 +194,23 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
     np.testing.assert_allclose(values * scales[:, None], x, atol=float(scales.max()) * 0.51)
 
 
-def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("columns", "operands"), [(2501, 2), (9001, 1)])
+def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(
+    columns: int, operands: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     # for many rows, of which the first are computed
     monkeypatch.setattr(row_kernels, "choose", lambda *given: choose(*given[:5], count=1000))
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
-    x = numbers(3, 2501, dtype=np.float16)
-    row = choose(2501, Needs(2), x.dtype, False, True, count=1000)
-    assert row.flat and row.wgs == 1
-    assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
+    x = numbers(3, columns, dtype=np.float16)
+    row = choose(columns, Needs(operands), x.dtype, False, True, count=1000)
+    assert row.flat and row.wgs == 1 and not row.steps
+    if operands == 2:
+        assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
     np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
+    y = ops.layer_norm(x, x[0], x[1])
+    wide = x.astype(np.float64) - x.mean(1, np.float64, keepdims=True)
+    wanted = wide / np.sqrt((wide**2).mean(1, keepdims=True) + 1e-5) * x[0] + x[1]
+    np.testing.assert_allclose(y, wanted, rtol=2e-3, atol=2e-3)
 
 
 def test_no_schedule_of_warps_shows_a_hazard_in_blocks_that_are_loaded_ahead() -> None:
