@@ -55,9 +55,13 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
-EXCHANGE, OWN = 16384, 3072
+EXCHANGE, OWN = 8192, 3072
 """bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
 of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
+PLACES = {1: 132, 2: 132, 3: 123, 4: 122, 6: 117, CLUSTER: 120}
+"""by CTAs that share a row: SMs that are full when no more clusters fit, because each is on the SMs
+of one GPC (measured on an H200; 79 clusters of 3 fit if an SM has room for two of their CTAs, and
+203 if it has room for five)"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE, PACKED_TILE = 3072, 8192
@@ -274,7 +278,7 @@ def choose(
         # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
         flat = flat and itemsize > 1
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
-    flat = flat and unit == 1
+    flat, size = flat and unit == 1, n * operands * itemsize
     tma, wgs = aligned or flat, 1
     # the lanes would load elements of odd rows one by one
     odd = flat and not (once or pairs)
@@ -301,8 +305,11 @@ def choose(
         ctas = max(1, 512 // live // wgs)
         # a lane of four warpgroups has no registers for one more
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
-        return rows(1, width, wgs, whole, ctas, flat=odd)
-    size = n * operands * itemsize
+        # lanes would load elements of odd 16-bit rows one by one
+        one_by_one = once and flat and not pairs and itemsize < 4
+        fit = DEFAULT.smem_bytes // (size + OWN) * DEFAULT.sms
+        if not (one_by_one and ctas * DEFAULT.sms < count <= fit):
+            return rows(1, width, wgs, whole, ctas, flat=odd)
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat) and operands == 1
@@ -315,13 +322,10 @@ def choose(
         most = size
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
-    # The loads of kernels that do little else take all of an SM's memory: CTAs of the next launch
-    # start early, and where some had room, they were distributed unevenly over the SMs, which made
-    # kernels 15 to 40 % slower on an H200
-    fill = once or not (held or vectors)
+    short = once or not (held or vectors)
     # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
     lanes = 0 if not tma or operands > 1 or (direct and held) else 16 if brief else 12
-    cluster, each = shares(count, n, operands * itemsize, most, lanes, fill)
+    cluster, each = shares(count, n, operands * itemsize, most, lanes, short)
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
@@ -345,17 +349,20 @@ def choose(
     light = light or (plain and not crowded and size <= cluster * LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
     singles = odd and not held and (operands, itemsize) == (1, 4)
-    wgs = 4 if (each < 3 if each else large or singles or not (crowded or light)) else 2
+    wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
+    wgs = 1 if brief and each > 4 else wgs
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
     small = not large and ((flat and not once) or light or four or wgs == 4)
-    if each > 3 or (each and fill):
-        small = each > 1
+    if each > 3 or (each and short):
+        small = wgs > 1 < each
     width = (CHUNK >> small) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
-    room = MOST_SHARED // each // step if each and fill else 0
+    # CTAs of the next launch start early. Where some had room, they were distributed unevenly over
+    # the SMs, which made kernels 15 to 40 % slower on an H200
+    room = MOST_SHARED // each // step if each else 0
     slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + four
@@ -363,14 +370,14 @@ def choose(
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def shares(count: int, n: int, nbytes: int, most: int, lanes: int, fill: bool) -> tuple[int, int]:
+def shares(count: int, n: int, nbytes: int, most: int, lanes: int, short: bool) -> tuple[int, int]:
     """Return how many CTAs share each of `count` rows of n columns of `nbytes`, so that the busiest
     SM has the least to do, and how many CTAs an SM has if all rows are in shared memory at once,
     else 0.
 
     most   most bytes of a CTA's part of a row, unless all rows are in shared memory at once
     lanes  warpgroups that an SM has registers for
-    fill   whether CTAs take all of an SM's memory if all rows are in it at once
+    short  whether the kernel does little else than load
 
     >>> shares(76, 83008, 2, 65536, 16, True), shares(126, 40320, 2, 65536, 16, True)
     ((3, 2), (1, 1))
@@ -378,20 +385,17 @@ def shares(count: int, n: int, nbytes: int, most: int, lanes: int, fill: bool) -
     ((1, 5), (4, 0))
     """
     found = []
-    # clusters of 5 to 7 would leave many SMs without work, and those of 3, 4 or 8 do not fill the
-    # last places of each group of SMs (an H200 ran 32 clusters of 4 in two waves)
-    for cluster in (1, 2, 3, 4, CLUSTER):
-        each, own = cdiv(count * cluster + 12 * (cluster > 2), DEFAULT.sms), cdiv(n, cluster)
+    for cluster, sms in PLACES.items():
+        each, own = cdiv(count * cluster, sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
         part = round_up(own, wgs * STEP) * nbytes
         at_once = each * wgs <= lanes and each * (part + OWN) < DEFAULT.smem_bytes
-        if at_once or cluster == CLUSTER or (cluster != 3 and own * nbytes <= most):
+        if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
-            exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3))
+            exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
             # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way.
             # The first loads and the last stores of a CTA overlap with nothing
-            turns = each if fill and at_once else max(each, 3)
-            turns = turns if fill else 2 * turns + 1
+            turns = (each if at_once else max(each, 3)) + (0 if short else 0.5)
             found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))
     return min(found)[1:]
 
