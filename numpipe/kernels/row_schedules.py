@@ -337,7 +337,8 @@ def choose(
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
-    four = operands > 1 and size <= cluster * LIGHT and cluster * count > 2 * DEFAULT.sms
+    part = cdiv(size, cluster)
+    four = operands > 1 and part <= LIGHT and cluster * count > 2 * DEFAULT.sms
     crowded = (
         flat
         or cluster > 2
@@ -345,18 +346,20 @@ def choose(
         or four
         or (held and (operands == 1 or 2 * DEFAULT.sms < cluster * count <= ROOM))
     )
-    large = size > cluster * SHARED
-    light = light or (plain and not crowded and size <= cluster * LIGHT)
+    large = part > SHARED
+    light = light or (plain and not crowded and part <= LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
     singles = odd and not held and (operands, itemsize) == (1, 4)
     wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
-    wgs = 1 if brief and each > 4 else wgs
+    # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
+    few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
+    wgs = 1 if brief and each > 4 else wgs >> few_warps
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
     small = not large and ((flat and not once) or light or four or wgs == 4)
     if each > 3 or (each and short):
-        small = wgs > 1 < each
+        small = few_warps or wgs > 1 < each
     width = (CHUNK >> small) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
@@ -366,7 +369,7 @@ def choose(
     slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + four
-    ctas = each or max(1, min(fit, MOST_SHARED // cdiv(size, cluster)))
+    ctas = each or max(1, min(fit, MOST_SHARED // part))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 

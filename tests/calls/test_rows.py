@@ -256,6 +256,12 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     assert [row.cluster for row in shared] == [6, 6, 4, 3, 2, 1, 2, 2, 1]
     assert [row.wgs for row in shared] == [4] * 6 + [2] * 3
     assert [row.ctas for row in shared[:6]] == [1] * 6
+    # CTAs of exponentials have half as many warps, which exchange numbers
+    exponentials = Needs(once=True, by_row=True)
+    for n, count, ctas in ((83008, 76, (3, 2, 2)), (31616, 141, (3, 1, 4)), (66560, 90, (4, 1, 3))):
+        row = choose(n, exponentials, bf16, count=count)
+        assert (row.cluster, row.wgs, row.ctas) == ctas
+        assert (row.width, choose(n, short, bf16, count=count).wgs) == (2048, 2 * row.wgs)
     # the busiest SM would have three rows, and others two
     assert [choose(44160, short, count=count).cluster for count in (277, 396)] == [2, 1]
     # others have smaller parts
