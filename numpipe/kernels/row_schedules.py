@@ -337,7 +337,13 @@ def choose(
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
-    four = operands > 1 and size <= cluster * LIGHT and cluster * count > 2 * DEFAULT.sms
+    # a lane of four CTAs has no registers for elements of two vectors of odd rows
+    four = (
+        operands > 1
+        and not (flat and vectors > 1)
+        and size <= cluster * LIGHT
+        and cluster * count > 2 * DEFAULT.sms
+    )
     crowded = (
         flat
         or cluster > 2
