@@ -104,7 +104,7 @@ def functions(rows: Any) -> dict[str, Function]:
                 copy(x, k, last(), whole, which)
 
     @function
-    def landed_chunk(k, j, which):
+    def landed_chunk(j, which):
         buffer, landed = memory()
         # the chunks of the last step may be wider
         slot, first = place(min((j.start + shifts) // across, steps - 1), which)
@@ -119,7 +119,7 @@ def functions(rows: Any) -> dict[str, Function]:
             if slots == 0 or (direct > 0 and j.start + shifts < direct * across):
                 tile = x[ds(k, 1), j]
             else:
-                tile = landed_chunk(k, j, which)
+                tile = landed_chunk(j, which)
             return tile.astype(dtype)
 
         return of
@@ -148,11 +148,6 @@ def functions(rows: Any) -> dict[str, Function]:
         put_again(k, x, own, values, owner)
 
     @function
-    def kept(tile, j, other):
-        """The tile, with `other` outside the row."""
-        return np.where((column(j) >= 0) & (column(j) < n), tile, other)
-
-    @function
     def each_lane(value):
         return full((1, STEP), value, np.float32)
 
@@ -165,7 +160,8 @@ def functions(rows: Any) -> dict[str, Function]:
         for c in static_range(0, width if inside else end, STEP):
             part = tile[:, c : c + STEP]
             if not inside or c < shifts:
-                part = kept(part, ds(j.start + c, STEP), other)
+                at = column(ds(j.start + c, STEP))
+                part = np.where((at >= 0) & (at < n), part, other)
             numbers = add(part, j.start + c, numbers)
         return numbers
 

@@ -270,11 +270,11 @@ def choose(
     flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
     rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
     pairs, most = n % 2 == 0, (MOST if by_row else LEAST) // nbytes
-    # instructions take longer than memory (H200), and fewer warps of a row take fewer of them
-    busy = by_row and held > 0 and itemsize < 4
+    # instructions take longer than loads (H200): fewer warps of a row take fewer of them
+    computes = by_row and held > 0 and itemsize < 4
     # enough rows for three or four CTAs of eight rows on each SM
-    many = (brief or (busy and pairs)) and count >= (24 if by_row or flat else 32) * DEFAULT.sms
-    if n <= ((MIDDLE if busy else most) if many else min(2048 // values, 1536)):
+    many = (brief or (computes and pairs)) and count >= (24 if by_row or flat else 32) * DEFAULT.sms
+    if n <= ((MIDDLE if computes else most) if many else min(2048 // values, 1536)):
         # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
         flat = flat and itemsize > 1
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
@@ -285,9 +285,9 @@ def choose(
     part = PART * 4 // max(nbytes, 4)
     if odd and (values, itemsize) == (1, 2) and count >= ROOM:
         part = ODD
-    # in fewer rows, one warpgroup each would leave an SM with too few warps
-    more = PART // 2 * (busy and count > 4 * DEFAULT.sms)
-    while n > part * wgs + more:
+    # columns beyond `part` that one warpgroup has; of few rows, an SM would have too few warps
+    longer = PART // 2 * (computes and count > 4 * DEFAULT.sms)
+    while n > part * wgs + longer:
         wgs *= 2
     # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
     # load adjacent elements of odd 16-bit rows one by one
@@ -305,7 +305,8 @@ def choose(
         ctas = max(1, 512 // live // wgs)
         # a lane of four warpgroups has no registers for one more
         ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
-        # lanes would load elements of odd 16-bit rows one by one
+        # lanes would load odd 16-bit rows by elements: they are in shared memory if all fit at once
+        # there, but not in registers
         one_by_one = once and flat and not pairs and itemsize < 4
         fit = DEFAULT.smem_bytes // (size + OWN) * DEFAULT.sms
         if not (one_by_one and ctas * DEFAULT.sms < count <= fit):
@@ -337,17 +338,23 @@ def choose(
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
     # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
-    part = cdiv(size, cluster)
-    four = operands > 1 and part <= LIGHT and cluster * count > 2 * DEFAULT.sms
+    share = cdiv(size, cluster)
+    # a lane of four CTAs has no registers for elements of two vectors of odd rows
+    small_parts = (
+        operands > 1
+        and not (flat and vectors > 1)
+        and share <= LIGHT
+        and cluster * count > 2 * DEFAULT.sms
+    )
     crowded = (
         flat
         or cluster > 2
         or unit > 1
-        or four
+        or small_parts
         or (held and (operands == 1 or 2 * DEFAULT.sms < cluster * count <= ROOM))
     )
-    large = part > SHARED
-    light = light or (plain and not crowded and part <= LIGHT)
+    large = share > SHARED
+    light = light or (plain and not crowded and share <= LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
     singles = odd and not held and (operands, itemsize) == (1, 4)
     wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
@@ -357,7 +364,7 @@ def choose(
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
-    small = not large and ((flat and not once) or light or four or wgs == 4)
+    small = not large and ((flat and not once) or light or small_parts or wgs == 4)
     if each > 3 or (each and short):
         small = few_warps or wgs > 1 < each
     width = (CHUNK >> small) // itemsize
@@ -368,8 +375,8 @@ def choose(
     room = MOST_SHARED // each // step if each else 0
     slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
-    fit = 2 if wgs == 4 and not singles else 6 if light else 3 + four
-    ctas = each or max(1, min(fit, MOST_SHARED // part))
+    fit = 2 if wgs == 4 and not singles else 6 if light else 3 + small_parts
+    ctas = each or max(1, min(fit, MOST_SHARED // share))
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
@@ -420,10 +427,10 @@ def _short(
     # lanes with more elements of few rows take fewer instructions for each
     while height < 32 and height * n < (3073 if by_row and count > STARTS * height else 2048):
         height *= 2
-    # a warp that reduces rows of its own loads them quickly wherever they begin, and so do some
-    # of its lanes rows of words, if a CTA has enough bytes
-    words = needs.by_row and not packed and (n <= 40 or height * n * nbytes >= LEAST)
-    if flat and height > 4 and not (brief and (height == 8 or words)):
+    # a warp that only reduces rows loads its own quickly wherever they begin, and so do a few lanes
+    # that share a float32 row, if a CTA has enough bytes
+    by_lanes = needs.by_row and not packed and (n <= 40 or height * n * nbytes >= LEAST)
+    if flat and height > 4 and not (brief and (height == 8 or by_lanes)):
         # what gradients compute for each row pays for larger blocks, and takes more registers
         more = needs.by_row and needs.held > 0
         tile = 2 * TILE if unit > 1 else TILE + more * TILE // 2

@@ -70,14 +70,16 @@ def launch_rows(
     place: Place,
     reduction: str = "none",
     lse: ArrayInfo | None = None,
-    grad: ArrayInfo | None = None,
     dlogits: ArrayInfo | None = None,
 ) -> None:
     """Compute the loss of each row, or their sum or mean; with lse, log(sum(exp(logits))) of each
-    row; with dlogits, which may be the logits, their gradient for the gradient grad of each loss, 1
-    by default."""
+    row; with dlogits, which may be the logits, the gradient of the mean, or else of the sum."""
     check_labels(labels, logits.shape[-1], ignore_index)
-    each = reduction == "none"
+    each, grad = reduction == "none", None
+    if dlogits and reduction == "mean":
+        factor = allocated(logits, (), place, np.float32)
+        launch_reduced(None, labels, factor, True, ignore_index, place)
+        grad = broadcast(factor, labels.shape)
     inputs = given(MATRIX, x=logits) | given(ROWS, labels=as_int32(labels), grad=grad)
     results = given(ROWS, loss=loss if each else None, lse=lse) | given(MATRIX, dx=dlogits)
     absent = tuple(lacking(inputs | results, "grad", "lse", "dx"))
@@ -115,46 +117,14 @@ def launch_reduced(
     inputs = given(ROWS, losses=losses, labels=as_int32(labels) if counted else None)
 
     def run(**views: Any) -> None:
-        rows: dict[str, Any] = {
-            name: strided(x, (1, *x.shape), (0, *x.strides))
-            for name in inputs
-            for x in [views[name]]
-        }
-        reduced(*lacking(rows, "losses", "labels"))(
-            **rows, total=reshaped(result, 1), ignored=ignore_index, mean=mean, **place
+        for name in inputs:
+            x = views[name]
+            views[name] = strided(x, (1, *x.shape), (0, *x.strides))
+        reduced(*lacking(inputs, "losses", "labels"))(
+            **views, total=reshaped(result, 1), ignored=ignore_index, mean=mean
         )
 
     launch_over_rows(run, inputs, {}, place)
-
-
-def _launch(
-    logits: ArrayInfo,
-    labels: ArrayInfo,
-    loss: ArrayInfo,
-    dlogits: ArrayInfo | None,
-    label_smoothing: float,
-    ignore_index: int,
-    debug: bool,
-    reduction: str,
-    place: Place,
-) -> None:
-    grad = None
-    if dlogits and reduction == "mean":
-        factor = allocated(logits, (), place, np.float32)
-        launch_reduced(None, labels, factor, True, ignore_index, place)
-        grad = broadcast(factor, labels.shape)
-    launch_rows(
-        logits,
-        labels,
-        loss,
-        label_smoothing,
-        ignore_index,
-        debug,
-        place,
-        reduction,
-        grad=grad,
-        dlogits=dlogits,
-    )
 
 
 def _launch_backward(
@@ -260,7 +230,7 @@ def _composed(
         "dlogits": lambda logits, with_gradient: same(logits, with_gradient),
     },
     types=TYPES,
-    launch=_launch,
+    launch=launch_rows,
     checks=OPTIONS | {"reduction": word("mean", "sum", "none"), "with_gradient": FLAG},
     gradients={
         "logits": lambda dlogits, grad_loss, reduction: (

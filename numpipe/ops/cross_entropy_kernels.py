@@ -107,10 +107,13 @@ def forward(
                 picked = column_of(x, row, k, label, counted)
             # a loss near 0 keeps its digits
             shift = np.where(abs(picked) < np.inf, picked, 0.0)
+            if smooth:
+                # before `softmax`, so that lanes need not keep the logits in addition to its terms
+                even = spread / n * row.sum(lambda j: logits(j).astype(np.float32) - shift)
             p, total = row.softmax(logits, shift)
             value = total - (1.0 - spread) * (picked - shift)
             if smooth:
-                value = value - spread / n * row.sum(lambda j: logits(j).astype(np.float32) - shift)
+                value = value - even
             value = np.where(counted, value, 0.0)
             if not row.loops:
                 row.put(k, loss, value)

@@ -321,6 +321,18 @@ def test_the_code_has_no_spills(kind: str, columns: int) -> None:
     assert report.spill_bytes == 0
 
 
+@compiles
+@pytest.mark.parametrize("columns, stores", [(3072, False), (9216, True)])
+def test_label_smoothing_of_rows_in_registers_does_not_spill(columns: int, stores: bool) -> None:
+    x, labels = ArrayType((9000, columns), np.float16), ArrayType((9000,), np.int32)
+    each = ArrayType((9000,), np.float32)
+    arrays = {"labels": labels, "loss": each} | ({"dx": x} if stores else {})
+    lacking = ("grad", "lse") if stores else ("grad", "lse", "dx")
+    given = {**arrays, "smoothing": 0.1, "ignored": -100}
+    kernel = forward(lacking, True).kernel(x)
+    assert kernel.inspect("resources", x, **given).spill_bytes == 0
+
+
 # ---- PyTorch
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 def test_in_pytorch_it_has_gradients(reduction: str) -> None:

@@ -384,11 +384,12 @@ def test_rows_without_columns_have_scales_and_statistics() -> None:
 
 
 @compiles
-@pytest.mark.variants(1, thorough=4)
+@pytest.mark.variants(1, thorough=5)
 @pytest.mark.parametrize(
-    ("columns", "adds"), [(904, False), (1280, False), (704, True), (9663, False)]
+    ("columns", "adds"),
+    [(904, False), (1280, False), (704, True), (9663, False), (20737, True)],
 )
-def test_weight_and_bias_of_rows_in_registers_do_not_spill(
+def test_weight_and_bias_do_not_spill(
     columns: int, adds: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
