@@ -10,6 +10,7 @@ import pytest
 
 import numpipe
 from numpipe.compile.build import toolchain
+from numpipe.kernels.noted_calls import imagined, noting
 from numpipe.ops import matvec, reduce_axis
 from numpipe.plan.specs import ArrayType
 
@@ -76,6 +77,14 @@ def test_an_empty_sum_is_zero_and_nan_stays_in_its_row() -> None:
 def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) -> None:
     with pytest.raises(numpipe.SpecError, match=words):
         matvec(**arguments, target="sim")
+
+
+def test_lanes_load_pairs_of_weights() -> None:
+    with noting() as notes:
+        matvec(imagined((40, 1 << 20), np.float16), imagined((1 << 20,), np.float16))
+    call = notes.calls[0]
+    arrays = {name: call.named[name] for name in ("weights", "y", "parts", "scale")}
+    assert "ld.global.u16" not in call.kernel.inspect("ptx", *call.args, **arrays)
 
 
 @pytest.mark.thorough
