@@ -629,7 +629,7 @@ for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
     columns = 512 * ctas * wgs + 64
     run(
         f"gradients of a norm in a ring, by {wgs} warpgroups of {ctas} CTAs",
-        in_ring(True, columns, 4, False, ctas, wgs, "grad_total", "dbias")[0],
+        in_ring(True, columns, 4, False, ctas, wgs, "grad_total", "dbias"),
         *(ints(height, columns, dtype=F32), ints(height, columns, dtype=F32)),
         *(ints(2 * height, dtype=F32), ints(columns, dtype=F32), ints(height, columns, dtype=F32)),
         *(out(height, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),
