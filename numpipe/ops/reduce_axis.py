@@ -166,12 +166,9 @@ def reducer(
         most = n if sums or short else n - length
 
         def loaded(of, start):
-            along = ds(start, length)
             if down:
-                return of[batch, along, own]
-            if not (sums or short):
-                along = ds(start, length, most=most)
-            return of[batch, own, along]
+                return of[batch, ds(start, length), own]
+            return of[batch, own, ds(start, length, most=most)]
 
         def piece(of, k):
             along = ds(k, step)
