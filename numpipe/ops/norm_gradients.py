@@ -82,19 +82,6 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
         tasks = cdiv(parts * cdiv(x.shape[1], width), row.wgs * row.cluster)
         return ((cdiv(x.shape[0], row.height) + tasks) * row.cluster,)
 
-    @function
-    def of_columns(task, parts, x, grad, statistics, dweight, dbias):
-        """Add up some columns of each of `parts` sets of blocks of rows."""
-        at, j = ds(task % parts, 1), ds(task // parts * width, width)
-        of_weight = of_bias = full((height, width), 0.0, np.float32)
-        for k in range(task % parts, cdiv(x.shape[0], height), parts):
-            i = ds(k * height, height)
-            inverse, mean = numbers(statistics, i)
-            own = grad[i, j].astype(np.float32)
-            of_bias = of_bias + own
-            of_weight = of_weight + own * ((x[i, j].astype(np.float32) - mean) * inverse)
-        store_sums(dweight, dbias, at, j, of_weight, of_bias)
-
     @rows(operands=2, grid=grid, without=absent)
     def norm_gradient(
         x,
@@ -142,8 +129,17 @@ def of_rows(tile: tuple[int, int], *present: str) -> RowKernel:
                 else:
                     row.store(block, dx, dropped, dresidual, made)
         else:
+            # add up some columns of each of `parts` sets of blocks of rows
             task = task * row.wgs + axis_index("wg")
-            of_columns(task, parts, x, grad, statistics, dweight, dbias)
+            at, j = ds(task % parts, 1), ds(task // parts * width, width)
+            of_weight = of_bias = full((height, width), 0.0, np.float32)
+            for c in range(task % parts, cdiv(x.shape[0], height), parts):
+                few = ds(c * height, height)
+                inverses, means = numbers(statistics, few)
+                part = grad[few, j].astype(np.float32)
+                of_bias = of_bias + part
+                of_weight = of_weight + part * ((x[few, j].astype(np.float32) - means) * inverses)
+            store_sums(dweight, dbias, at, j, of_weight, of_bias)
 
     return norm_gradient
 
@@ -333,8 +329,8 @@ each CTA that an SM has room for"""
 
 def shares(n: int, itemsize: int, count: int, sums: int) -> tuple[int, int]:
     """Return the CTAs of a cluster, and the warpgroups of a CTA, that share a row of n columns, so
-    that `count` rows and the sums of their columns take the shortest time. If no cluster has room
-    for rows, it has more than `CLUSTER` CTAs.
+    that `count` rows and the sums of their columns take the shortest time. More than `CLUSTER` CTAs
+    mean that rows are too long for any cluster, or shorter than a piece.
 
     >>> shares(4096, 2, 65536, 1), shares(50257, 2, 4096, 2), shares(7797, 2, 1024, 2)
     ((1, 2), (4, 4), (2, 2))
@@ -359,9 +355,8 @@ def shares(n: int, itemsize: int, count: int, sums: int) -> tuple[int, int]:
 @functools.cache
 def in_ring(
     centered: bool, n: int, itemsize: int, flat: bool, ctas: int, wgs: int, *present: str
-) -> tuple[Kernel, int]:
-    """Return the kernel of all gradients for rows of n columns that TMA can load, and the number of
-    its programs.
+) -> Kernel:
+    """Return the kernel of all gradients for rows of n columns that TMA can load.
 
     Each warpgroup has adjacent pieces of each row, of STEP columns: as many as its tile has, or one
     less. If fewer than WARPGROUPS share a row, a CTA has several teams, each with rows of its own,
@@ -556,7 +551,7 @@ def in_ring(
             if dbias is not None:
                 put(dbias, ds(program, 1), every[:, width:])
 
-    return norm_gradient_in_ring, PROGRAMS[ctas] // (1 + shifts) * (1 + shifts)
+    return norm_gradient_in_ring  # type: ignore[no-any-return]
 
 
 WIDE, TALL = (16, 64), (128, 8)
@@ -647,10 +642,12 @@ def launch_gradient(
         short = of_short_rows(layout, height, slots, ahead, run, live <= LIVE, teams, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = teams * min(cdiv(count, height * teams), SMS * CTAS)
-    elif many and n >= STEP and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
-        kernel, most = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
+    elif many and dresidual is None and ctas <= CLUSTER and (aligned or anywhere):
+        kernel = in_ring(statistics.shape[-1] > 1, n, size, anywhere, ctas, wgs, *names)
         inputs |= given(ROWS, statistics=statistics)
-        programs, options = min(count // 2 * 2, most), {}
+        # all rows of a program begin at an even element, or all at an odd one
+        even = 1 + n % 2
+        programs, options = min(count, PROGRAMS[ctas]) // even * even, {}
     else:
         kernel = of_rows(WIDE if count <= WIDE[0] else TALL, *names)
         programs = (min(count // few, SMS * 64 // n, 4 * SMS) or 1) if totals else 0

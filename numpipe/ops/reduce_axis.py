@@ -119,7 +119,8 @@ def reducer(
     fold    rows of the original array in each row of x; `rest` are the last rows, fewer than `fold`
     short   whether elements of the last tile after the axis are left out of maxima
     exact   whether sums include what additions have rounded away
-    slots   tiles in shared memory of each warpgroup, which TMA loads; 0: lanes load them
+    slots   tiles in shared memory of each warpgroup, which TMA loads, and of which all lanes share
+            each row (`step` is 1); 0: lanes load them
     wgs     warpgroups of a CTA, which share its elements of the axis
     ctas    CTAs that an SM must have registers for; 0: as many as have no spills
     shift   columns by which tiles may begin early, if each warpgroup has one of `fold` rows; 0 if a
@@ -130,7 +131,6 @@ def reducer(
     the maxima y, `found` has their indices. Scalars are `parts`, the CTAs that share the axis, and
     `scale`, a factor of the result.
     """
-    flat = step == 1  # all lanes share each row
     whole, axis = ((length, across), 0) if down else ((across, length), 1)
     index, sums, again = kind == "argmax", kind in ("sum", "dot"), "places" in present
     lowest = -np.inf if "max" in kind else 0.0
@@ -140,7 +140,7 @@ def reducer(
     width, pitch, spare = across - shift, across + shift, round_up(across, WIDE)
     # without TMA, a CTA loads nothing while it compares
     ctas = ctas or max((5 if exact or index else 6) // wgs, 1)
-    combined, reduced, final = combiner(kind, None if flat else axis, exact, finish, again)
+    combined, reduced, final = combiner(kind, None if slots else axis, exact, finish, again)
     merged, meet_columns, _ = combiner(kind, axis, False, finish, True)
 
     @numpipe_kernel(
@@ -151,7 +151,7 @@ def reducer(
         # safe: a slot is loaded again after all warps have read it, and results are read after a
         # barrier
         compiler_params=CompilerParams(ctas_per_sm=ctas, unsafe_no_auto_barriers=True),
-        static_dims=dict.fromkeys(("x", "y"), (-1,)),
+        static_dims=dict.fromkeys(("x", "weights", "places", "y", "found"), (-1,)),
     )
     def reduce_axis(x, rest, weights, places, y, found, parts, scale):
         columns, n = x.shape[2 - axis] // fold, x.shape[axis + 1]
@@ -166,21 +166,18 @@ def reducer(
         most = n if sums or short else n - length
 
         def loaded(of, start):
-            along = ds(start, length)
             if down:
-                return of[batch, along, own]
-            if not (sums or short):
-                along = ds(start, length, most=most)
-            return of[batch, own, along]
+                return of[batch, ds(start, length), own]
+            return of[batch, own, ds(start, length, most=most)]
 
         def piece(of, k):
             along = ds(k, step)
             part = of[along, :] if down else of[:, along]
-            return part.reshape(across) if flat else part
+            return part.reshape(across) if slots else part
 
         def filled(value, dtype):
             """Return a piece with equal elements."""
-            return full((across,), value, dtype) if flat else piece(full(whole, value, dtype), 0)
+            return full((across,), value, dtype) if slots else piece(full(whole, value, dtype), 0)
 
         broad = columns if tall > 1 else width
         if wgs > 1:
@@ -214,12 +211,15 @@ def reducer(
                 if k < n:
                     if tall > 1:
                         begin, to = min(k, most) * across, slot * size
-                        source = x.flat.at[ds(begin, boxes)]
-                        copy_gmem_to_smem(source, buffer.at[ds(to, boxes)], landed.at[slot])
-                        if ends:
-                            source = x.flat.at[ds(begin + boxes, ends)]
-                            target = buffer.at[ds(to + boxes, ends)]
+
+                        def fetch(start, count):
+                            source = x.flat.at[ds(begin + start, count)]
+                            target = buffer.at[ds(to + start, count)]
                             copy_gmem_to_smem(source, target, landed.at[slot])
+
+                        fetch(0, boxes)
+                        if ends:
+                            fetch(boxes, ends)
                     else:
                         source = x.at[batch, ds(min(k, most), length), own]
                         copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
@@ -263,7 +263,7 @@ def reducer(
             for k in static_range(0, length, step):
                 place, tile = start + k, piece(tiles, k)
                 if short:
-                    along = filled(k, np.int32) if flat else piece(iota(whole, axis), k)
+                    along = filled(k, np.int32) if slots else piece(iota(whole, axis), k)
                     tile = np.where(along + start < n, tile, lowest)
                 if again:
                     place = piece(numbers, k)
@@ -278,7 +278,7 @@ def reducer(
             if sums:
                 total, at = combined(total, at, partial, 0)
             row += stride
-        if index and not (again or flat):
+        if index and not (again or slots):
             at = at + piece(iota(whole, axis), 0)
         result, at = reduced(total, at)
         column = iota(across) + own.start
@@ -454,12 +454,12 @@ def schedule(
     tiles = lambda across: shape[0] * cdiv(others, across)
     if down:
         # narrow tiles, so that few columns have many CTAs
-        across, step, deep = (16, 32, 5) if others <= 64 else (32, 16, 5)
+        across, step = (16, 32) if others <= 64 else (32, 16)
         if again:
-            across, step, deep = (16, 16, 1) if n <= 16 else (8, 64, 1)
+            across, step = (16, 16) if n <= 16 else (8, 64)
         if n <= 8 or tiles(across) > 4 * SMS:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
-        wgs = min(cdiv(n, deep * step), 4)
+        wgs = min(cdiv(n, step if again else 5 * step), 4)
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights

@@ -573,9 +573,9 @@ run(
 )
 run(
     "sums of columns",
-    reducer("argmax", True, 1, 256, 8, 4, False, False, 4, 2, 0, None, "rest"),
+    reducer("argmax", True, 1, 256, 8, 4, False, False, 4, 2, 1, 0, None, "rest"),
     ints(1, 84, 256, dtype=F32),
-    ints(1, 64, 1, dtype=F32),
+    ints(1, 64, dtype=F32),
     out(1, 1, 64, dtype=np.int32),
     1,
     1.0,
@@ -629,7 +629,7 @@ for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
     columns = 512 * ctas * wgs + 64
     run(
         f"gradients of a norm in a ring, by {wgs} warpgroups of {ctas} CTAs",
-        in_ring(True, columns, 4, False, ctas, wgs, "grad_total", "dbias")[0],
+        in_ring(True, columns, 4, False, ctas, wgs, "grad_total", "dbias"),
         *(ints(height, columns, dtype=F32), ints(height, columns, dtype=F32)),
         *(ints(2 * height, dtype=F32), ints(columns, dtype=F32), ints(height, columns, dtype=F32)),
         *(out(height, columns, dtype=F32), out(1, columns, dtype=F32), out(1, columns, dtype=F32)),

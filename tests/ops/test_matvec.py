@@ -10,6 +10,7 @@ import pytest
 
 import numpipe
 from numpipe.compile.build import toolchain
+from numpipe.kernels.noted_calls import imagined, noting
 from numpipe.ops import matvec, reduce_axis
 from numpipe.plan.specs import ArrayType
 
@@ -78,13 +79,21 @@ def test_invalid_arguments_are_refused(arguments: dict[str, Any], words: str) ->
         matvec(**arguments, target="sim")
 
 
+def test_lanes_load_pairs_of_weights() -> None:
+    with noting() as notes:
+        matvec(imagined((40, 1 << 20), np.float16), imagined((1 << 20,), np.float16))
+    call = notes.calls[0]
+    arrays = {name: call.named[name] for name in ("weights", "y", "parts", "scale")}
+    assert "ld.global.u16" not in call.kernel.inspect("ptx", *call.args, **arrays)
+
+
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_the_kernels_keep_their_sums_in_registers() -> None:
     for down, shape in ((False, (1, 40000, 512)), (True, (1, 512, 512))):
         tile = reduce_axis.schedule(shape, down, 4)[:3]
         kernel = reduce_axis.reducer(
-            "dot", down, *tile, 1, False, False, False, 1, 0, None, "weights"
+            "dot", down, *tile, 1, False, False, 0, 1, 0, 0, None, "weights"
         )
         x, weights, y = (
             ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down]))

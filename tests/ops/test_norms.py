@@ -228,7 +228,7 @@ def test_gradients_of_no_rows_are_0(columns: int) -> None:
 def test_warpgroups_wait_for_the_sums_of_rows(
     flat: bool, ctas: int, wgs: int, rows: int, columns: int
 ) -> None:
-    kernel, _ = norm_gradients.in_ring(True, columns, 4, flat, ctas, wgs, "dbias")
+    kernel = norm_gradients.in_ring(True, columns, 4, flat, ctas, wgs, "dbias")
     x, grad, weight = numbers(rows, columns), numbers(rows, columns)[::-1].copy(), numbers(columns)
     exact = gradient("layer_norm", x, grad, weight)
     statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
@@ -248,7 +248,7 @@ def test_warpgroups_wait_for_the_sums_of_rows(
 
 def test_a_cta_loads_the_columns_that_its_warpgroups_read() -> None:
     # 11 pieces: the last warpgroup of CTA 1 has 1 of them, in a tile of 2
-    kernel, _ = norm_gradients.in_ring(True, 5132, 4, False, 4, 2, "dbias")
+    kernel = norm_gradients.in_ring(True, 5132, 4, False, 4, 2, "dbias")
     x, grad, weight = numbers(4, 5132), numbers(4, 5132)[::-1].copy(), numbers(5132)
     statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
     outs = np.zeros_like(x), np.zeros((1, 5132), np.float32), np.zeros((1, 5132), np.float32)
@@ -265,7 +265,7 @@ def test_shared_memory_has_room_for_a_row_ahead(
 ) -> None:
     """The longest rows of four teams and of two, and as long ones of a team."""
     assert norm_gradients.shares(columns, 4, count, 2) == split
-    kernel, _ = norm_gradients.in_ring(True, columns, 4, True, *split, "dbias")
+    kernel = norm_gradients.in_ring(True, columns, 4, True, *split, "dbias")
     x, grad, weight = numbers(18, columns), numbers(18, columns)[::-1].copy(), numbers(columns)
     statistics = np.stack((normed("layer_norm", x)[1][:, 0], x.mean(-1)), 1).astype(np.float32)
     sums = np.zeros((2, 2, columns), np.float32)

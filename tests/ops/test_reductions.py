@@ -183,7 +183,8 @@ def test_pieces_of_a_tile_stay_in_the_lanes_that_loaded_it() -> None:
 def test_lanes_that_share_rows_of_columns_exchange_nothing(shape: Any) -> None:
     with noting() as notes:
         ops.argmax(imagined(shape, np.float16), 0)
-    call = notes.calls[0]
+    call, *seconds = notes.calls
+    assert len(seconds) == (shape[0] > shape[1])  # a second launch for a tall matrix only
     arrays = {name: value for name, value in call.named.items() if name not in PLACE}
     report = call.kernel.inspect("resources", *call.args, **arrays)
     if shape[0] < shape[1]:
