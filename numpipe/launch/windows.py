@@ -80,7 +80,7 @@ def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> Ints:
     symbols of a traced program. Raises ValueError if they do not broadcast."""
     pairs = list(itertools.zip_longest(reversed(a), reversed(b), fillvalue=1))
     if any(m != 1 and n != 1 and m != n for m, n in pairs):
-        raise ValueError(f"the shapes {a} and {b} do not broadcast")
+        raise ValueError
     return tuple(n if m == 1 else m for m, n in reversed(pairs))
 
 
