@@ -317,6 +317,9 @@ class Counter:
         finally:
             enter(self)
 
+    def round(self) -> None:
+        """Begin an iteration of a `while` loop."""
+
     def note(self, event: str, **details: Any) -> None:
         self.events += 1
         if event == COMPUTING:
