@@ -450,12 +450,17 @@ def check(function: Callable[P, None]) -> Op[P, None]:
     return Op(function, with_parameters(typer, inspect.signature(function).parameters))
 
 
+def plain_signature(names: Iterable[str]) -> inspect.Signature:
+    """Return a signature of parameters without defaults, each by position or by name."""
+    return inspect.Signature(
+        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
+    )
+
+
 def with_parameters(typer: Callable, names: Iterable[str]) -> Callable:
     """Give a typer these parameters, because Numba reads them from its signature and may pass them
     by name."""
-    signature = inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    )
+    signature = plain_signature(names)
 
     def typed(*args: Any, **named: Any) -> Any:
         return typer(*signature.bind(*args, **named).args)

@@ -149,9 +149,13 @@ class Pool:
                 self._idle.remove(block)
                 return block
             in_use = self.nbytes - sum(block.nbytes for block in self._idle)
-            if in_use + size > limit() - leave:
+            most = limit() - leave - size
+            if in_use > most:
                 return None
-            self._shrink(limit() - leave - size)
+            while self.nbytes > most and self._idle:  # unlock what was idle longest first
+                block = self._idle.pop(0)
+                self.nbytes -= block.nbytes
+                block.unlock()
             self.nbytes += size  # counted here, because pages are locked outside the lock
         try:
             return Block(size, device, self.generation)
@@ -171,14 +175,6 @@ class Pool:
         """Give up a block that a copy may still be using after its context was lost."""
         with self._lock:
             self.nbytes -= block.nbytes
-
-    def _shrink(self, most: int) -> None:
-        """Unlock idle blocks, those that were idle longest first, until at most `most` bytes are
-        locked."""
-        while self.nbytes > most and self._idle:
-            block = self._idle.pop(0)
-            self.nbytes -= block.nbytes
-            block.unlock()
 
     def after_fork(self) -> None:
         """In a forked child, forget the blocks, which are not locked there, and replace the lock,

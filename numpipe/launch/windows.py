@@ -7,6 +7,7 @@ without a copy, such as JAX. A kernel takes a description as an argument in plac
 
 from __future__ import annotations
 
+import itertools
 import operator
 from collections.abc import Sequence
 from typing import Any
@@ -72,6 +73,15 @@ def transposed(info: ArrayInfo) -> ArrayInfo:
         return (*sizes[:-2], sizes[-1], sizes[-2])
 
     return strided(info, swapped(info.shape), swapped(info.strides))
+
+
+def broadcast_shape(a: Sequence[int], b: Sequence[int]) -> Ints:
+    """Return the shape that two shapes broadcast to. Unlike in `np.broadcast_shapes`, sizes may be
+    symbols of a traced program. Raises ValueError if they do not broadcast."""
+    pairs = list(itertools.zip_longest(reversed(a), reversed(b), fillvalue=1))
+    if any(m != 1 and n != 1 and m != n for m, n in pairs):
+        raise ValueError
+    return tuple(n if m == 1 else m for m, n in reversed(pairs))
 
 
 def broadcast(info: ArrayInfo, shape: Sequence[int]) -> ArrayInfo:

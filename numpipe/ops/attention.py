@@ -553,8 +553,7 @@ def _launch_backward(
         dropout=dropout,
         seed=seed,
     )
-    options = form, diagonal, scale, deterministic, place
-    launch_gradients(arrays, *options, of_functions=of_functions)
+    launch_gradients(arrays, form, diagonal, scale, deterministic, place, of_functions=of_functions)
 
 
 @op(

@@ -45,7 +45,7 @@ from ..language.tiles.refs import ds
 from ..language.tiles.strips import map_columns
 from ..language.tiles.tile import zeros
 from ..launch.array_info import ArrayInfo
-from ..launch.windows import broadcast, merged, strided, transposed
+from ..launch.windows import broadcast, broadcast_shape, merged, strided, transposed
 from ..plan.context import axis_index, axis_size
 from ..plan.params import CompilerParams
 from ..plan.specs import ArrayType, BlockSpec, Workspace, persistent
@@ -534,7 +534,7 @@ def product_sizes(a: Ints, b: Ints, c: Any, bias: Any) -> tuple[Ints, int, int, 
         fix = "; fix: pass b.T for a b (N, K)" * (columns == (k,))
         raise SpecError(f"matmul: K = {k} in 'a' {a}, {k_of_b} in 'b' {b}{fix}")
     try:
-        batch = np.broadcast_shapes(a[:-2], b[:-2])
+        batch = broadcast_shape(a[:-2], b[:-2])
     except ValueError:
         raise SpecError(
             f"matmul: the batches of 'a' {a} and 'b' {b} do not broadcast: {a[:-2]} and {b[:-2]}"
@@ -543,7 +543,7 @@ def product_sizes(a: Ints, b: Ints, c: Any, bias: Any) -> tuple[Ints, int, int, 
     if bias is not None and bias not in ((n,), (m, 1)):
         raise SpecError(f"matmul: 'bias' must be {(n,)} or {(m, 1)}, got {bias}")
     try:
-        fits = c is None or np.broadcast_shapes(c, result) == result
+        fits = c is None or broadcast_shape(c, result) == result
     except ValueError:
         fits = False
     if not fits:

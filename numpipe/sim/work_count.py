@@ -201,9 +201,7 @@ class Counter:
 
     def _inside(self, tensor: TensorMap, coords: Ints) -> int:
         """Return the bytes of a box that lie inside its array."""
-        places = list(zip(coords, tensor.box, tensor.array.shape, strict=True))
-        if all(0 <= at <= n - box for at, box, n in places):
-            return tensor.nbytes
+        places = zip(coords, tensor.box, tensor.array.shape, strict=True)
         size = tensor.array.dtype.itemsize
         return int(size * math.prod(max(0, min(at + box, n) - max(at, 0)) for at, box, n in places))
 

@@ -252,7 +252,8 @@ def test_compiled_it_is_one_graph_with_the_same_results(backend: str, grad: bool
         assert eager is compiled is None or torch.allclose(eager, compiled, rtol=2e-3, atol=2e-3)
 
 
-def test_sizes_may_be_symbols() -> None:
+@pytest.mark.parametrize("with_c", [False, True])
+def test_sizes_may_be_symbols(with_c: bool) -> None:
     graphs: list[Any] = []
     f = torch.compile(
         npt.matmul,
@@ -260,9 +261,10 @@ def test_sizes_may_be_symbols() -> None:
         dynamic=True,
         backend=lambda graph, _: graphs.append(graph) or graph.forward,
     )
-    for rows in (20, 3, 65):
-        a, b = tensors((rows, 24), (24, 40))
-        check(f(a, b), expected(a, b))
+    for size in (20, 3, 65):
+        a, b, c = tensors((size, 7, 24), (24, 40), (size, 7, 40))
+        options = {"c": c} if with_c else {}
+        check(f(a, b, **options), expected(a, b, **options))
     assert len(graphs) == 1
 
 

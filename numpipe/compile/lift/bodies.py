@@ -13,6 +13,7 @@ import inspect
 from typing import Any
 
 from ...core.functions import Facts, Function
+from ...core.op import plain_signature
 from ...diagnostics.errors import SpecError
 from ...language.memory import scratch
 from ...language.pipeline import body_form, pipelines
@@ -23,7 +24,7 @@ from .function_calls import Functions
 from .loops import BUILDERS
 from .nodes import item, load, located, parameters, parameters_of
 from .rewriter import NOT_MINE
-from .subset import mismatch, plain_signature, spelled
+from .subset import mismatch, spelled
 
 REFERENCES = "__np_references"
 

@@ -14,7 +14,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from ...core.op import Helper, Op, does
+from ...core.op import Helper, Op, does, plain_signature
 from ...diagnostics.argument_checks import as_tuple
 from ...language.grid import partials, tile_loop
 from ...language.memory import copies
@@ -27,7 +27,7 @@ from .constants import MISSING, OPERATIONS, literal_node, named_tuple, one_of
 from .loops import PIPELINE, Loops
 from .nodes import argument, located, names, parameters_of, reads, tuple_of
 from .rewriter import NOT_MINE
-from .subset import host_only, mismatch, plain_signature, spelled
+from .subset import host_only, mismatch, spelled
 
 PREDICATED = operand_barriers.barrier_arrive, copies.async_prefetch
 """Operations whose `predicate` is a branch around them. A copy's predicate is not: the copy arrives

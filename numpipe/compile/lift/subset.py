@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import ast
 import builtins
-import inspect
 import math
-from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -152,13 +150,6 @@ def spelled(signature: Any) -> str:
     empty = signature.empty
     plain = [p.replace(annotation=empty) for p in signature.parameters.values()]
     return str(signature.replace(parameters=plain, return_annotation=empty))
-
-
-def plain_signature(names: Iterable[str]) -> inspect.Signature:
-    """Return the signature of a function that is nested in a kernel."""
-    return inspect.Signature(
-        [inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in names]
-    )
 
 
 def mismatch(signature: Any, positional: int, keywords: list[str]) -> str | None:

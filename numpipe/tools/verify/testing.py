@@ -188,7 +188,7 @@ def _compare(got: Array, want: Array, rtol: float | None, atol: float | None) ->
         finite = right[np.isfinite(right)].astype(np.float64)
         if atol is None:
             atol = 0.0 if not finite.size else rtol * float(np.sqrt(np.mean(finite * finite)))
-        bad = ~same & ~np.isclose(left, right, rtol, atol)
+        bad = ~np.isclose(left, right, rtol, atol, equal_nan=True)
     worst = float(by.max())
     if not bad.any():
         return worst, ""
