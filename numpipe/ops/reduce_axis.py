@@ -92,6 +92,8 @@ LAUNCH, FIXED, EDGE, TURN = 4 << 20, 8192, 64, 512
 """bytes that TMA loads in the time of a second launch, on all SMs, and of a warpgroup's start and
 end, on one, more bytes in a row of a tile that begins anywhere, and bytes in the time in which a
 warpgroup waits for a tile"""
+LENGTHS = (5, *range(8, 17))
+"""rows that a tile may have, so many numbers that CTAs have nearly equal shares of the axis"""
 
 
 @functools.cache
@@ -138,6 +140,7 @@ def reducer(
     apart, line = (fold, shift) if shift else (1, 1)
     tall = fold // apart  # rows whose columns meet in the end; a tile is a line of memory
     width, pitch, spare = across - shift, across + shift, round_up(across, WIDE)
+    deep = round_up(length, 8)  # tiles in shared memory are groups of 8 rows
     # without TMA, a CTA loads nothing while it compares
     ctas = ctas or max((5 if exact or index else 6) // wgs, 1)
     combined, reduced, final = combiner(kind, None if slots else axis, exact, finish, again)
@@ -199,9 +202,10 @@ def reducer(
             boxes, ends = size // WIDE * WIDE, size % WIDE if tall > 1 else 0
             # with room for two CTAs, those of the next launch would not be spread over all SMs
             lines = max(every * size, FLIGHT // x.dtype.itemsize)
+            height = ds(0, length)
             buffer, landed = scratch(
                 (
-                    SMEM((lines,) if tall > 1 else (every, length, across), x.dtype),
+                    SMEM((lines,) if tall > 1 else (every, deep, across), x.dtype),
                     Barrier(num_arrivals=1 + (ends > 0), num_barriers=every),
                 )
             )
@@ -222,7 +226,7 @@ def reducer(
                             fetch(boxes, ends)
                     else:
                         source = x.at[batch, ds(min(k, most), length), own]
-                        copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
+                        copy_gmem_to_smem(source, buffer.at[slot, height, :], landed.at[slot])
 
             for slot in range(slots):
                 load(first + slot * stride, wg * slots + slot)
@@ -247,7 +251,7 @@ def reducer(
                     rows = buffer.at[ds(slot * size, size)]
                     tiles: Any = load_tile(rows, "rows 128", across)
                 else:
-                    tiles = load_tile(buffer.at[slot], "rows 128")
+                    tiles = load_tile(buffer.at[slot, height, :], "rows 128")
                 meet()
                 load(row + slots * stride, slot)
                 current = (current + 1) % slots
@@ -408,7 +412,7 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         # an SM has registers for 16 warpgroups
         wgs = max(min(16 // each, 4) // apart, 1) * apart
         rows = cdiv(n, parts * wgs // apart * length) * length
-        size, filled = length * across * itemsize, round_up(across, WIDE)
+        size, filled = round_up(length, 8) * across * itemsize, round_up(across, WIDE)
         results = 8 * (across + shift) + filled * itemsize
         places = max(min(each, 16 // wgs, ROOM // (wgs * (2 * size + results))), 1)
         slots = min((ROOM // places // wgs - results) // size, 32 // wgs)
@@ -420,16 +424,16 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
             time += (1 + index) * (LAUNCH + 16 * parts * batch * columns)
         # with room for one more, CTAs of the next launch would be on an SM while another has none
         crowded = (places + 1) * wgs * (slots * size + results) < ROOM
-        # measured: long tiles of narrow rows, and few tiles for CTAs that begin after others
+        # measured: long tiles of narrow rows, and rounds of CTAs with few tiles that begin late
         long = length > 8 and (length > n or (shift > 0 and across * itemsize < NARROW // 4))
-        late = places < each and rows < 5 * length
+        late = (cdiv(each, places) - 1) * (rows < 5 * length)
         cost = time * (1 + crowded + long + late) if slots > 1 else math.inf
         return cost, across, -length, (across, length, wgs, places, slots, parts)
 
     even = round_up(cdiv(columns, cdiv(columns * itemsize, BROAD)), 64)
     fit = min(WIDE, even, key=lambda across: round_up(columns, across))
     wide = {min(whole, x) for x in (WIDE - 64, WIDE, WIDE + 64, WIDE if shift else fit)}
-    choices = itertools.product(wide, range(1, SMS + 1), (8, 16))
+    choices = itertools.product(wide, range(1, SMS + 1), LENGTHS)
     return min(itertools.starmap(choice, choices))[-1]
 
 

@@ -100,7 +100,7 @@ def cut(
     else:
         inner = layout.inner
         lines = layout.shape[1 - inner] if lines is None else lines
-        side = _side(lines, 8)
+        side = lines if lines <= MAX_SIDE else _side(lines, 8)
         sides = (side, layout.per_panel) if inner else (layout.per_panel, side)
         for panel in range(layout.panels):
             for line in range(0, lines, side):

@@ -120,12 +120,12 @@ class Layout:
         Starts must be multiples of 8 rows, or of a panel along the contiguous axis, so that the
         swizzle stays aligned.
         """
-        unit = self.per_panel if axis == self.inner else 8
+        unit = self.per_panel if axis == self.inner else 1
         if size % unit or size > self.shape[axis]:
             raise SpecError(
                 f"tile.at[…]: ds(start, {size}) along axis {axis} of a tile {self.shape} must "
-                f"have a size that is a multiple of {unit} and at most {self.shape[axis]} (the "
-                f"shared-memory layout has {self.width}-byte rows, swizzled in groups of 8)"
+                f"have a size that is at most {self.shape[axis]}, in steps of {unit} (the "
+                f"shared-memory layout has {self.width}-byte rows)"
             )
         shape = (size, self.shape[1]) if axis == 0 else (self.shape[0], size)
         return dataclasses.replace(self, shape=shape), (

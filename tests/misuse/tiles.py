@@ -323,14 +323,13 @@ refused(
     "a_view_that_splits_the_swizzle",
     """
     for (k,), (x,) in pipe(a):
-        y = x.at[ds(0, 12), :]
+        y = x.at[:, ds(0, 12)]
     #       ^^^^^^^^^^^^^^^^^^
 """,
-    "tile.at[…]: ds(start, 12) along axis 0 of a tile (64, 64) must have a size that is a "
-    "multiple of 8 and at most 64 (the shared-memory layout has 128-byte rows, swizzled in "
-    "groups of 8)",
+    "tile.at[…]: ds(start, 12) along axis 1 of a tile (64, 64) must have a size that is at "
+    "most 64, in steps of 64 (the shared-memory layout has 128-byte rows)",
     kind=SpecError,
-    fix={"ds(0, 12)": "ds(0, 16)"},
+    fix={"ds(0, 12)": "ds(0, 64)"},
 )
 refused(
     "a_view_between_two_groups_of_rows",

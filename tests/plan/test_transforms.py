@@ -100,7 +100,7 @@ def test_a_narrower_panel_may_be_cut_where_a_wide_one_cannot(target: str) -> Non
         half_of_a_panel(a, b, target=target), expected(a[:, 32:], b[:, 32:])
     )
     layout = block_layout((64, 64), 1, HALF, "block")
-    with pytest.raises(SpecError, match="multiple of 64"):
+    with pytest.raises(SpecError, match="in steps of 64"):
         layout.sliced(1, 32)
 
 
