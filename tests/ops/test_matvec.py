@@ -55,6 +55,19 @@ def test_parts_of_long_rows_are_added(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (out == matvec(a, x, target="sim")).all()
 
 
+def test_short_odd_rows_of_16_bits_are_loaded_like_those_of_sums() -> None:
+    rng = np.random.default_rng(0)
+    a, x = rng.standard_normal((70, 1184)), rng.standard_normal(1184)
+    for columns, held in ((1183, 0), (1182, 1)):
+        half = imagined((5749, columns), np.float16), imagined((columns,), np.float16)
+        with noting() as notes:
+            matvec(*half)
+        (call,) = notes.calls
+        assert call.kernel.function.__kwdefaults__["row"].needs.held == held
+        own = a[:, :columns].astype(np.float16), x[:columns].astype(np.float16)
+        assert error(*own) < ROUNDING["float16"]
+
+
 def test_an_empty_sum_is_zero_and_nan_stays_in_its_row() -> None:
     for a in (A[:, :0], np.ones((9, 0), np.float32)):  # NumPy's strides of the second are 0
         assert (matvec(a, X[:0], target="sim") == 0).all()
