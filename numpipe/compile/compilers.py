@@ -50,6 +50,13 @@ def _first_environment() -> list[tuple[str, str]]:
     return _environment()
 
 
+def _bytes(path: str) -> bytes:
+    """Return the contents of a file. There are hundreds of files, and a buffer for each takes
+    time."""
+    with open(path, "rb", buffering=0) as file:
+        return file.read()
+
+
 def _sources(folder: str) -> bytes:
     """Return a digest of the Python files in a folder."""
     found = hashlib.sha256()
@@ -57,9 +64,7 @@ def _sources(folder: str) -> bytes:
         folders.sort()
         for name in sorted(names):
             if name.endswith(".py"):
-                # there are hundreds of files, and a buffer for each takes time
-                with open(os.path.join(place, name), "rb", buffering=0) as file:
-                    data = file.read()
+                data = _bytes(os.path.join(place, name))
                 found.update(f"{name}\0{len(data)}\0".encode() + data)
     return found.digest()
 

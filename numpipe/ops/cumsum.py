@@ -368,6 +368,12 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
     return cumsum_long  # type: ignore[no-any-return]
 
 
+def whole_lines(x: ArrayInfo, y: ArrayInfo) -> bool:
+    """Return whether TMA can load rows with some elements of other rows, which nothing overwrites
+    meanwhile."""
+    return x.ptr != y.ptr and loadable(x, y)[1]
+
+
 def over_rows(arrays: Arrays, place: Place) -> None:
     """Compute the running sums of the rows of an array. Those of more than MOST columns have no
     gaps."""
@@ -382,8 +388,7 @@ def over_rows(arrays: Arrays, place: Place) -> None:
         aligned_rows(columns, run)(x, y, **place)
     elif columns <= SHORT:
         cumsum_short(x, y, **place)
-    elif columns <= HELD * cluster and x.ptr != y.ptr and loadable(x, y)[1]:
-        # TMA loads rows with some elements of others, which nothing overwrites meanwhile
+    elif columns <= HELD * cluster and whole_lines(x, y):
         wgs = 1 + (rows * cluster <= FEW or (cluster < 4 and columns > WIDE * cluster))
         own = 2 * cdiv(columns + run - 1, 64 * ROWS * wgs * cluster)
         own += 2 * (own * size % 32 == 0)  # else several of eight lanes would have the same banks

@@ -282,8 +282,8 @@ def test_a_helper_of_another_module_is_shown_with_the_call_that_led_there(
         import numpipe
 
         @numpipe.function
-        def part(tile, rows):
-            return tile.at[numpipe.ds(0, rows), :]
+        def part(tile, columns):
+            return tile.at[:, numpipe.ds(0, columns)]
         """),
     )
 
@@ -296,12 +296,12 @@ def test_a_helper_of_another_module_is_shown_with_the_call_that_led_there(
 
     first, line, carets, *calls = refused(execution, kernel, A, C)
     assert first.startswith(
-        f"{helpers.__file__}:5: kernel kernel: tile.at[…]: ds(start, 12) along axis 0 of a tile "
+        f"{helpers.__file__}:5: kernel kernel: tile.at[…]: ds(start, 12) along axis 1 of a tile "
         "(64, 64)"
     )
     assert (line, carets) == (
-        "    return tile.at[numpipe.ds(0, rows), :]",
-        "           " + "^" * 31,
+        "    return tile.at[:, numpipe.ds(0, columns)]",
+        "           " + "^" * 34,
     )
     assert calls == [f"  called at {__file__}:{inspect.getsourcelines(kernel.function)[1] + 5}"]
 
