@@ -22,7 +22,7 @@ import ml_dtypes
 import numpy as np
 
 import numpipe
-from numpipe import BlockSpec, bench, cdiv, ds, launch, model, orders
+from numpipe import ArrayType, BlockSpec, bench, cdiv, ds, launch
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Config:
 
 
 @numpipe.kernel(
-    out_type=lambda a, b, cfg: numpipe.ArrayType((a.shape[0], b.shape[0]), a.dtype),
+    out_type=lambda a, b, cfg: ArrayType((a.shape[0], b.shape[0]), a.dtype),
     signature="(m,k),(n,k)->(m,n)",
     grid=numpipe.persistent(),
     num_compute_wgs=2,
@@ -82,17 +82,12 @@ CONFIGS = (Config(), Config(tn=128, slots=6), Config(tn=64, tk=128, slots=4))
 @functools.cache
 def choose(m: int, n: int, k: int) -> Config:
     """Return the config that numpipe's model of an H200 predicts to be the fastest, not counting
-    the launch. This takes a millisecond and needs no GPU."""
+    the launch. This takes a fraction of a second, once per size, and needs no GPU."""
+    a, b = ArrayType((m, k), np.float16), ArrayType((n, k), np.float16)
 
     def seconds(cfg):
-        found = model.product(
-            (m, n, k),
-            tile=(cfg.tm, cfg.tn),
-            depth=cfg.tk,
-            slots=cfg.slots,
-            order=orders.Grouped(cfg.group),
-        )
-        return found.seconds - found.limits["launch"]
+        found = numpipe.explain(matmul, a, b, cfg=cfg, compiled=False)
+        return found.predicted_seconds - found.limits["launch"]
 
     return min(CONFIGS, key=seconds)
 

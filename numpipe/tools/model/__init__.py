@@ -8,8 +8,6 @@ GPU, without running it.
 `gpu_figures`   what a GPU can do, and how that was measured
 `limits`        the predicted time, each unit's part of it, and the losses
 `op_launches`   the kernels that a call of an op launches
-`product_time`  the time of a tiled matrix product in closed form, in a millisecond, for choosing a
-                configuration
 ==============  ====================================================================================
 
 Measured times belong to `bench`; the summary of a run's trace (`numpipe.Trace.summary`) belongs to
@@ -27,18 +25,14 @@ from ...core.lazy import names
 if TYPE_CHECKING:
     from .explaining import Explanation, Measured, Registers, Slots, explain
     from .gpu_figures import H200, Clock, DeviceModel
-    from .limits import Prediction
     from .op_launches import OpExplanation
-    from .product_time import product
 
 __getattr__ = names(
     __name__,
     {
         "gpu_figures": "H200 Clock DeviceModel",
         "explaining": "Explanation Measured Registers Slots explain",
-        "limits": "Prediction",
         "op_launches": "OpExplanation",
-        "product_time": "product",
     },
 )
 __all__ = [
@@ -48,9 +42,7 @@ __all__ = [
     "Explanation",
     "Measured",
     "OpExplanation",
-    "Prediction",
     "Registers",
     "Slots",
     "explain",
-    "product",
 ]

@@ -42,8 +42,6 @@ class DeviceModel:
     l2_bytes: int
     l2_rate: int
     """bytes per cycle for all SMs together"""
-    unaligned_rows: float
-    """rows of 128 bytes per second that L2 delivers if they do not start at a multiple of 128"""
     copy_rate: int
     """bytes per cycle that one copy brings to an SM if nothing else is in flight"""
     latency: int
@@ -59,8 +57,6 @@ class DeviceModel:
     product to the next"""
     tile_cycles: int
     """the same per tile: draining its last product and waiting for the first of the next tile"""
-    meeting_cycles: int
-    """cycles of a pipeline step in which the CTAs of a cluster wait for each other's shares"""
     exchange_cycles: int
     """cycles from sending a sum to another CTA of the cluster until the sum from there arrives,
     without the stores and loads themselves"""
@@ -112,10 +108,6 @@ H200 = DeviceModel(
     l2_bytes=60 << 20,
     # NVIDIA's figure for the A100; 4775 were measured in a product limited by the tensor cores
     l2_rate=5120,
-    # 8192,8200,8184 took 220 million requests, 2.1 per row (Nsight Compute); five configurations
-    # without clusters took 1.84 to 3.4 ms for 104 to 173 million rows: 51 to 56 per nanosecond (one
-    # quick run of one process)
-    unaligned_rows=53e9,
     copy_rate=64,  # NVIDIA's figure for a port of the L2
     # apportioned from what a drained ring costs per tile in docs/results/gemm_chain_h200* (1470
     # cycles)
@@ -125,9 +117,6 @@ H200 = DeviceModel(
     work_rate=64,
     step_cycles=30,
     tile_cycles=500,
-    # cooperative 128x256 at 8192^3: 1.8 % slower with a cluster of 2, of 1056 cycles per step (same
-    # run)
-    meeting_cycles=20,
     # estimate: twice the way to another SM, about 200 cycles, and an mbarrier
     exchange_cycles=500,
     launch=2.0e-6,

@@ -105,17 +105,6 @@ COMPUTING = ("tile size", "registers", "stores", "compute role")
 
 
 @dataclass(frozen=True)
-class RingFacts:
-    """A load ring: its slots, how many steps a slot is kept after its own step, and the bytes of a
-    slot."""
-
-    name: str
-    slots: int
-    delay: int
-    stage_bytes: int
-
-
-@dataclass(frozen=True)
 class Facts:
     """Facts about a kernel other than its work.
 
@@ -126,12 +115,12 @@ class Facts:
     turns        whether compute warpgroups alternate on tiles
     """
 
-    rings: tuple[RingFacts | RingPlan, ...]
+    rings: tuple[RingPlan, ...]
     resident: int
     drain: bool
     spill_bytes: int
     serialised: bool
-    turns: bool = False
+    turns: bool
 
 
 @dataclass(frozen=True)
@@ -404,8 +393,7 @@ class Model:
                 nbytes = self.work.link_bytes() if ideal else self.work.port_bytes
                 return max(nbytes / self.device.link, self.over(self.relay))
             case "L2":
-                rows = self.work.unaligned_rows / self.device.unaligned_rows
-                return max(self.l2_bytes() / self.device.l2_rate / self.hertz, rows)
+                return self.l2_bytes() / self.device.l2_rate / self.hertz
             case "ring":
                 return self.over(self.ring)
             case "computing":

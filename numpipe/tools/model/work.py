@@ -57,9 +57,6 @@ class KernelWork:
     port_bytes: float = 0
     """time of the transfers between GPUs, as the number of bytes that a busy port passes in it;
     estimated from the first CTAs of each GPU"""
-    unaligned_rows: int = 0
-    """loaded rows of 128 bytes that do not start at a multiple of 128; each takes several L2
-    requests"""
 
     def link_bytes(self) -> int:
         """Return the bytes to and from other GPUs. All GPUs are assumed to do the same, so both

@@ -98,8 +98,8 @@ def _key(key: Any, args: tuple, named: Mapping[str, Any]) -> str:
 def _spelled(arg: Any) -> str:
     if isinstance(arg, ArrayType):
         raise SpecError(
-            f"autotune: {arg!r} cannot be measured; fix: pass an array. numpipe.explain and "
-            "numpipe.model.product predict times of shapes alone"
+            f"autotune: {arg!r} cannot be measured; fix: pass an array. numpipe.explain "
+            "predicts times of shapes alone"
         )
     if not is_array(arg):
         return repr(arg)

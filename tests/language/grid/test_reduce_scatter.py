@@ -29,7 +29,7 @@ from numpipe import (
 from numpipe.compile.build import toolchain
 from numpipe.compile.check import gate
 from numpipe.language.grid import cluster_exit, cluster_sums, split_k
-from numpipe.model import H200, product
+from numpipe.model import H200
 from tests.kernels.compilers import compiles
 from tests.kernels.split_cases import BF16, integers
 from tests.kernels.split_kernels import InCluster, exchanged
@@ -322,22 +322,10 @@ def test_buffers_count_for_the_shared_memory_of_a_cta() -> None:
 
 # ---- explain
 @pytest.mark.parametrize("cfg", [TWO, IN_TURNS], ids=str)
-def test_closed_forms_are_near_the_counts(cfg: InCluster) -> None:
-    shape, few = (256, 192, 640), replace(H200, sms=4)
+def test_exchanges_take_time_and_blocks_are_loaded_once(cfg: InCluster) -> None:
+    few = replace(H200, sms=4)
     a, b = ArrayType((256, 640), np.float16), ArrayType((192, 640), np.float16)
     explained = numpipe.explain(exchanged(cfg), a, b, device=few, compiled=False)
-    told = product(
-        shape,
-        tile=(64, 64),
-        depth=64,
-        slots=3,
-        num_compute_wgs=cfg.wgs,
-        schedule=cfg.schedule,
-        split="cluster",
-        cluster=2,
-        device=few,
-    )
-    assert told.seconds == pytest.approx(explained.predicted_seconds, rel=0.1)
     slow = replace(few, exchange_cycles=1_000_000)
     assert (
         numpipe.explain(exchanged(cfg), a, b, device=slow, compiled=False).predicted_seconds
