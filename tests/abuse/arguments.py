@@ -528,10 +528,10 @@ def goods(folder: Path) -> list[Good]:
         Good("Table", orders.Table, {"0": "array"}, (TABLE,), said={"0": "table"}),
         Good(
             "row",
-            orders.Row().coordinates,
-            {"0": "size", "1": "shape"},
-            (0, (2, 2)),
-            said={"0": "tile", "1": "shape"},
+            orders.Row().table,
+            {"0": "shape"},
+            ((2, 2),),
+            said={"0": "shape"},
         ),
         Good(
             "row",

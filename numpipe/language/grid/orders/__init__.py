@@ -20,9 +20,9 @@ of indices per tile::
     # an array argument, such as Snake(8).table((32, 64))
     for m, n in numpipe.tiles(m_tiles, n_tiles, order=table):
 
-On the host an order returns the indices of tile t (`Order.coordinates`) and the bytes that are
-loaded into L2 (`Order.bytes`). `tile_order` defines the objects and host
-tables, `tile_numbers` the arithmetic that kernels and host share.
+On the host an order returns the indices of all tiles (`Order.table`) and the bytes that are loaded
+into L2 (`Order.bytes`). `tile_order` defines the objects and host tables, `tile_numbers` the
+arithmetic that kernels and host share.
 """
 
 from .tile_order import NAMES, Column, Grouped, Order, Row, Snake, Table, named

@@ -12,13 +12,11 @@ from typing import Any, ClassVar
 import numpy as np
 
 from ....arch.dimensions import Ints
-from ....core.arith import divisor
 from ....core.op import Helper
 from ....diagnostics.argument_checks import (
     POSITIVE,
     SHAPE,
     each,
-    is_int,
     require,
     told,
     whole,
@@ -37,8 +35,8 @@ class Order:
     other, and each is walked in the order.
 
     >>> from numpipe.orders import Grouped
-    >>> [Grouped(2).coordinates(t, (4, 3)) for t in range(4)]
-    [(0, 0), (1, 0), (0, 1), (1, 1)]
+    >>> Grouped(2).table((4, 3))[:4].tolist()
+    [[0, 0], [1, 0], [0, 1], [1, 1]]
     """
 
     name: ClassVar[str]
@@ -52,30 +50,6 @@ class Order:
 
     def __str__(self) -> str:
         return f"{self.name}({self.parameters[0]})" if self.parameters else self.name
-
-    def coordinates(self, t: int, shape: Sequence[int]) -> Ints:
-        """Return the indices of tile number `t` of a grid of `shape`. Raises SpecError if the tile
-        number or the shape is invalid."""
-        shape = checked(shape)
-        if not is_int(t) or not 0 <= t < math.prod(shape):
-            raise SpecError(
-                f"{self}: tile t={told(t)} of a grid of {spelled(shape)} tiles: expected a number "
-                f"in 0 … {math.prod(shape) - 1}"
-            )
-        return tuple(int(i) for i in self._place(t, shape, self._begin(shape)))
-
-    def _begin(self, shape: Ints) -> Any:
-        begin = type(self).begin
-        return begin(np.int32(shape[-2]), np.int32(shape[-1]), *self.parameters), divisor(
-            shape[-2] * shape[-1]
-        )
-
-    def _place(self, t: int, shape: Ints, begun: Any) -> tuple:
-        place = type(self).place
-        if len(shape) == 2:
-            return tuple(place(np.int32(t), begun[0], *self.parameters))
-        plane, inside = tile_numbers.in_plane(np.int32(t), begun[1])
-        return tuple(tile_numbers.with_plane(plane, place(inside, begun[0], *self.parameters)))
 
     def table(self, shape: Sequence[int]) -> np.ndarray:
         """Return the indices of all tiles of a grid in this order: a read-only int32 array with one
@@ -194,8 +168,8 @@ class Table(Order):
 
     >>> import numpy as np
     >>> table = Table(np.array([[0, 0], [1, 1], [0, 1], [1, 0]], np.int32))
-    >>> table.check((2, 2)).coordinates(1, (2, 2))
-    (1, 1)
+    >>> table.check((2, 2)).panels((2, 2), ctas=2)
+    [(2, 2), (2, 2)]
     """
 
     array: np.ndarray
@@ -215,12 +189,6 @@ class Table(Order):
 
     def table(self, shape: Sequence[int]) -> np.ndarray:
         return self.check(shape).array
-
-    def _begin(self, shape: Ints) -> Any:
-        return self.table(shape)
-
-    def _place(self, t: int, shape: Ints, begun: Any) -> tuple:
-        return tuple(begun[t])
 
 
 NAMES: dict[str, type[Order]] = {kind.name: kind for kind in (Row, Column, Grouped, Snake)}
@@ -301,9 +269,10 @@ def spelled(shape: Sequence[int]) -> str:
 
 @functools.lru_cache(maxsize=32)
 def _table(order: Order, shape: Ints) -> np.ndarray:
-    begun = order._begin(shape)
-    found = np.array(
-        [order._place(t, shape, begun) for t in range(math.prod(shape))], np.int32
-    ).reshape(-1, len(shape))
+    *planes, rows, columns = shape
+    begun = order.begin(np.int32(rows), np.int32(columns), *order.parameters)
+    plane = [order.place(np.int32(t), begun, *order.parameters) for t in range(rows * columns)]
+    found = np.array([(*at, *place) for at in np.ndindex(*planes) for place in plane], np.int32)
+    found = found.reshape(-1, len(shape))
     found.flags.writeable = False
     return found
