@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, INTEGERS, packing
 from ...core import arith
 from ...core.inert import NoValue, first_inert
@@ -58,11 +59,13 @@ class Plan:
     result    the form of the resulting tile; a form without dimensions for a number
     inert     nothing is computed: the memory role has no tile values, nor values that depend on
               them
+    steps     those of the result (`TileType`)
     """
 
     computed: np.dtype
     result: Form
     inert: bool = False
+    steps: Ints = ()
 
 
 Operand = Form | arith.Kind
@@ -238,7 +241,12 @@ class Operator:
                 )
         of = _one_type(f"'{symbol}'", "operands", forms)
         _check_numbers(symbol, operands, of)
-        return Plan(of, Form(shape, BOOL if self.compares else of, layout), _inert(values))
+        form = Form(shape, BOOL if self.compares else of, layout)
+        steps = [getattr(value, "steps", (0, 0)) for value in values]  # a number has none
+        known = symbol in "+-" and all(steps)
+        return Plan(
+            of, form, _inert(values), tuple(map(int, self.meaning(*steps))) if known else ()
+        )
 
 
 UNARY: dict[str, Operator] = {  # keyed by names in `operator`
@@ -438,6 +446,25 @@ def iota(shape: Any, axis: int = 0) -> Tile:
         [-1 if i == along else 1 for i in range(len(form.shape))]
     )
     return Tile(np.broadcast_to(index, form.shape).copy(), form)
+
+
+@op
+def positions(tile: Any, size: Any) -> Any:
+    """Return a tile (M, 1) or (1, N) of consecutive int32 numbers as positions in an array, whose
+    conversion to float32 is cheap.
+
+    A lane's elements differ by constants, which the type of the tile keeps (`TileType.steps`), also
+    of its sums and differences with numbers and other positions. A conversion to float32 converts
+    the first element of a lane and adds constants, in place of an integer sum and a conversion of
+    each element. In ``key - query``, about half of a lane's elements are equal to others.
+    Conversions are exact below 2**24; above, they are within 1 unit in the last place of the
+    rounded number.
+
+    Positions from `size` on are the last one on the simulated SM, which reports indices outside
+    their array. The GPU keeps them, and reads zeros there: nothing may depend on what is computed
+    for them.
+    """
+    return where(tile < size, tile, size - 1)
 
 
 def iota_form(shape: Any, axis: Any) -> tuple[Form, int]:
