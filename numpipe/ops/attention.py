@@ -167,8 +167,7 @@ def kernel(config: Config, form: Form) -> Kernel:
             # returns the scores of block n of the keys, in units of `unit`. If `guarded`, they are
             # -inf where the mask, or the end of the keys, hides a key
             def scored(s, n, guarded):
-                query = (iota(64) + (row + wg * 64))[:, None]
-                query = positions(query, q.shape[form.positions])
+                query = positions((iota(64) + (row + wg * 64))[:, None], q.shape[form.positions])
                 last = guarded and (n + 1) * config.keys > keys
 
                 def strip(x, first_column):

@@ -241,11 +241,13 @@ class Operator:
                 )
         of = _one_type(f"'{symbol}'", "operands", forms)
         _check_numbers(symbol, operands, of)
-        form = Form(shape, BOOL if self.compares else of, layout)
-        steps = [getattr(value, "steps", (0, 0)) for value in values]  # a number has none
-        known = symbol in "+-" and all(steps)
+        steps = [getattr(value, "steps", (0, 0)) for value in values]  # numbers have none
+        linear = symbol in "+-" and all(steps)
         return Plan(
-            of, form, _inert(values), tuple(map(int, self.meaning(*steps))) if known else ()
+            of,
+            Form(shape, BOOL if self.compares else of, layout),
+            _inert(values),
+            tuple(self.meaning(*steps).tolist()) if linear else (),
         )
 
 
@@ -450,19 +452,19 @@ def iota(shape: Any, axis: int = 0) -> Tile:
 
 @op
 def positions(tile: Any, size: Any) -> Any:
-    """Return a tile (M, 1) or (1, N) of consecutive int32 numbers as positions in an array, whose
-    conversion to float32 is cheap.
+    """Return a tile of consecutive int32 numbers, (M, 1) or (1, N), as positions in an array of
+    `size` elements, in a type that makes conversions to float32 cheap.
 
-    A lane's elements differ by constants, which the type of the tile keeps (`TileType.steps`), also
-    of its sums and differences with numbers and other positions. A conversion to float32 converts
-    the first element of a lane and adds constants, in place of an integer sum and a conversion of
-    each element. In ``key - query``, about half of a lane's elements are equal to others.
-    Conversions are exact below 2**24; above, they are within 1 unit in the last place of the
-    rounded number.
+    A lane's elements of such a tile differ by constants. The type has them (`TileType.steps`), and
+    so have sums and differences with numbers and other positions. The GPU converts a lane's first
+    element to float32 and adds the constants, instead of adding integers and converting each
+    result. In ``key - query``, about half of a lane's elements are equal to others, and what is
+    computed from them is computed once. Conversions are exact if a lane's elements are at most
+    2**24; otherwise they differ from the rounded number by at most 1 unit in the last place.
 
-    Positions from `size` on are the last one on the simulated SM, which reports indices outside
-    their array. The GPU keeps them, and reads zeros there: nothing may depend on what is computed
-    for them.
+    Positions from `size` on are replaced by the last one on the simulated SM, which reports indices
+    outside of arrays. The GPU keeps them, and reads zeros there, so nothing that is computed for
+    them may be used.
     """
     return where(tile < size, tile, size - 1)
 
