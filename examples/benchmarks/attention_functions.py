@@ -50,8 +50,7 @@ def soft_cap(score, batch, head, query, key):  # type: ignore[no-untyped-def]
 
 @numpipe.function
 def alibi(score, batch, head, query, key, slopes):  # type: ignore[no-untyped-def]
-    slope = slopes[head]
-    return score + (slope * key.astype(np.float32) - slope * query.astype(np.float32))
+    return score + slopes[head] * (key - query).astype(np.float32)
 
 
 FUNCTIONS = {"causal": "", "window": "", "documents": "ids", "soft_cap": "", "alibi": "slopes"}

@@ -32,7 +32,7 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.pipeline.warpgroup_order import turn
 from ..language.tiles.conversions import layout_cast
-from ..language.tiles.elementwise import full, iota
+from ..language.tiles.elementwise import full, iota, positions
 from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
 from ..language.tiles.reduce import partial_max, partial_sum
@@ -167,15 +167,12 @@ def kernel(config: Config, form: Form) -> Kernel:
             # returns the scores of block n of the keys, in units of `unit`. If `guarded`, they are
             # -inf where the mask, or the end of the keys, hides a key
             def scored(s, n, guarded):
-                query = np.minimum(iota(64) + (row + wg * 64), q.shape[form.positions] - 1)[:, None]
+                query = positions((iota(64) + (row + wg * 64))[:, None], q.shape[form.positions])
                 last = guarded and (n + 1) * config.keys > keys
 
                 def strip(x, first_column):
                     first = n * config.keys + first_column
-                    key = iota(width) + first
-                    if last:
-                        key = np.minimum(key, keys - 1)
-                    key = key[None, :]
+                    key = positions((iota(width) + first)[None, :], keys)
                     if score is not None:
                         x = score(x * scale, b, h, query, key, score_0, score_1, score_2)
                         assert x.shape == (64, width) and x.dtype == np.float32, WRONG_SCORE

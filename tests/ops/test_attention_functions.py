@@ -199,6 +199,15 @@ def test_what_functions_load_does_not_spill() -> None:
         assert made.inspect("gate", x, x, x, *more, x, scale=0.1, diagonal=0, group=1) == ()
 
 
+@compiles
+@pytest.mark.thorough
+def test_distances_of_positions_are_converted_once_per_lane() -> None:
+    x, form = np.zeros((1, 2, 256, 128), np.float16), Form(128, score=alibi, arrays=(1, 0))
+    made = kernel(fitting(form, True, False, 256, 256, 2), form)
+    sass = made.inspect("sass", x, x, x, np.zeros(2, np.float32), x, scale=0.1, diagonal=0, group=1)
+    assert sass.count("I2FP") < 32  # a lane has 64 elements of a block
+
+
 # ---- derivatives
 @numpipe.function
 def wild(score, batch, head, query, key, table):

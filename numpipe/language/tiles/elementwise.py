@@ -36,6 +36,7 @@ from typing import Any
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import BFLOAT16, BOOL, FLOAT32, HALVES, INT32, INTEGERS, packing
 from ...core import arith
 from ...core.inert import NoValue, first_inert
@@ -58,11 +59,13 @@ class Plan:
     result    the form of the resulting tile; a form without dimensions for a number
     inert     nothing is computed: the memory role has no tile values, nor values that depend on
               them
+    steps     those of the result (`TileType`)
     """
 
     computed: np.dtype
     result: Form
     inert: bool = False
+    steps: Ints = ()
 
 
 Operand = Form | arith.Kind
@@ -238,7 +241,14 @@ class Operator:
                 )
         of = _one_type(f"'{symbol}'", "operands", forms)
         _check_numbers(symbol, operands, of)
-        return Plan(of, Form(shape, BOOL if self.compares else of, layout), _inert(values))
+        steps = [getattr(value, "steps", (0, 0)) for value in values]  # numbers have none
+        linear = symbol in "+-" and all(steps)
+        return Plan(
+            of,
+            Form(shape, BOOL if self.compares else of, layout),
+            _inert(values),
+            tuple(self.meaning(*steps).tolist()) if linear else (),
+        )
 
 
 UNARY: dict[str, Operator] = {  # keyed by names in `operator`
@@ -438,6 +448,25 @@ def iota(shape: Any, axis: int = 0) -> Tile:
         [-1 if i == along else 1 for i in range(len(form.shape))]
     )
     return Tile(np.broadcast_to(index, form.shape).copy(), form)
+
+
+@op
+def positions(tile: Any, size: Any) -> Any:
+    """Return a tile of consecutive int32 numbers, (M, 1) or (1, N), as positions in an array of
+    `size` elements, in a type that makes conversions to float32 cheap.
+
+    A lane's elements of such a tile differ by constants. The type has them (`TileType.steps`), and
+    so have sums and differences with numbers and other positions. The GPU converts a lane's first
+    element to float32 and adds the constants, instead of adding integers and converting each
+    result. In ``key - query``, about half of a lane's elements are equal to others, and what is
+    computed from them is computed once. Conversions are exact if a lane's elements are at most
+    2**24; otherwise they differ from the rounded number by at most 1 unit in the last place.
+
+    Positions from `size` on are replaced by the last one on the simulated SM, which reports indices
+    outside of arrays. The GPU keeps them, and reads zeros there, so nothing that is computed for
+    them may be used.
+    """
+    return where(tile < size, tile, size - 1)
 
 
 def iota_form(shape: Any, axis: Any) -> tuple[Form, int]:

@@ -114,7 +114,9 @@ def _joined(builder: Any, have: list, low: int, high: int) -> Any:
 def signature(plan: source.Plan, types: Sequence) -> tuple[Any, list]:
     """Return (type of the result, types of the parameters)."""
     if plan.result.shape:
-        return TileType(plan.result), [parameter(ty, plan.computed, plan.result) for ty in types]
+        return TileType(plan.result, plan.steps), [
+            parameter(ty, plan.computed, plan.result) for ty in types
+        ]
     of = type_of(plan.computed)
     return type_of(plan.result.dtype), [of if nb.unliteral(ty) != F16 else ty for ty in types]
 
@@ -138,7 +140,7 @@ def emitted(
                 for value, ty in zip(args, types, strict=True)
             ],
         )
-    tile, half = TileType(plan.result), plan.computed in HALVES
+    tile, half = TileType(plan.result, plan.steps), plan.computed in HALVES
     if plan.inert:
         return undefined(tile)
     if half and by_pairs is not None:
@@ -350,3 +352,11 @@ def _iota(shape: Any, axis: Any) -> Any:
             at = place[axis]
             found.append(nb.const(0) if at is None else builder.add(own[axis], at))
     return assembled(builder, tile, found)
+
+
+@cuda_meaning(source.positions)
+def _positions(tile: Any, size: Any) -> Any:
+    form = tile.form.settled()
+    result = TileType(form, tuple(int(extent > 1) for extent in form.shape))
+    _, args = yield result(TileType(form), size)
+    return args[0]

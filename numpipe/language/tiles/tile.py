@@ -79,6 +79,7 @@ class TileLike:
 
     form: Form
     inert = False
+    steps: Ints = ()
 
     @property
     def shape(self) -> Ints:

@@ -8,6 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from ...arch.dimensions import Ints
 from ...arch.dtypes import BOOL, FLOAT32, FLOAT64, INTEGERS, UINT32, packing
 from ...core import numba as nb
 from ...core.inert_cuda import STEERLESS, InertType
@@ -23,15 +24,19 @@ from .tile import TileLike
 
 class TileType(nb.Type, TileLike):  # type: ignore[misc]
     """The type of a `Tile`. A register holds one element, or two of an 8-bit or 16-bit type, in the
-    order of `layouts.places`."""
+    order of `layouts.places`.
 
-    def __init__(self, form: Form) -> None:
-        self.form = form
+    steps  how much an element of an int32 tile exceeds those of the row above and of the column on
+           its left, if the compiler knows (`elementwise.positions`)
+    """
+
+    def __init__(self, form: Form, steps: Ints = ()) -> None:
+        self.form, self.steps = form, steps
         self.elements = len(form.places)
         self.registers = self.elements // packing(form.dtype).per_register
         super().__init__(
             name=f"tile({form.shape}, "
-            f"{form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'})"
+            f"{form.dtype}{'' if form.layout == ACCUMULATOR else f', {form.layout}'}{steps or ''})"
         )
 
     def unify(self, context: Any, other: Any) -> Any:
@@ -111,6 +116,12 @@ def registers(builder: Any, tile: TileType, value: Any) -> list:
     return [builder.extract_value(value, i) for i in range(tile.registers)]
 
 
+def distances(tile: TileType) -> list[int]:
+    """Return how much each element of a lane exceeds the lane's first, in a tile with steps."""
+    down, across = tile.steps
+    return [down * (row or 0) + across * (column or 0) for row, column in tile.form.places]
+
+
 def part_of_either(builder: Any, have: TileType, value: Any, result: TileType) -> list:
     """Return the registers of `have` that form `result`, a tile in another layout or shape whose
     lanes already hold its elements. Of a deferred tile, only some are needed."""
@@ -135,7 +146,10 @@ def words(builder: Any, tile: TileType, value: Any) -> list:
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence) -> Any:
-    """Return a tile made of these registers."""
+    """Return a tile made of these registers, or of the first one if the tile has steps: equal
+    elements of a lane are then equal to the compiler."""
+    if tile.steps:
+        parts = [builder.add(parts[0], n) for n in distances(tile)]
     value = undefined(tile)
     for i, part in enumerate(parts):
         value = builder.insert_value(value, part, i)
@@ -222,6 +236,8 @@ def converted(builder: Any, have: TileType, value: Any, result: TileType) -> Any
     found = (wide if kind in INTEGERS else floats)(
         builder, have.dtype, registers(builder, have, value)
     )
+    if have.steps and kind not in INTEGERS:
+        found = [builder.fadd(found[0], float(n)) for n in distances(have)]
     if whole and kind in INTEGERS:  # integers keep their low bits
         return assembled(builder, result, narrowed(builder, kind, found))
     if kind in INTEGERS:
