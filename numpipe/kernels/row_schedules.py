@@ -238,6 +238,7 @@ def choose(
     flat: bool = False,
     count: int = ROOM,
     vectors: int = 0,
+    wide: bool = False,
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
@@ -247,6 +248,7 @@ def choose(
     flat     whether TMA can load parts of them as flat arrays: they are contiguous
     count    rows of each matrix
     vectors  vectors along the columns, which a kernel has in registers if a CTA has several rows
+    wide     whether elements of a vector have more bytes than those of the matrices
 
     >>> choose(1024).height, choose(1024).width, choose(1024).ctas
     (8, 1024, 4)
@@ -302,7 +304,9 @@ def choose(
     if wgs <= MOST_WARPGROUPS and (n <= longest or not (tma or groups)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > PART // 2)
+        # the fewest registers without spills in layer_norm
+        singly = (28 + 24 * wide) * (odd and n > PART // 2)
+        live = width * nbytes // 512 + 28 + 16 * values + singly
         if brief:
             live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
