@@ -114,8 +114,7 @@ class RowKernel:
             ]
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
-            sizes = [described(array, "", "").dtype.itemsize for array in vectors]
-            wide = max(sizes, default=0) > dtype.itemsize
+            wide = any(described(v, "", "").dtype.itemsize > dtype.itemsize for v in vectors)
             rows = choose(n, self.needs, dtype, aligned, flat, count, len(vectors), wide)
         return self.scheduled(rows)
 

@@ -58,10 +58,10 @@ CLUSTER = 8
 EXCHANGE, OWN = 8192, 3072
 """bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
 of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
-PLACES = {1: 132, 2: 132, 3: 123, 4: 122, 6: 117, CLUSTER: 120}
-"""by CTAs that share a row: SMs that are full when no more clusters fit, because each is on the SMs
-of one GPC (measured on an H200; 79 clusters of 3 fit if an SM has room for two of their CTAs, and
-203 if it has room for five)"""
+PLACES = {1: (132, 0), 2: (132, 0), 3: (122, 5), 4: (122, 0), 6: (123, 21), CLUSTER: (120, 0)}
+"""by CTAs that share a row: the SMs that are full when no more clusters fit, because each is on the
+SMs of one GPC, and the CTAs that have no place there (measured on an H200: 39 clusters of 3 fit if
+an SM has room for one of their CTAs, 79 if for two, and 163 if for four)"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE, PACKED_TILE = 3072, 8192
@@ -327,13 +327,17 @@ def choose(
     if groups:
         most = 3 * CHUNK
     elif direct:
-        most = size
+        most = 2 * size
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
     short = once or not (held or vectors)
+    # more CTAs of an SM that have parts of two matrices would be slower (measured on an H200)
+    lanes = 4 if operands > 1 else 16 if brief else 12
     # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
-    lanes = 0 if not tma or operands > 1 or (direct and held) else 16 if brief else 12
-    cluster, each = shares(count, n, operands * itemsize, most, lanes, short)
+    if not tma or (direct and (held or operands > 1)):
+        lanes = 0
+    reach = n + flat * LINE // itemsize
+    cluster, each = shares(count, reach, operands * itemsize, most, lanes, short)
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
@@ -384,8 +388,8 @@ def choose(
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     # CTAs of the next launch start early. Where some had room, they were distributed unevenly over
     # the SMs, which made kernels 15 to 40 % slower on an H200
-    room = MOST_SHARED // each // step if each else 0
-    slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
+    room = MOST_SHARED // max(each, 1) // step
+    slots = min(max(steps, room) if each else min(steps, room), PHASES // wgs)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + small_parts
     ctas = each or max(1, min(fit, MOST_SHARED // share))
@@ -407,14 +411,16 @@ def shares(count: int, n: int, nbytes: int, most: int, lanes: int, short: bool) 
     ((1, 5), (4, 0))
     """
     found = []
-    for cluster, sms in PLACES.items():
-        each, own = cdiv(count * cluster, sms), cdiv(n, cluster)
+    for cluster, (sms, lost) in PLACES.items():
+        each, own = cdiv(count * cluster + lost, sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
-        part = round_up(own, wgs * STEP) * nbytes
-        at_once = each * wgs <= lanes and each * (part + OWN) < DEFAULT.smem_bytes
+        # with 128 bytes for each warpgroup that exchanges numbers; an SM has 1 KB more than a CTA
+        part = round_up(own, wgs * STEP) * nbytes + OWN + (wgs * cluster - 1) // 8 * 1024
+        at_once = each * wgs <= lanes and each * part <= DEFAULT.smem_bytes + 1024
         if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
-            exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
+            fit = 3 if own * nbytes <= most else max(1, MOST_SHARED // part)
+            exchanges = (cluster - 1) * (1 if at_once else cdiv(each, fit) << short)
             # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way.
             # The first loads and the last stores of a CTA overlap with nothing
             turns = (each if at_once else max(each, 3)) + (0 if short else 0.5)
