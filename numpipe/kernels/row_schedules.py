@@ -304,9 +304,8 @@ def choose(
     if wgs <= MOST_WARPGROUPS and (n <= longest or not (tma or groups)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        # the fewest registers without spills in layer_norm
-        singly = (28 + 24 * wide) * (odd and n > PART // 2)
-        live = width * nbytes // 512 + 28 + 16 * values + singly
+        live = width * nbytes // 512 + 28 + 16 * values
+        live += (28 + 24 * wide) * (odd and n > PART // 2)
         if brief:
             live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
@@ -331,13 +330,12 @@ def choose(
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
     short = once or not (held or vectors)
-    # more CTAs of an SM that have parts of two matrices would be slower (measured on an H200)
-    lanes = 4 if operands > 1 else 16 if brief else 12
-    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
-    if not tma or (direct and (held or operands > 1)):
-        lanes = 0
-    reach = n + flat * LINE // itemsize
-    cluster, each = shares(count, reach, operands * itemsize, most, lanes, short)
+    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs.
+    # More CTAs of an SM that have parts of two matrices would be slower (measured on an H200)
+    lanes = 0 if not tma or (direct and held) else 4 if operands > 1 else 16 if brief else 12
+    cluster, each = shares(
+        count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short
+    )
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
@@ -376,13 +374,13 @@ def choose(
     wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
     few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
-    wgs = 1 if brief and each > 4 else wgs >> few_warps
+    wgs = 1 if each > 4 and not held and vectors < 2 else wgs >> few_warps
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
     small = not large and ((flat and not once) or light or small_parts or wgs == 4)
     if each > 3 or (each and short):
-        small = few_warps or wgs > 1 < each
+        small = few_warps or (each > 1 and (wgs > 1 or not brief))
     width = (CHUNK >> small) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
@@ -414,16 +412,18 @@ def shares(count: int, n: int, nbytes: int, most: int, lanes: int, short: bool) 
     for cluster, (sms, lost) in PLACES.items():
         each, own = cdiv(count * cluster + lost, sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
-        # with 128 bytes for each warpgroup that exchanges numbers; an SM has 1 KB more than a CTA
-        part = round_up(own, wgs * STEP) * nbytes + OWN + (wgs * cluster - 1) // 8 * 1024
-        at_once = each * wgs <= lanes and each * part <= DEFAULT.smem_bytes + 1024
+        part = round_up(own, wgs * STEP) * nbytes
+        # warpgroups of larger clusters exchange more numbers, in more bytes than OWN
+        room = DEFAULT.smem_bytes - (cluster > 4)
+        at_once = each * wgs <= lanes and each * (part + OWN) <= room
         if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
-            fit = 3 if own * nbytes <= most else max(1, MOST_SHARED // part)
-            exchanges = (cluster - 1) * (1 if at_once else cdiv(each, fit) << short)
-            # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way.
-            # The first loads and the last stores of a CTA overlap with nothing
-            turns = (each if at_once else max(each, 3)) + (0 if short else 0.5)
+            exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
+            # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way;
+            # three that do not fit at once take as long as four. The first loads and the last
+            # stores of a CTA overlap with nothing
+            least = 3 + (own * nbytes > most)
+            turns = (each if at_once else max(each, least)) + (0 if short else 0.5)
             found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))
     return min(found)[1:]
 

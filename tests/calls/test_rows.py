@@ -325,6 +325,17 @@ def test_an_sm_has_a_part_of_a_row_of_two_matrices_if_all_fit_at_once() -> None:
     assert choose(70000, two, single, count=40, vectors=1).cluster == 8
 
 
+def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
+    half = np.dtype(np.float16)
+    for columns, count, vectors, wgs in (
+        (59285, 145, 1, 1),
+        (34048, 310, 0, 1),
+        (59285, 145, 2, 2),
+    ):
+        row = choose(columns, Needs(), half, columns % 8 == 0, True, count, vectors)
+        assert (row.wgs, row.width, row.ctas) == (wgs, 2048, 5)
+
+
 def test_tma_loads_odd_rows_of_one_pass() -> None:
     for dtype in (np.float16, np.float32):
         of = partial(choose, 45001, Needs(once=True), np.dtype(dtype), False, True)
