@@ -101,8 +101,8 @@ class RowKernel:
                 f"shape {x.shape}; fix: pass {names[0]}.reshape(-1, {names[0]}.shape[-1])"
             )
         dtype, (count, n) = x.dtype, x.shape
-        vectors = sum(getattr(array, "shape", ()) == (n,) for array in given)
-        rows = choose(n, self.needs, dtype, True, False, count, vectors)
+        vectors = [array for array in given if getattr(array, "shape", ()) == (n,)]
+        rows = choose(n, self.needs, dtype, True, False, count, len(vectors))
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
         odd = n % 2 and rows.height == 1
@@ -114,7 +114,8 @@ class RowKernel:
             ]
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
-            rows = choose(n, self.needs, dtype, aligned, flat, count, vectors)
+            wide = any(described(v, "", "").dtype.itemsize > dtype.itemsize for v in vectors)
+            rows = choose(n, self.needs, dtype, aligned, flat, count, len(vectors), wide)
         return self.scheduled(rows)
 
     def __getattr__(self, name: str) -> Any:

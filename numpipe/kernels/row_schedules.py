@@ -58,10 +58,10 @@ CLUSTER = 8
 EXCHANGE, OWN = 8192, 3072
 """bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
 of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
-PLACES = {1: 132, 2: 132, 3: 123, 4: 122, 6: 117, CLUSTER: 120}
-"""by CTAs that share a row: SMs that are full when no more clusters fit, because each is on the SMs
-of one GPC (measured on an H200; 79 clusters of 3 fit if an SM has room for two of their CTAs, and
-203 if it has room for five)"""
+PLACES = {1: (132, 0), 2: (132, 0), 3: (122, 5), 4: (122, 0), 6: (123, 21), CLUSTER: (120, 0)}
+"""by CTAs that share a row: the SMs that are full when no more clusters fit, because each is on the
+SMs of one GPC, and the CTAs that have no place there (measured on an H200: 39 clusters of 3 fit if
+an SM has room for one of their CTAs, 79 if for two, and 163 if for four)"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE, PACKED_TILE = 3072, 8192
@@ -238,6 +238,7 @@ def choose(
     flat: bool = False,
     count: int = ROOM,
     vectors: int = 0,
+    wide: bool = False,
 ) -> Rows:
     """Return the schedule for rows of n columns.
 
@@ -247,6 +248,7 @@ def choose(
     flat     whether TMA can load parts of them as flat arrays: they are contiguous
     count    rows of each matrix
     vectors  vectors along the columns, which a kernel has in registers if a CTA has several rows
+    wide     whether elements of a vector have more bytes than those of the matrices
 
     >>> choose(1024).height, choose(1024).width, choose(1024).ctas
     (8, 1024, 4)
@@ -302,7 +304,8 @@ def choose(
     if wgs <= MOST_WARPGROUPS and (n <= longest or not (tma or groups)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
         whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        live = width * nbytes // 512 + 28 + 16 * values + 28 * (odd and n > PART // 2)
+        live = width * nbytes // 512 + 28 + 16 * values
+        live += (28 + 24 * wide) * (odd and n > PART // 2)
         if brief:
             live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
@@ -323,13 +326,16 @@ def choose(
     if groups:
         most = 3 * CHUNK
     elif direct:
-        most = size
+        most = 2 * size
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
     short = once or not (held or vectors)
-    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs
-    lanes = 0 if not tma or operands > 1 or (direct and held) else 16 if brief else 12
-    cluster, each = shares(count, n, operands * itemsize, most, lanes, short)
+    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs.
+    # More CTAs of an SM that have parts of two matrices would be slower (measured on an H200)
+    lanes = 0 if not tma or (direct and held) else 4 if operands > 1 else 16 if brief else 12
+    cluster, each = shares(
+        count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short
+    )
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
@@ -368,20 +374,20 @@ def choose(
     wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
     few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
-    wgs = 1 if brief and each > 4 else wgs >> few_warps
+    wgs = 1 if each > 4 and not held and vectors < 2 else wgs >> few_warps
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
     small = not large and ((flat and not once) or light or small_parts or wgs == 4)
     if each > 3 or (each and short):
-        small = few_warps or wgs > 1 < each
+        small = few_warps or (each > 1 and (wgs > 1 or not brief))
     width = (CHUNK >> small) // itemsize
     width = max(STEP, width >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     # CTAs of the next launch start early. Where some had room, they were distributed unevenly over
     # the SMs, which made kernels 15 to 40 % slower on an H200
-    room = MOST_SHARED // each // step if each else 0
-    slots = min(max(steps, room), PHASES // wgs, MOST_SHARED // step)
+    room = MOST_SHARED // max(each, 1) // step
+    slots = min(max(steps, room) if each else min(steps, room), PHASES // wgs)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + small_parts
     ctas = each or max(1, min(fit, MOST_SHARED // share))
@@ -403,17 +409,21 @@ def shares(count: int, n: int, nbytes: int, most: int, lanes: int, short: bool) 
     ((1, 5), (4, 0))
     """
     found = []
-    for cluster, sms in PLACES.items():
-        each, own = cdiv(count * cluster, sms), cdiv(n, cluster)
+    for cluster, (sms, lost) in PLACES.items():
+        each, own = cdiv(count * cluster + lost, sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
         part = round_up(own, wgs * STEP) * nbytes
-        at_once = each * wgs <= lanes and each * (part + OWN) < DEFAULT.smem_bytes
+        # warpgroups of larger clusters exchange more numbers, in more bytes than OWN
+        room = DEFAULT.smem_bytes - (cluster > 4)
+        at_once = each * wgs <= lanes and each * (part + OWN) <= room
         if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
             exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
-            # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way.
-            # The first loads and the last stores of a CTA overlap with nothing
-            turns = (each if at_once else max(each, 3)) + (0 if short else 0.5)
+            # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way;
+            # three that do not fit at once take as long as four. The first loads and the last
+            # stores of a CTA overlap with nothing
+            least = 3 + (own * nbytes > most)
+            turns = (each if at_once else max(each, least)) + (0 if short else 0.5)
             found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))
     return min(found)[1:]
 

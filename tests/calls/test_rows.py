@@ -250,7 +250,7 @@ def test_odd_rows_of_up_to_9664_columns_of_16_bits_stay_in_registers() -> None:
 
 def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     bf16, short = np.dtype(ml_dtypes.bfloat16), Needs(once=True)
-    counts = (1, 16, 30, 40, 60, 132, 190, 264, 1000)
+    counts = (1, 16, 30, 39, 60, 132, 190, 264, 1000)
     # a short pass has a CTA for each SM, of four warpgroups, if all rows fit in shared memory
     shared = [choose(100000, short, bf16, count=count) for count in counts]
     assert [row.cluster for row in shared] == [6, 6, 4, 3, 2, 1, 2, 2, 1]
@@ -279,9 +279,9 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     for needs, clusters in ((Needs(held=1), [3, 2, 2]), (short, [2, 1, 2])):
         shared = [choose(20000, needs, bf16, count=count) for count in (1, 132, 190)]
         assert [row.cluster for row in shared] == clusters, needs
-    # an SM has four CTAs of small parts of two matrices
+    # an SM has four CTAs of small parts of two matrices, or one if rows are few
     parts = [choose(20736, Needs(2, held=1), bf16, count=count) for count in (60, 899)]
-    assert [(row.cluster, row.wgs, row.ctas) for row in parts] == [(4, 2, 3), (2, 2, 4)]
+    assert [(row.cluster, row.wgs, row.ctas) for row in parts] == [(2, 4, 1), (2, 2, 4)]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
 
@@ -305,9 +305,35 @@ def test_few_rows_that_are_stored_run_at_once_if_they_fit_in_shared_memory() -> 
         # they leave no CTA of the next launch room
         nbytes = row.slots * row.wgs * row.width * row.dtype.itemsize
         assert row.slots >= row.steps and (row.ctas + 1) * nbytes > 212_992
+    # clusters that have no place at once would take twice as long
+    for cluster, count in ((3, 39), (6, 17), (3, 79)):
+        found = [choose(90000, of_softmax, half, count=rows).cluster for rows in (count, count + 1)]
+        assert found[0] == cluster != found[1]
     # vectors along the columns of odd rows are loaded by elements, in many warps
     norms = [choose(n, Needs(), np.dtype("f4"), False, True, 317) for n in (40747, 40746)]
     assert [(row.wgs, row.ctas) for row in norms] == [(4, 3), (2, 3)]
+
+
+def test_an_sm_has_a_part_of_a_row_of_two_matrices_if_all_fit_at_once() -> None:
+    single, two = np.dtype(np.float32), Needs(2, held=1)
+    shapes = (82869, 38), (50001, 60)
+    rows = [choose(n, two, single, False, True, count, 1) for n, count in shapes]
+    assert [(row.cluster, row.wgs, row.ctas) for row in rows] == [(3, 4, 1), (2, 4, 1)]
+    # no chunk is loaded twice
+    assert [row.slots >= row.steps for row in rows] == [True, True]
+    # 40 clusters of three would not run at once
+    assert choose(70000, two, single, count=40, vectors=1).cluster == 8
+
+
+def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
+    half = np.dtype(np.float16)
+    for columns, count, vectors, wgs in (
+        (59285, 145, 1, 1),
+        (34048, 310, 0, 1),
+        (59285, 145, 2, 2),
+    ):
+        row = choose(columns, Needs(), half, columns % 8 == 0, True, count, vectors)
+        assert (row.wgs, row.width, row.ctas) == (wgs, 2048, 5)
 
 
 def test_tma_loads_odd_rows_of_one_pass() -> None:

@@ -384,16 +384,25 @@ def test_rows_without_columns_have_scales_and_statistics() -> None:
 
 
 @compiles
-@pytest.mark.variants(1, thorough=5)
+@pytest.mark.variants(1, thorough=8)
 @pytest.mark.parametrize(
-    ("columns", "adds"),
-    [(904, False), (1280, False), (704, True), (9663, False), (20737, True)],
+    ("columns", "adds", "dtype"),
+    [
+        (904, False, np.float16),
+        (1280, False, np.float16),
+        (704, True, np.float16),
+        (9663, False, np.float16),
+        (9663, False, np.float32),
+        (8191, False, np.float32),
+        (5655, False, np.float32),
+        (20737, True, np.float16),
+    ],
 )
 def test_weight_and_bias_do_not_spill(
-    columns: int, adds: bool, monkeypatch: pytest.MonkeyPatch
+    columns: int, adds: bool, dtype: type, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
-    x, vector = ArrayType((48456, columns), np.float16), ArrayType((columns,), np.float16)
+    x, vector = ArrayType((48456, columns), np.float16), ArrayType((columns,), dtype)
     arrays = {"x": x, "weight": vector, "bias": vector, "y": x}
     arrays |= {"residual": x, "total": x} if adds else {}
     kernel = forward(True, None, *arrays).kernel(**arrays, eps=EPS, **SCALARS)
