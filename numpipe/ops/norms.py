@@ -51,8 +51,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
         x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,
         row: Static,
     ):  # fmt: skip
-        # where a lane holds parts of one row only, the quantizer multiplies by 1 / rms
-        folds = quantized and bias is None and row.height == 1
+        folds = quantized and bias is None  # the quantizer multiplies by 1 / rms
         if weight is not None:
             gamma = row.vector(weight)
         if bias is not None:

@@ -82,7 +82,7 @@ def quantizer(dtype: str, block: str = "row") -> tuple[Function, ...]:
                     # the bits of positive numbers have the same order, and a warp compares them at
                     # once
                     tops = np.maximum(tops[:, 0:64], tops[:, 64:128])
-                    top = bitcast(bitcast(tops, np.int32).max(axis=1), np.float32)
+                    top = bitcast(bitcast(tops, np.uint32).max(axis=1), np.float32)
                 scale = scale_of(top[:, None] * factor)
                 return scaled(group, scale, factor), scale
 

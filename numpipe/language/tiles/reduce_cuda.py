@@ -36,8 +36,10 @@ Combine = Callable[[Any, Any], Any]
 EXCHANGE = "np_exchange"
 NOWHERE = 1 << 30
 """above all indices of a tile"""
-REDUX = {"sum": "add.s32", "max": "max.s32", "min": "min.s32"}
-"""operations of ``redux.sync``, which combines an int32 of all lanes of a warp"""
+REDUX = {"sum": "add", "max": "max", "min": "min"}
+"""operations of ``redux.sync``, which combines an integer of 32 bits of all lanes of a warp"""
+WORDS = {INT32: "s32", UINT32: "u32"}
+"""types of these integers"""
 
 
 def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:
@@ -206,7 +208,8 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
     values = masked(floats(builder, tile.dtype, parts) if of != tile.dtype else parts)
     if name in source.VOTES and not form.shape:
         return _vote(builder, name, _tree(combine, values))
-    redux = REDUX.get(name, "") if tile.dtype == INT32 else ""
+    word = WORDS.get(tile.dtype, "")
+    redux = f"{REDUX[name]}.{word}" if word and name in REDUX else ""
     if name in source.VOTES:
         values = [builder.zext(value) for value in values]
 
@@ -248,7 +251,7 @@ def _reduction(name: str, np_: Any, tile: Any, axis: Any, keepdims: Any) -> Any:
             found = reduced(own)
         else:
             own = _first(builder, tile, parts, lines, None if plan.whole else plan.axis)
-            found = reduced(own, combination(builder, "min", INT32), REDUX["min"])
+            found = reduced(own, combination(builder, "min", INT32), "min.s32")
     if name == "std":
         found = [builder.pure_asm(nb.f32, [value], "sqrt.rn.f32 $0, $1;") for value in found]
     if form.shape:

@@ -333,6 +333,13 @@ def test_kernels_of_integers_compile_and_the_gate_finds_nothing(case: str) -> No
 
 
 @compiles
+def test_a_warp_reduces_unsigned_words_with_one_instruction() -> None:
+    """``redux.sync`` (PTX ISA) combines the words of all lanes of a warp."""
+    ptx = unsigned_reductions.compiled(*COMPILED["reductions"][1]()).ptx
+    assert {"add.u32", "max.u32"} <= set(re.findall(r"redux\.sync\.(\S+)", ptx))
+
+
+@compiles
 def test_bytes_of_either_sign_are_the_same_registers() -> None:
     built = converted.compiled(ZEROS["int8"], ZEROS["uint8"], ZEROS["uint8"][0])
     assert "bfe." not in built.ptx and "cvt.pack" not in built.ptx
