@@ -316,6 +316,8 @@ FLIGHT = 57344
 arrive together, so that a CTA that requested more would start later (measured on an H200)"""
 ROW, EXCHANGE = 1152, 128
 """columns that take a warpgroup as long as its work per row, and as each further CTA of the row"""
+BYTE = 1 / 400
+"""columns that take as long as the transfer of a byte of x, with those of the gradient and of dx"""
 SUM = 1 / 256
 """columns of a row that take as long as the sum of a column of one program, in both launches"""
 AHEAD = 4
@@ -339,9 +341,11 @@ def shares(n: int, itemsize: int, count: int, sums: int) -> tuple[int, int]:
     def time(split: tuple[int, int]) -> Any:
         ctas, wgs = split
         programs, width = PROGRAMS[ctas], round_up(cdiv(n, ctas * wgs), STEP)
+        at_once = programs * (WARPGROUPS // wgs)
+        busy = width + ROW + EXCHANGE * (ctas - 1)
+        row = math.hypot(busy, at_once * n * itemsize * BYTE)
         # two rows arrive before the first is computed
-        rows = cdiv(count, programs * (WARPGROUPS // wgs)) + 2
-        return rows * (width + ROW + EXCHANGE * (ctas - 1)) + programs * n * sums * SUM
+        return (cdiv(count, at_once) + 2) * row + programs * n * sums * SUM
 
     splits = (
         (ctas, wgs)
