@@ -387,6 +387,8 @@ def in_ring(
     span = ((wgs - 1) * pieces + parts - wgs) // parts * STEP + width + more
     shared = parts * PARTS
     vector = f"row {lanes_for(shared)}"
+    # leading columns of this vector of which a lane has two
+    few = min(shared, 2 * lanes_for(shared))
     # the sums of columns of a warpgroup
     room = width * (1 + ("dbias" in present))
     fixed = teams * (OTHER + 4 * AHEAD * shared) + 4 * wgs * room * (teams > 1)
@@ -499,10 +501,14 @@ def in_ring(
         def sums_of(k):
             """The means over row k of gradient * weight * normed x, and of gradient * weight."""
             barrier_wait(sent.at[place_of(k)])
-            part = load_tile(sums.at[ds(place_of(k) * shared, shared)], vector) * (1.0 / n)
+            received = load_tile(sums.at[ds(place_of(k) * shared, shared)], vector)[None, :]
+            part = received[:, :few]
+            for c in static_range(few, shared, few):
+                part = part + received[:, c : c + few]
+            part = part * (1.0 / n)
             if not centered:
                 return part.sum(), 0.0
-            first = (iota((shared,), 0) & 4) == 0
+            first = (iota(part.shape, 1) & 4) == 0
             return np.where(first, part, 0.0).sum(), np.where(first, 0.0, part).sum()
 
         if wg == 0:
