@@ -197,6 +197,23 @@ def test_all_lanes_add_up_the_sums_of_many_programs(monkeypatch: pytest.MonkeyPa
     assert heights == [320]
 
 
+def test_rows_that_memory_limits_are_shared_by_more_ctas() -> None:
+    """66 clusters of two CTAs have five or six rows each, 30 of four CTAs have 11 or 12."""
+    assert norm_gradients.shares(24_000, 2, 333, 2) == (4, 4)
+
+
+def test_two_teams_of_short_rows_request_two_blocks_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(norm_gradients, "SMS", 1)
+    options: list[tuple] = []
+    short = norm_gradients.of_short_rows
+    monkeypatch.setattr(
+        norm_gradients, "of_short_rows", lambda *of: options.append(of) or short(*of)
+    )
+    launched(monkeypatch, 1100, 64, np.float16)
+    ((_, _, slots, ahead, _, _, teams, *_),) = options
+    assert (teams, slots, ahead) == (2, 6, 2)
+
+
 @pytest.mark.parametrize("columns", [33, 701])
 def test_gradients_are_stored_in_arrays_with_gaps(
     columns: int, monkeypatch: pytest.MonkeyPatch
