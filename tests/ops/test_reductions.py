@@ -195,6 +195,19 @@ def test_lanes_that_share_rows_of_columns_exchange_nothing(shape: Any) -> None:
     assert "ld.global" not in call.kernel.inspect("ptx", *call.args, **arrays)
 
 
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+@pytest.mark.parametrize("shape", [(16384, 1024), (28214, 589), (219128, 39)])
+def test_argmax_of_columns_compares_a_tile_with_the_maxima_once(shape: Any) -> None:
+    with noting() as notes:
+        ops.argmax(imagined(shape, np.float16), 0)
+    call = notes.calls[0]
+    arrays = {name: value for name, value in call.named.items() if name not in PLACE}
+    report = call.kernel.inspect("resources", *call.args, **arrays)
+    assert not report.layout_casts and not report.spill_bytes
+    between = call.kernel.inspect("ptx", *call.args, **arrays).split("max.NaN.f16x2")[1:-1]
+    assert len(between) > 4 and not any("setp" in text for text in between)
+
+
 def test_a_tile_may_have_more_rows_than_the_matrix() -> None:
     with noting() as notes:
         ops.max(imagined((78, 112983), np.float16), 0)  # nine rows of eight, two tiles of five

@@ -287,10 +287,11 @@ def _where(mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     if plan.computed not in HALVES:
         found = [builder.select(*three) for three in zip(masks, ones, others, strict=True)]
         return assembled(builder, tile, narrowed(builder, tile.dtype, found))
-    chosen = []
+    chosen, none = [], nb.const(0)
     for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):
-        first, second = builder.select(low, one, other), builder.select(high, one, other)
-        chosen.append(builder.or_(builder.and_(first, 0xFFFF), builder.and_(second, -0x10000)))
+        # one word for all registers with these masks
+        bits = builder.or_(builder.select(low, 0xFFFF, none), builder.select(high, -0x10000, none))
+        chosen.append(builder.xor(other, builder.and_(builder.xor(one, other), bits)))
     return assembled(builder, tile, chosen)
 
 

@@ -308,7 +308,7 @@ def ways(shape: Ints) -> Names:
         # of tiles whose rows are no accumulator's: more than 256 columns have at most 64 rows
         lanes += [
             f"{COLUMN} {of}"
-            for of in row_layouts.EVERY
+            for of in (*row_layouts.EVERY, row_layouts.WHOLE)
             if size * of <= 32 * BLOCK or (size % BLOCK and size * 2 * of <= MOST)
         ]
     return tuple(fragments + lanes)
@@ -476,7 +476,7 @@ def combined(symbol: str, forms: list[Form]) -> tuple[Ints, str]:
     lanes = {name_of(of).lanes for of in whole} or {
         form.name.lanes for form in forms if form.layout != EITHER and not form.single
     }
-    most = max(lanes & set(row_layouts.EVERY), default=0)
+    most = max(lanes & {*row_layouts.EVERY, row_layouts.WHOLE}, default=0)
     if most and (whole or len(lanes) == 1):
         run = 2 if whole else max(form.name.run for form in forms)
         return shape, f"{ROWS} {most}" + f" {run}" * (run > 2)

@@ -15,7 +15,7 @@ from numpipe import ds, show_layout
 from numpipe.core import numba as nb
 from numpipe.errors import SpecError
 from numpipe.language.tiles import conversions, scattered_shared_cuda
-from numpipe.language.tiles.layouts import Form, by_rows, places
+from numpipe.language.tiles.layouts import Form, by_rows, combined, places
 from numpipe.language.tiles.scattered_shared import held
 from numpipe.language.tiles.tile_cuda import TileType
 from numpipe.plan.layout import Layout, swizzled
@@ -225,6 +225,11 @@ def test_a_cast_without_room_for_a_panel_names_one_that_has_it() -> None:
     ):
         of("accumulator")
     assert of("rows 32") == conversions.ROOM
+
+
+def test_a_tile_of_a_row_that_all_lanes_share_and_a_column_stays_in_these_lanes() -> None:
+    row, column = Form((1, 256), np.dtype(F32), "row 128"), Form((10, 1), np.dtype(F32), "either")
+    assert combined("+", [row, column]) == ((10, 256), "rows 128")
 
 
 def test_show_layout_draws_rows() -> None:
