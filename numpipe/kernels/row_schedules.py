@@ -335,9 +335,8 @@ def choose(
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = 2, with_room(3, count) if once and unit == 1 else 2
         # registers for all loads of a last chunk that is masked, and of its part of a vector: some
-        # would wait for others, which takes 1.4 times as long in many rows (measured on an H200)
-        masked = n % (cluster * wgs * width) > 0
-        if once and vectors and masked and width > CHUNK // 2 and count > ROOM:
+        # would wait for others, or spill, which takes 1.4 to 1.7 times as long (measured on an H200)
+        if once and vectors and n % (cluster * wgs * width) > 0:
             width, ctas = width // 2, 4
         if groups:
             width, wgs = GROUPS, 1 + (n > 2 * PART)
