@@ -32,6 +32,7 @@ Rounds overlap, because totals take longer than a tile to reach all CTAs.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -76,9 +77,10 @@ FEW = 128
 SHARE, LEAST = 32768, 10240
 """most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with one row: an
 H200 starts at most 800 CTAs in a microsecond"""
-TILES = (2, 16), (4, 16), (1, 16), (3, 8)
-"""warpgroups that add up and scan a tile, and parts that each has; of 8 parts, two warpgroups take
-longer than one of 16 (measured on an H200)"""
+TILES = (2, 16), (4, 16), (1, 16)
+"""warpgroups that add up and scan a tile, and parts that each has"""
+SMALL = (1, 16), (3, 8)
+"""the same of small tiles, which were compared with each other only (measured on an H200)"""
 KEPT, AHEAD = 192, 64
 """KEPT: parts that shared memory holds. AHEAD: parts that a CTA requests before it adds up the
 first ones; two more tiles follow while it does, so KEPT is at least AHEAD and two tiles. Requesting
@@ -412,12 +414,13 @@ def over_rows(arrays: Arrays, place: Place) -> None:
         flat = [reshaped(info, 1, count) for info in (x, y)]
         views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
 
-        def time(wgs: int, height: int) -> int:
+        def time(tile: tuple[int, int]) -> int:
             """Return the time of all rounds, with one more for first loads and last stores."""
-            parts = wgs * height
+            parts = math.prod(tile)
             return (cdiv(count, DEFAULT.sms * parts * length) + 1) * (parts + 8)
 
-        wgs, height = min(TILES, key=lambda tile: time(*tile))
+        tile = min(TILES, key=time)
+        wgs, height = min(SMALL, key=time) if tile in SMALL else tile
         long_rows(wgs, length, rows == 1, height)(*views, columns, **place)
 
 
