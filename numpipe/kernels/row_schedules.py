@@ -321,8 +321,10 @@ def choose(
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    # lanes load pairs of elements quickly, but single ones slowly
-    direct = not tma or (once and pairs)
+    # lanes load pairs of elements quickly, but single ones slowly, except float32 of many rows and
+    # of a vector, which begin at multiples of 4 bytes (measured on an H200)
+    words = pairs or (vectors > 0 and itemsize == 4 and count > ROOM)
+    direct = not tma or (once and words)
     if groups:
         most = 3 * CHUNK
     elif direct:
@@ -341,9 +343,11 @@ def choose(
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = 2, with_room(3, count) if once and unit == 1 else 2
         # registers for all loads of a last chunk that is masked, and of its part of a vector: some
-        # would wait for others, which takes 1.4 times as long in many rows (measured on an H200)
-        masked = n % (cluster * wgs * width) > 0
-        if once and vectors and masked and width > CHUNK // 2 and count > ROOM:
+        # would wait for others, or spill, which takes 1.4 to 1.7 times as long. In few rows, that
+        # is so if the second of two chunks is more than half full (measured on an H200)
+        across = cluster * wgs * width
+        many = count > ROOM and (width > CHUNK // 2 or (tma and not pairs))
+        if once and vectors and n % across and (many or 3 * across < 2 * n < 4 * across):
             width, ctas = width // 2, 4
         if groups:
             width, wgs = GROUPS, 1 + (n > 2 * PART)

@@ -32,6 +32,7 @@ Rounds overlap, because totals take longer than a tile to reach all CTAs.
 from __future__ import annotations
 
 import functools
+import math
 from typing import Any
 
 import numpy as np
@@ -76,10 +77,13 @@ FEW = 128
 SHARE, LEAST = 32768, 10240
 """most bytes of a CTA's share of a row, for up to four CTAs; fewest bytes of a CTA with one row: an
 H200 starts at most 800 CTAs in a microsecond"""
-HEIGHT, KEPT, AHEAD = 16, 12, 4
-"""HEIGHT: parts of a tile that a warpgroup adds up and scans. KEPT: groups of HEIGHT parts that
-shared memory holds. AHEAD: groups that a CTA requests before it adds up the first ones; two more
-tiles follow while it does, so KEPT is at least AHEAD and two groups for each warpgroup. Requesting
+TILES = (2, 16), (4, 16), (1, 16)
+"""warpgroups that add up and scan a tile, and parts that each has"""
+SMALL = (1, 16), (3, 8)
+"""the same of small tiles, which were compared with each other only (measured on an H200)"""
+KEPT, AHEAD = 192, 64
+"""KEPT: parts that shared memory holds. AHEAD: parts that a CTA requests before it adds up the
+first ones; two more tiles follow while it does, so KEPT is at least AHEAD and two tiles. Requesting
 all KEPT at once takes 26 instead of 23 us for 37 MB on an H200: some CTAs receive their first tile
 last, and all others wait for its total"""
 RING = 4
@@ -190,11 +194,11 @@ def rows_of_parts(wgs: int, ctas: int, cluster: int, own: int, run: int, each: i
 
 
 @functools.cache
-def long_rows(wgs: int, length: int, one: bool) -> Kernel:
-    """Return the kernel for tiles with HEIGHT parts of `length` elements for each of `wgs`
+def long_rows(wgs: int, length: int, one: bool, height: int = 16) -> Kernel:
+    """Return the kernel for tiles with `height` parts of `length` elements for each of `wgs`
     warpgroups. `one`: there is a single row."""
-    parts = wgs * HEIGHT
-    slots, ahead = KEPT // wgs, AHEAD // wgs
+    parts = wgs * height
+    slots, ahead = KEPT // parts, AHEAD // parts
     size = parts * length
 
     @numpipe_kernel(
@@ -216,8 +220,8 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
         rounds = cdiv(tiles - own, programs)
         buffer, landed, sums, added, starts, known = scratch(
             (
-                SMEM((KEPT, HEIGHT, length), x.dtype),
-                Barrier(num_barriers=KEPT),
+                SMEM((slots * wgs, height, length), x.dtype),
+                Barrier(num_barriers=slots * wgs),
                 SMEM((RING * parts,), np.float32),
                 Barrier(num_arrivals=wgs, num_barriers=RING),
                 SMEM((RING * parts,), np.float32),
@@ -226,7 +230,7 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
         )
 
         step, first = programs * size % columns, own * size % columns
-        first_part = (own * size + wg * HEIGHT * length) % columns
+        first_part = (own * size + wg * height * length) % columns
         number = iota(parts)
 
         def moved(offset, distance):
@@ -245,8 +249,8 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
 
         def load(k):
             if k < rounds:
-                at, slot = (k * programs + own) * parts + wg * HEIGHT, in_slot(k)
-                source = x.at[0, ds(at, HEIGHT), ds(0, length)]
+                at, slot = (k * programs + own) * parts + wg * height, in_slot(k)
+                source = x.at[0, ds(at, height), ds(0, length)]
                 copy_gmem_to_smem(source, buffer.at[slot], landed.at[slot])
 
         def piece(k, i):
@@ -272,19 +276,19 @@ def long_rows(wgs: int, length: int, one: bool) -> Kernel:
             """Add up each part, from the last row that begins in it."""
             if k < rounds:
                 barrier_wait(landed.at[in_slot(k)])
-                for i in range(HEIGHT // ROWS):
+                for i in range(height // ROWS):
                     tile = piece(k, i)
                     if not one and rows_meet(offset, i):
                         before, ends = before_next(offset, i, tile)
                         tile = np.where(before & ends, 0.0, tile)
-                    at = ds(k % RING * parts + wg * HEIGHT + i * ROWS, ROWS)
+                    at = ds(k % RING * parts + wg * height + i * ROWS, ROWS)
                     sums[at] = tile.sum(axis=1)
                 barrier_arrive(added.at[k % RING])
 
         def scan_tile(k, offset):
             barrier_wait(known.at[k % RING])
-            for i in range(HEIGHT // ROWS):
-                at = wg * HEIGHT + i * ROWS
+            for i in range(height // ROWS):
+                at = wg * height + i * ROWS
                 start = starts[ds(k % RING * parts + at, ROWS)][:, None]
                 to = ds((k * programs + own) * parts + at, ROWS)
                 tile = piece(k, i)
@@ -409,12 +413,15 @@ def over_rows(arrays: Arrays, place: Place) -> None:
         of_rest = (1, count - end), (end * size, size), (0, end)
         flat = [reshaped(info, 1, count) for info in (x, y)]
         views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
-        # the tiles whose rounds take the least time, with one more for first loads and last stores
-        wgs = min(
-            (2, 4, 1),
-            key=lambda wgs: (cdiv(count, DEFAULT.sms * wgs * HEIGHT * length) + 1) * (2 * wgs + 1),
-        )
-        long_rows(wgs, length, rows == 1)(*views, columns, **place)
+
+        def time(tile: tuple[int, int]) -> int:
+            """Return the time of all rounds, with one more for first loads and last stores."""
+            parts = math.prod(tile)
+            return (cdiv(count, DEFAULT.sms * parts * length) + 1) * (parts + 8)
+
+        tile = min(TILES, key=time)
+        wgs, height = min(SMALL, key=time) if tile in SMALL else tile
+        long_rows(wgs, length, rows == 1, height)(*views, columns, **place)
 
 
 def _launch(x: ArrayInfo, y: ArrayInfo, place: Place) -> None:

@@ -183,15 +183,17 @@ def test_eight_lanes_have_different_banks(dtype: Any, monkeypatch: pytest.Monkey
     assert len(words) > 9 and (np.diff(banks) > 0).all()
 
 
-@pytest.mark.parametrize("rows, columns, wgs", [(1, 15140864, 2), (653, 85568, 4)])
-def test_tiles_of_longer_arrays_are_larger(
-    rows: int, columns: int, wgs: int, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    "rows, columns, tile", [(1, 15140864, (2, 16)), (653, 85568, (4, 16)), (1, 4392448, (3, 8))]
+)
+def test_tiles_fit_the_length_of_an_array(
+    rows: int, columns: int, tile: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made: list[tuple] = []
     monkeypatch.setattr(OP, "long_rows", lambda *b: made.append(b) or (lambda *_, **named: None))
     x = describe(np.empty((rows, columns), np.float16), "x")
     OP.over_rows({"x": x, "y": x}, {})
-    assert made == [(wgs, 512, rows == 1)]
+    assert made == [(tile[0], 512, rows == 1, tile[1])]
 
 
 def test_an_sm_has_three_ctas_of_short_rows_if_four_do_not_fit() -> None:
@@ -228,6 +230,7 @@ def test_no_order_of_warps_changes_a_sum(long: bool) -> None:
         (OP.rows_of_parts(1, 6, 1, 26, 4, 1), np.float32),
         (OP.long_rows(4, 512, False), ml_dtypes.bfloat16),
         (OP.long_rows(4, 256, True), np.float32),
+        (OP.long_rows(3, 256, False, 8), np.float32),
     ],
 )
 def test_a_tile_stays_in_registers(kernel: Any, dtype: Any) -> None:

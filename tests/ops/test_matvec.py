@@ -100,6 +100,15 @@ def test_lanes_load_pairs_of_weights() -> None:
     assert "ld.global.u16" not in call.kernel.inspect("ptx", *call.args, **arrays)
 
 
+@pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
+def test_few_long_rows_spill_no_registers() -> None:
+    with noting() as notes:
+        matvec(imagined((57, 59456), np.float32), imagined((59456,), np.float32))
+    (call,) = notes.calls
+    arrays = {name: call.named[name] for name in ("weights", "y", "scale")}
+    assert call.kernel.inspect("resources", *call.args, **arrays).spill_bytes == 0
+
+
 @pytest.mark.thorough
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
 def test_the_kernels_keep_their_sums_in_registers() -> None:
