@@ -59,9 +59,9 @@ EXCHANGE, OWN = 8192, 3072
 """bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
 of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
 PLACES = {1: (132, 0), 2: (132, 0), 3: (122, 5), 4: (122, 0), 6: (123, 21), CLUSTER: (120, 0)}
-"""by CTAs that share a row: the SMs that are full when no more clusters fit, because each is on the
-SMs of one GPC, and the CTAs that have no place there (measured on an H200: 39 clusters of 3 fit if
-an SM has room for one of their CTAs, 79 if for two, and 163 if for four)"""
+"""by CTAs of a cluster: SMs that clusters can fill, and CTAs for which there is no room on them,
+because a cluster runs inside one GPC. Measured on an H200: 39 clusters of 3 run at once if an SM
+has room for one of their CTAs, 79 if it has room for two, and 163 if it has room for four"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE, PACKED_TILE = 3072, 8192
@@ -321,8 +321,8 @@ def choose(
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    # lanes load pairs of elements quickly, but single ones slowly, except float32 of many rows and
-    # of a vector, which begin at multiples of 4 bytes (measured on an H200)
+    # lanes load pairs of elements quickly, but single ones slowly. In a kernel that loads a vector,
+    # single float32 elements of many rows are as fast as pairs (measured on an H200)
     words = pairs or (vectors > 0 and itemsize == 4 and count > ROOM)
     direct = not tma or (once and words)
     if groups:
@@ -332,8 +332,8 @@ def choose(
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
     short = once or not (held or vectors)
-    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs.
-    # More CTAs of an SM that have parts of two matrices would be slower (measured on an H200)
+    # each CTA of an SM loads its part of a vector along the columns, so fewer CTAs are better. With
+    # parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
     lanes = 0 if not tma or (direct and held) else 4 if operands > 1 else 16 if brief else 12
     cluster, each = shares(
         count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short
@@ -342,9 +342,10 @@ def choose(
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = 2, with_room(3, count) if once and unit == 1 else 2
-        # registers for all loads of a last chunk that is masked, and of its part of a vector: some
-        # would wait for others, or spill, which takes 1.4 to 1.7 times as long. In few rows, that
-        # is so if the second of two chunks is more than half full (measured on an H200)
+        # smaller chunks, so that a lane has registers for a masked last chunk and its part of a
+        # vector. Otherwise some loads wait for others, or registers spill, which takes 1.4 to 1.7
+        # times as long. With few rows, this happens only if the second of two chunks is more than
+        # half full (measured on an H200)
         across = cluster * wgs * width
         many = count > ROOM and (width > CHUNK // 2 or (tma and not pairs))
         if once and vectors and n % across and (many or 3 * across < 2 * n < 4 * across):
@@ -353,12 +354,9 @@ def choose(
             width, wgs = GROUPS, 1 + (n > 2 * PART)
             ctas = 12 // (wgs * operands)
         return rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
-    # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
-    # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
-    # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
-    # rows of two matrices that fill four CTAs of one SM each, or eight that share SMs, which takes
-    # 6 to 10 % longer (measured on an H200)
-    if operands > 1 > each and CLUSTER * MOST_SHARED // size == 2:
+    # rows of two matrices that fit in four CTAs, each with an SM of its own. Eight CTAs that share
+    # SMs would take 6 to 10 % longer (measured on an H200)
+    if operands > 1 and not each and CLUSTER * MOST_SHARED // size == 2:
         cluster, each = CLUSTER // 2, 1
     share = cdiv(size, cluster)
     # a lane of four CTAs has no registers for elements of two vectors of odd rows
@@ -368,6 +366,9 @@ def choose(
         and share <= LIGHT
         and cluster * count > 2 * DEFAULT.sms
     )
+    # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
+    # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
+    # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
     crowded = (
         flat
         or cluster > 2
@@ -421,15 +422,15 @@ def shares(count: int, n: int, nbytes: int, most: int, lanes: int, short: bool) 
         each, own = cdiv(count * cluster + lost, sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
         part = round_up(own, wgs * STEP) * nbytes
-        # warpgroups of larger clusters exchange more numbers, in more bytes than OWN
+        # more than 16 warpgroups exchange numbers in more bytes than OWN: no part fills an SM then
         room = DEFAULT.smem_bytes - (cluster > 4)
         at_once = each * wgs <= lanes and each * (part + OWN) <= room
         if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
             exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
-            # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way;
-            # three that do not fit at once take as long as four. The first loads and the last
-            # stores of a CTA overlap with nothing
+            # an SM that has fewer than three CTAs is idle at times, unless all rows are in shared
+            # memory at once. If not even three CTAs fit, it takes as long as with four. The first
+            # loads and the last stores of a CTA overlap with nothing
             least = 3 + (own * nbytes > most)
             turns = (each if at_once else max(each, least)) + (0 if short else 0.5)
             found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))
