@@ -55,9 +55,10 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
-EXCHANGE, OWN = 8192, 3072
-"""bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
-of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
+EXCHANGE, OWN, MORE = 8192, 3072, 640
+"""bytes that an SM loads while a CTA exchanges numbers with another one of its cluster (measured on
+an H200), bytes of shared memory that a CTA has in addition to its part of a row, and how many more
+it has in a cluster of many warpgroups"""
 PLACES = {1: (132, 0), 2: (132, 0), 3: (122, 5), 4: (122, 0), 6: (123, 21), CLUSTER: (120, 0)}
 """by CTAs of a cluster: SMs that clusters can fill, and CTAs for which there is no room on them,
 because a cluster runs inside one GPC. Measured on an H200: 39 clusters of 3 run at once if an SM
@@ -335,8 +336,9 @@ def choose(
     # each CTA of an SM loads its part of a vector along the columns, so fewer CTAs are better. With
     # parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
     lanes = 0 if not tma or (direct and held) else 4 if operands > 1 else 16 if brief else 12
+    small_ctas = not held and vectors < 2
     cluster, each = shares(
-        count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short
+        count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short, small_ctas
     )
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
@@ -383,7 +385,7 @@ def choose(
     wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
     few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
-    wgs = 1 if each > 4 and not held and vectors < 2 else wgs >> few_warps
+    wgs = 1 if each > 4 and small_ctas else wgs >> few_warps
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
@@ -403,28 +405,33 @@ def choose(
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def shares(count: int, n: int, nbytes: int, most: int, lanes: int, short: bool) -> tuple[int, int]:
+def shares(
+    count: int, n: int, nbytes: int, most: int, lanes: int, short: bool, small_ctas: bool
+) -> tuple[int, int]:
     """Return how many CTAs share each of `count` rows of n columns of `nbytes`, so that the busiest
     SM has the least to do, and how many CTAs an SM has if all rows are in shared memory at once,
     else 0.
 
-    most   most bytes of a CTA's part of a row, unless all rows are in shared memory at once
-    lanes  warpgroups that an SM has registers for
-    short  whether the kernel does little else than load
+    most        most bytes of a CTA's part of a row, unless all rows are in shared memory at once
+    lanes       warpgroups that an SM has registers for
+    short       whether the kernel does little else than load
+    small_ctas  whether more than four CTAs of an SM have one warpgroup each
 
-    >>> shares(76, 83008, 2, 65536, 16, True), shares(126, 40320, 2, 65536, 16, True)
-    ((3, 2), (1, 1))
-    >>> shares(554, 19296, 2, 65536, 16, True), shares(5540, 99296, 2, 65536, 16, True)
-    ((1, 5), (4, 0))
+    >>> reduced = functools.partial(
+    ...     shares, nbytes=2, most=65536, lanes=16, short=True, small_ctas=True
+    ... )
+    >>> reduced(76, 83008), reduced(126, 40320), reduced(554, 19296), reduced(5540, 99296)
+    ((3, 2), (1, 1), (1, 5), (4, 0))
     """
     found = []
     for cluster, (sms, lost) in PLACES.items():
         each, own = cdiv(count * cluster + lost, sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
         part = round_up(own, wgs * STEP) * nbytes
-        # more than 16 warpgroups exchange numbers in more bytes than OWN: no part fills an SM then
-        room = DEFAULT.smem_bytes - (cluster > 4)
-        at_once = each * wgs <= lanes and each * (part + OWN) <= room
+        # many warpgroups exchange more numbers
+        many = cluster > 4 and not (each > 4 and small_ctas)
+        room = each * (part + OWN + many * MORE)
+        at_once = each * wgs <= lanes and room <= DEFAULT.smem_bytes
         if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
             exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
