@@ -55,13 +55,14 @@ MOST_SHARED = 212992
 """most bytes, of rows that are longer than CLUSTER such parts"""
 CLUSTER = 8
 """most CTAs that share a row"""
-EXCHANGE, OWN = 8192, 3072
-"""bytes that an SM loads while a CTA exchanges numbers with another one of its cluster, and bytes
-of shared memory that a CTA has in addition to its part of a row (measured on an H200)"""
+EXCHANGE, OWN, MORE = 8192, 3072, 640
+"""bytes that an SM loads while a CTA exchanges numbers with another one of its cluster (measured on
+an H200), bytes of shared memory that a CTA has in addition to its part of a row, and how many more
+it has in a cluster of many warpgroups"""
 PLACES = {1: (132, 0), 2: (132, 0), 3: (122, 5), 4: (122, 0), 6: (123, 21), CLUSTER: (120, 0)}
-"""by CTAs that share a row: the SMs that are full when no more clusters fit, because each is on the
-SMs of one GPC, and the CTAs that have no place there (measured on an H200: 39 clusters of 3 fit if
-an SM has room for one of their CTAs, 79 if for two, and 163 if for four)"""
+"""by CTAs of a cluster: SMs that clusters can fill, and CTAs for which there is no room on them,
+because a cluster runs inside one GPC. Measured on an H200: 39 clusters of 3 run at once if an SM
+has room for one of their CTAs, 79 if it has room for two, and 163 if it has room for four"""
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TILE, PACKED_TILE = 3072, 8192
@@ -321,8 +322,8 @@ def choose(
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
     plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    # lanes load pairs of elements quickly, but single ones slowly, except float32 of many rows and
-    # of a vector, which begin at multiples of 4 bytes (measured on an H200)
+    # lanes load pairs of elements quickly, but single ones slowly. In a kernel that loads a vector,
+    # single float32 elements of many rows are as fast as pairs (measured on an H200)
     words = pairs or (vectors > 0 and itemsize == 4 and count > ROOM)
     direct = not tma or (once and words)
     if groups:
@@ -332,19 +333,21 @@ def choose(
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
     short = once or not (held or vectors)
-    # where lanes load a vector along the columns, too, that takes as long in each of more CTAs.
-    # More CTAs of an SM that have parts of two matrices would be slower (measured on an H200)
+    # each CTA of an SM loads its part of a vector along the columns, so fewer CTAs are better. With
+    # parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
     lanes = 0 if not tma or (direct and held) else 4 if operands > 1 else 16 if brief else 12
+    small_ctas = not held and vectors < 2
     cluster, each = shares(
-        count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short
+        count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short, small_ctas
     )
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
         wgs, ctas = 2, with_room(3, count) if once and unit == 1 else 2
-        # registers for all loads of a last chunk that is masked, and of its part of a vector: some
-        # would wait for others, or spill, which takes 1.4 to 1.7 times as long. In few rows, that
-        # is so if the second of two chunks is more than half full (measured on an H200)
+        # smaller chunks, so that a lane has registers for a masked last chunk and its part of a
+        # vector. Otherwise some loads wait for others, or registers spill, which takes 1.4 to 1.7
+        # times as long. With few rows, this happens only if the second of two chunks is more than
+        # half full (measured on an H200)
         across = cluster * wgs * width
         many = count > ROOM and (width > CHUNK // 2 or (tma and not pairs))
         if once and vectors and n % across and (many or 3 * across < 2 * n < 4 * across):
@@ -353,12 +356,9 @@ def choose(
             width, wgs = GROUPS, 1 + (n > 2 * PART)
             ctas = 12 // (wgs * operands)
         return rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
-    # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
-    # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
-    # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
-    # rows of two matrices that fill four CTAs of one SM each, or eight that share SMs, which takes
-    # 6 to 10 % longer (measured on an H200)
-    if operands > 1 > each and CLUSTER * MOST_SHARED // size == 2:
+    # rows of two matrices that fit in four CTAs, each with an SM of its own. Eight CTAs that share
+    # SMs would take 6 to 10 % longer (measured on an H200)
+    if operands > 1 and not each and CLUSTER * MOST_SHARED // size == 2:
         cluster, each = CLUSTER // 2, 1
     share = cdiv(size, cluster)
     # a lane of four CTAs has no registers for elements of two vectors of odd rows
@@ -368,6 +368,9 @@ def choose(
         and share <= LIGHT
         and cluster * count > 2 * DEFAULT.sms
     )
+    # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
+    # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
+    # a kernel holds values. Where it loads one matrix only, two warpgroups are always enough
     crowded = (
         flat
         or cluster > 2
@@ -382,7 +385,7 @@ def choose(
     wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
     few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
-    wgs = 1 if each > 4 and not held and vectors < 2 else wgs >> few_warps
+    wgs = 1 if each > 4 and small_ctas else wgs >> few_warps
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
@@ -402,34 +405,39 @@ def choose(
     return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
-def shares(count: int, n: int, nbytes: int, most: int, lanes: int, short: bool) -> tuple[int, int]:
+def shares(
+    count: int, n: int, nbytes: int, most: int, lanes: int, short: bool, small_ctas: bool
+) -> tuple[int, int]:
     """Return how many CTAs share each of `count` rows of n columns of `nbytes`, so that the busiest
     SM has the least to do, and how many CTAs an SM has if all rows are in shared memory at once,
     else 0.
 
-    most   most bytes of a CTA's part of a row, unless all rows are in shared memory at once
-    lanes  warpgroups that an SM has registers for
-    short  whether the kernel does little else than load
+    most        most bytes of a CTA's part of a row, unless all rows are in shared memory at once
+    lanes       warpgroups that an SM has registers for
+    short       whether the kernel does little else than load
+    small_ctas  whether more than four CTAs of an SM have one warpgroup each
 
-    >>> shares(76, 83008, 2, 65536, 16, True), shares(126, 40320, 2, 65536, 16, True)
-    ((3, 2), (1, 1))
-    >>> shares(554, 19296, 2, 65536, 16, True), shares(5540, 99296, 2, 65536, 16, True)
-    ((1, 5), (4, 0))
+    >>> reduced = functools.partial(
+    ...     shares, nbytes=2, most=65536, lanes=16, short=True, small_ctas=True
+    ... )
+    >>> reduced(76, 83008), reduced(126, 40320), reduced(554, 19296), reduced(5540, 99296)
+    ((3, 2), (1, 1), (1, 5), (4, 0))
     """
     found = []
     for cluster, (sms, lost) in PLACES.items():
         each, own = cdiv(count * cluster + lost, sms), cdiv(n, cluster)
         wgs = 4 if each < 3 else 2
         part = round_up(own, wgs * STEP) * nbytes
-        # warpgroups of larger clusters exchange more numbers, in more bytes than OWN
-        room = DEFAULT.smem_bytes - (cluster > 4)
-        at_once = each * wgs <= lanes and each * (part + OWN) <= room
+        # many warpgroups exchange more numbers
+        many = cluster > 4 and not (each > 4 and small_ctas)
+        room = each * (part + OWN + many * MORE)
+        at_once = each * wgs <= lanes and room <= DEFAULT.smem_bytes
         if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
             exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
-            # fewer than three CTAs leave an SM idle at times, unless all bytes are on their way;
-            # three that do not fit at once take as long as four. The first loads and the last
-            # stores of a CTA overlap with nothing
+            # an SM that has fewer than three CTAs is idle at times, unless all rows are in shared
+            # memory at once. If not even three CTAs fit, it takes as long as with four. The first
+            # loads and the last stores of a CTA overlap with nothing
             least = 3 + (own * nbytes > most)
             turns = (each if at_once else max(each, least)) + (0 if short else 0.5)
             found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))

@@ -336,6 +336,14 @@ def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
         assert (row.wgs, row.width, row.ctas) == (wgs, 2048, 5)
 
 
+def test_an_sm_has_room_for_what_the_warpgroups_of_large_clusters_exchange() -> None:
+    """Five CTAs of two warpgroups, each with 43,008 bytes of a row that eight CTAs share, would
+    need 2 KB more shared memory than an SM has; CTAs of one warpgroup exchange fewer numbers."""
+    half = np.dtype(np.float16)
+    rows = [choose(172032, Needs(), half, True, True, 75, vectors) for vectors in (1, 2)]
+    assert [(row.cluster, row.ctas) for row in rows] == [(8, 5), (8, 3)]
+
+
 def test_tma_loads_odd_rows_of_one_pass() -> None:
     for dtype in (np.float16, np.float32):
         of = partial(choose, 45001, Needs(once=True), np.dtype(dtype), False, True)

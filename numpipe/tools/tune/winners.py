@@ -99,7 +99,7 @@ def _spelled(arg: Any) -> str:
     if isinstance(arg, ArrayType):
         raise SpecError(
             f"autotune: {arg!r} cannot be measured; fix: pass an array. numpipe.explain "
-            "predicts times of shapes alone"
+            "predicts times from shapes alone"
         )
     if not is_array(arg):
         return repr(arg)
