@@ -625,6 +625,15 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
         ints(1, dtype=F32),
         out(1, row.n),
     )
+for cluster in (1, 2):
+    row = replace(in_steps(1024 * cluster, 1, cluster=cluster), loops=True)
+    run(
+        f"rows that CTAs load while they store others, in clusters of {cluster}",
+        scaled.scheduled(row),
+        ints(7, row.n, dtype=F32),
+        ints(7, dtype=F32),
+        out(7, row.n),
+    )
 for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
     columns = 512 * ctas * wgs + 64
     run(
