@@ -25,7 +25,7 @@ from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full
-from ..language.tiles.layout_names import ROW, ROWS
+from ..language.tiles.layout_names import ROW
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
 from ..language.tiles.row_layouts import WHOLE
@@ -44,7 +44,7 @@ def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
     operands, dtype, ctas, loops = rows.operands, rows.dtype, rows.cluster, rows.loops
-    layout, adjacent = rows.lanes or f"{ROWS} {WHOLE}", f"{ROW} {WHOLE} 4"
+    adjacent = f"{ROW} {WHOLE} 4"
     direct = max(steps - slots, 0)
     shifts, across = rows.shifts, ctas * wgs * width
     whole = n // across
@@ -123,7 +123,10 @@ def functions(rows: Any) -> dict[str, Function]:
         turn = k // (num_programs(0) // ctas) & 1 if loops else 0
         if next_phase(landed.at[slot]) & 1 == turn:
             barrier_wait(landed.at[slot])
-        return load_tile(buffer.at[ds(first, j.size)], layout, columns=j.size)
+        chunk = buffer.at[ds(first, j.size)]
+        if loops:
+            return load_tile(chunk, rows.lanes, columns=j.size)
+        return load_tile(chunk, "row 128")[None, :]
 
     @function
     def value(k, x, which, dtype):
@@ -172,8 +175,9 @@ def functions(rows: Any) -> dict[str, Function]:
         return lambda j: load_tile(v.at[j], adjacent)[None, :].astype(np.float32)
 
     @function
-    def each_lane(value, dtype="float32", size=STEP):
-        return with_rows(full((1, size), value, dtype), 1, layout)
+    def each_lane(value, size=STEP):
+        tile = full((1, size), value, np.float32)
+        return with_rows(tile, 1, rows.lanes) if loops else tile
 
     @function
     def by_part(tile, j, inside, how, numbers):
@@ -248,12 +252,12 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def largest(f, dtype="float32"):
-        tops = fold(f, by_part, (higher, -np.inf), each_lane(-np.inf, dtype))
+        tops = fold(f, by_part, (higher, -np.inf), full((1, STEP), -np.inf, dtype))
         return largest_of_lanes(lambda j: tops, dtype)
 
     @function
     def argmax(f, dtype="float32"):
-        maxima = each_lane(-np.inf, dtype), each_lane(0, np.int32)
+        maxima = full((1, STEP), -np.inf, dtype), full((1, STEP), 0, np.int32)
         tops, starts = fold(f, by_part, (raised, -np.inf), maxima)
         return first_of(tops, starts + column(ds(0, STEP)))
 
@@ -279,7 +283,7 @@ def functions(rows: Any) -> dict[str, Function]:
         near = by_part(f(j), j, whole > 0, (plus, 0.0), zero)
         near = near * (STEP / (width if whole > 0 else end))
         _, totals, squares = fold(f, by_part, (spread, near), (near, zero, zero))
-        ones = lambda j: each_lane(1.0, size=j.size)
+        ones = lambda j: each_lane(1.0, j.size)
         counts = fold(ones, by_part, (plus, 0.0), zero)
         inverse = 1.0 / np.maximum(counts, 1.0)
         # of infinite squares, inf - inf would be NaN
