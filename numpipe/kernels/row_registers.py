@@ -88,8 +88,11 @@ def checked(called: Function, n: int, operands: int = 0) -> Function:
     return called
 
 
-def loads(fetch: Function, value: Function, n: int, operands: int) -> Function:
-    """Return the function that loads rows of one or two matrices as values."""
+def loads(
+    fetch: Function, value: Function, n: int, operands: int, refills: bool = False
+) -> Function:
+    """Return the function that loads rows of one or two matrices as values. What `store` needs has
+    the matrix, if it `refills` the place of a row."""
 
     @function
     def load(k, x, y=None, dtype="float32"):
@@ -98,7 +101,7 @@ def loads(fetch: Function, value: Function, n: int, operands: int) -> Function:
             assert x.shape[0] == y.shape[0], "row.load loads matrices of equally many rows"
             fetch(y, k, 1)
             return value(k, x, 0, dtype), value(k, y, 1, dtype), k
-        return value(k, x, 0, dtype), k
+        return value(k, x, 0, dtype), (k, x) if refills else k
 
     return checked(load, n, operands)
 
@@ -153,7 +156,7 @@ def functions(rows: Any) -> dict[str, Function]:
     @function
     def column(j):
         own = iota((1, j.size), 1)
-        return (layout_cast(own, lanes) if lanes and height > 1 else own) + j.start
+        return (layout_cast(own, lanes) if lanes and (height > 1 or loops) else own) + j.start
 
     @function
     def random(k, j, seed):
@@ -331,7 +334,7 @@ def functions(rows: Any) -> dict[str, Function]:
             if height == 1:
                 made, numbers = change(with_rows(tile, 0))
                 v[k, ds(j.start // GROUP, numbers.shape[0])] = numbers.reshape(-1)
-                return with_rows(made, 1)
+                return with_rows(made, 1, lanes)
             parts: Any = ()
             for c in static_range(0, width, GROUP):
                 part = with_rows(tile[:, c : min(c + GROUP, width)], height)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import pickle
 import re
 from functools import partial
@@ -16,6 +17,7 @@ from numpipe import SpecError
 from numpipe.kernels.row_kernels import Rows, choose
 from numpipe.kernels.row_schedules import Needs
 from numpipe.launch.array_info import ArrayInfo, dense_strides
+from numpipe.ops.norms import forward
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import KERNELS, in_steps, layer_norm, operands, softmax, wrong
 
@@ -284,6 +286,51 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     assert [(row.cluster, row.wgs, row.ctas) for row in parts] == [(2, 4, 1), (2, 2, 4)]
     many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
+
+
+@pytest.mark.parametrize("columns", [32768, 65536, 131072])
+def test_ctas_of_groups_load_their_next_rows_if_they_have_many(columns: int) -> None:
+    half, groups = np.dtype(np.float16), Needs(unit=128, stores=True)
+    few, many = (choose(columns, groups, half, count=count) for count in (500, 13000))
+    assert many.loops and not few.loops
+    # what is not stored last, or is computed for whole rows
+    for needs in (Needs(unit=128), Needs(stores=True), Needs(2, unit=128, stores=True)):
+        assert not choose(columns, needs, half, count=13000).loops
+    # three smaller parts leave room for a fourth, which loads while they store
+    assert not choose(columns * 3 // 4, groups, half, count=13000).loops
+
+
+@pytest.mark.variants(2)
+@pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
+@pytest.mark.parametrize(("columns", "cluster"), [(1024, 1), (3072, 1), (4096, 2)])
+@pytest.mark.parametrize("name", ["layer_norm", "softmax", "scaled"])
+def test_a_cta_loads_its_next_row_in_place_of_one_that_is_stored(
+    name: str, columns: int, cluster: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
+    steps = columns // (1024 * cluster)
+    row = dataclasses.replace(in_steps(columns, steps, dtype, cluster=cluster), loops=True)
+    x = np.random.default_rng(0).standard_normal((7, columns)).astype(dtype)
+    for count in (1, 2, 7):  # rows of two programs
+        assert wrong(name, x[:count], "sim", row) == []
+
+
+def test_a_row_is_stored_by_groups_while_the_next_is_loaded() -> None:
+    """Two programs have rows, three of one and two of the other."""
+    x, weight = np.random.default_rng(0).standard_normal((2, 5, 4096)).astype(np.float32)
+    weight, scales, made = weight[0], np.zeros((5, 32), np.float32), np.zeros((5, 4096), np.int8)
+    needs = Needs(unit=128, stores=True)
+    row = dataclasses.replace(in_steps(4096, 2, cluster=2), loops=True, needs=needs)
+    kernel = forward(False, ("int8", "1x128"), "x", "weight", "y", "scales").scheduled(row)
+    arrays = {"x": x, "weight": weight, "y": made, "scales": scales}
+    arrays |= {"eps": 1e-6, "dropout": 0.0, "scale": 1.0, "seed": 0}
+    kernel.simulate(**arrays)
+    y = x / np.sqrt((x * x).mean(1, keepdims=True) + 1e-6) * weight
+    tops = abs(y).reshape(5, 32, 128).max(2)
+    np.testing.assert_allclose(scales, tops / 127, 1e-5)
+    assert abs(made * np.repeat(scales, 128, 1) - y).max() < 0.51 * scales.max()
+    found = numpipe.verify(kernel, **arrays, schedules=12)
+    assert found.ok, str(found)
 
 
 ROOMS = {1: 132, 2: 132, 4: 122}

@@ -51,7 +51,7 @@ from tests.kernels import (
 )
 from tests.kernels import kernels_for_tests as pipelines
 from tests.kernels.attention_function_cases import documents, soft_cap
-from tests.kernels.rows_of_kernels import in_steps, scaled, swapped
+from tests.kernels.rows_of_kernels import in_steps, layer_norm, scaled, swapped
 from tests.language.pipeline import test_drain
 
 from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
@@ -624,6 +624,15 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
         ints(1, row.n, dtype=F32),
         ints(1, dtype=F32),
         out(1, row.n),
+    )
+for cluster in (1, 2):
+    row = replace(in_steps(1024 * cluster, 1, cluster=cluster), loops=True)
+    run(
+        f"rows that CTAs load while they store others, in clusters of {cluster}",
+        layer_norm.scheduled(row),
+        ints(7, row.n, dtype=F32),
+        *ints(2, row.n, dtype=F32),
+        out(7, row.n, dtype=F32),
     )
 for ctas, wgs, height in ((1, 1, 32), (2, 4, 12)):
     columns = 512 * ctas * wgs + 64
