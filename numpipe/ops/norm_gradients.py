@@ -312,13 +312,13 @@ LONGEST, SHORTER = 26624, 19968
 team and if it has several: shared memory has room for three or four of x and of the gradient, and
 registers for the sums of their columns"""
 FLIGHT = 57344
-"""bytes, in whole rows of each team, that a CTA requests ahead, or CTAs of short rows, in whole
-blocks. Rows that are requested together arrive together, so that a CTA that requested more would
-start later (measured on an H200)"""
+"""bytes that a CTA requests ahead, in whole rows of each team; of short rows, bytes that all CTAs
+of an SM request ahead, in whole blocks. Rows that are requested together arrive together, so that a
+CTA that requested more would start later (measured on an H200)"""
 ROW, EXCHANGE = 1152, 128
 """columns that take a warpgroup as long as its work per row, and as each further CTA of the row"""
 BYTE = 1 / 400
-"""columns that take as long as the transfer of a byte of x, with those of the gradient and of dx"""
+"""columns that take a warpgroup as long as the transfer of a byte of each of x, grad and dx"""
 SUM = 1 / 256
 """columns of a row that take as long as the sum of a column of one program, in both launches"""
 AHEAD = 4
@@ -388,7 +388,7 @@ def in_ring(
     span = ((wgs - 1) * pieces + parts - wgs) // parts * STEP + width + more
     shared = parts * PARTS
     vector = f"row {lanes_for(shared)}"
-    # leading columns of this vector of which a lane has two
+    # leading columns of this vector, two for each lane
     few = min(shared, 2 * lanes_for(shared))
     # the sums of columns of a warpgroup
     room = width * (1 + ("dbias" in present))

@@ -18,9 +18,9 @@ many bytes are in flight. All lanes of a warpgroup share each row of a tile, so 
 same columns of all rows, and lanes exchange nothing before the last tile is combined. `_ring`
 chooses tiles and shares by the time that they would take. For other matrices, lanes load a tile in
 registers themselves. The warpgroups of a CTA share the rows, and the first one combines their
-results. For the argmax of 16-bit elements, lanes compare a tile with their maxima once, and keep it
-if it has a larger element: 1.5 instructions in place of 6 for two columns of a row. In the end,
-they look for the row of the maximum in the tile that they have kept.
+results. For the argmax of 16-bit elements, lanes first find the maxima of a whole tile, and keep
+the tile's elements of each column whose maximum has risen: 1.5 instructions instead of 6 for two
+columns of a row. In the end, they look for the row of the maximum in the elements they have kept.
 
 TMA copies must begin at multiples of 16 bytes, but rows of odd length do not. `fold` such rows are
 therefore read as one, an x of (batch, n / fold, fold columns). There are two ways to combine them:
@@ -100,7 +100,7 @@ LAUNCH, FIXED, EDGE, TURN = 4 << 20, 8192, 64, 512
 end, on one, more bytes in a row of a tile that begins anywhere, and bytes in the time in which a
 warpgroup waits for a tile"""
 KEPT = 40960
-"""16-bit elements that an SM has registers for, in addition to those of the tiles it compares"""
+"""16-bit elements that an SM has registers for, in addition to the tiles that it compares"""
 LENGTHS = (5, *range(8, 17))
 """rows that a tile may have, so many numbers that CTAs have nearly equal shares of the axis"""
 
@@ -137,7 +137,7 @@ def reducer(
     ctas    CTAs that an SM must have registers for; 0: as many as have no spills
     shift   columns by which tiles may begin early, if each warpgroup has one of `fold` rows; 0 if a
             tile has all columns of x
-    by_tile whether lanes keep the tile with each maximum, and look for its row in the end
+    by_tile whether lanes keep the tile that has each maximum, and look for its row in the end
     finish  function of the reduced vector
 
     x may have maxima, whose indices in the original array are `places`. If another launch combines
@@ -252,8 +252,9 @@ def reducer(
         total = filled(lowest, np.float32 if sums or again else x.dtype)
         at = filled(0, np.float32 if sums else np.int32)
         if by_tile:
+            # in the layout of `tiles`, which full alone does not have
             lowest_row = layout_cast(filled(lowest, x.dtype), "row 128")
-            noted = lowest_row + full((length, 1), 0.0, x.dtype)
+            best_tile = lowest_row + full((length, 1), 0.0, x.dtype)
         # without divisions, which would take longer than the sums of a tile
         row, current = first, 0
         while row < n:
@@ -302,14 +303,14 @@ def reducer(
                 # -0 becomes 0, so that equal numbers have equal bits
                 total = total + 0.0
                 higher = differ(total, before)
-                at, noted = np.where(higher, start, at), np.where(higher, tiles, noted)
+                at, best_tile = np.where(higher, start, at), np.where(higher, tiles, best_tile)
             row += stride
         if index and not (again or slots):
             at = at + piece(iota(whole, axis), 0)
         if by_tile:
             own_row = filled(0, np.int32)
             for k in static_range(length - 1, -1, -1):
-                own_row = np.where(differ(piece(noted, k) + 0.0, total), own_row, k)
+                own_row = np.where(differ(piece(best_tile, k) + 0.0, total), own_row, k)
             at = at + own_row
         result, at = reduced(total, at)
         column = iota(across) + own.start
@@ -418,8 +419,8 @@ def _folded(view: ArrayInfo, kind: str) -> tuple[int, int]:
     return max(folds, key=used), 0
 
 
-def _kept(across: int, length: int, wgs: int, ctas: int) -> bool:
-    """Return whether lanes have registers for the 16-bit tile with each maximum, too."""
+def _room_for_best(across: int, length: int, wgs: int, ctas: int) -> bool:
+    """Return whether lanes also have registers for the 16-bit tiles with their maxima."""
     return length * round_up(across, WIDE) * wgs * ctas < KEPT
 
 
@@ -460,8 +461,8 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         # measured: long tiles of narrow rows, and rounds of CTAs with few tiles that begin late
         long = length > 8 and (length > n or (shift > 0 and across * itemsize < NARROW // 4))
         late = (cdiv(each, places) - 1) * (rows < 5 * length)
-        # measured: a tile whose rows are compared one by one
-        by_row = 0.1 * (index and itemsize == 2 and not _kept(across, length, wgs, places))
+        # measured: rows of a tile that are compared one by one
+        by_row = 0.1 * (index and itemsize == 2 and not _room_for_best(across, length, wgs, places))
         cost = time * (1 + crowded + long + late + by_row) if slots > 1 else math.inf
         return cost, across, -length, (across, length, wgs, places, slots, parts)
 
@@ -588,8 +589,10 @@ def launch_on_view(
     exact = sums and size == 4 and tile[2] < n
     # a last tile that ends where the axis does would load a large part of few rows twice
     short = not sums and n % tile[2] > 0 and n < (1 + ring) * tile[2]
-    # of float32, this would not take fewer instructions
-    by_tile = ring and kind == "argmax" and size == 2 and _kept(tile[1], tile[2], wgs, ctas)
+    # float32 elements would not take fewer instructions
+    by_tile = (
+        ring and kind == "argmax" and size == 2 and _room_for_best(tile[1], tile[2], wgs, ctas)
+    )
     how = fold, short, exact, slots, wgs, ctas, shift, by_tile, None if parts > 1 else finish
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
     kernel(x, **inputs, **made, parts=parts, scale=scale, **place)

@@ -59,7 +59,7 @@ class Plan:
     result    the form of the resulting tile; a form without dimensions for a number
     inert     nothing is computed: the memory role has no tile values, nor values that depend on
               them
-    steps     those of the result (`TileType`)
+    steps     the steps of the resulting tile's type (`TileType`)
     """
 
     computed: np.dtype
@@ -453,18 +453,18 @@ def iota(shape: Any, axis: int = 0) -> Tile:
 @op
 def positions(tile: Any, size: Any) -> Any:
     """Return a tile of consecutive int32 numbers, (M, 1) or (1, N), as positions in an array of
-    `size` elements, in a type that makes conversions to float32 cheap.
+    `size` elements. The compiler then knows that a lane's elements differ by constants.
 
-    A lane's elements of such a tile differ by constants. The type has them (`TileType.steps`), and
-    so have sums and differences with numbers and other positions. The GPU converts a lane's first
-    element to float32 and adds the constants, instead of adding integers and converting each
-    result. In ``key - query``, about half of a lane's elements are equal to others, and what is
-    computed from them is computed once. Conversions are exact if a lane's elements are at most
-    2**24; otherwise they differ from the rounded number by at most 1 unit in the last place.
+    The constants are part of the type (`TileType.steps`), also of sums and differences with numbers
+    and other positions. The GPU converts a lane's first element to float32 and adds the constants,
+    instead of converting each element. In ``key - query``, about half of a lane's elements are
+    equal to others, and what is computed from them is computed once. Conversions are exact if a
+    lane's elements are at most 2**24; otherwise they differ from the rounded number by at most 1
+    unit in the last place.
 
-    Positions from `size` on are replaced by the last one on the simulated SM, which reports indices
-    outside of arrays. The GPU keeps them, and reads zeros there, so nothing that is computed for
-    them may be used.
+    Positions from `size` on must not affect results: what is computed from them may be NaN. On the
+    simulated SM, which reports indices outside arrays, they are replaced by the last position. The
+    GPU keeps them, and loads zeros there.
     """
     return where(tile < size, tile, size - 1)
 

@@ -287,10 +287,10 @@ def _where(mask: Any, x: Any, y: Any, *literals: Any) -> Any:
     if plan.computed not in HALVES:
         found = [builder.select(*three) for three in zip(masks, ones, others, strict=True)]
         return assembled(builder, tile, narrowed(builder, tile.dtype, found))
-    chosen, none = [], nb.const(0)
+    chosen, zero = [], nb.const(0)
     for low, high, one, other in zip(masks[::2], masks[1::2], ones, others, strict=True):
-        # one word for all registers with these masks
-        bits = builder.or_(builder.select(low, 0xFFFF, none), builder.select(high, -0x10000, none))
+        # depends on the masks alone, so that registers with the same masks share it
+        bits = builder.or_(builder.select(low, 0xFFFF, zero), builder.select(high, -0x10000, zero))
         chosen.append(builder.xor(other, builder.and_(builder.xor(one, other), bits)))
     return assembled(builder, tile, chosen)
 

@@ -37,9 +37,9 @@ EXCHANGE = "np_exchange"
 NOWHERE = 1 << 30
 """above all indices of a tile"""
 REDUX = {"sum": "add", "max": "max", "min": "min"}
-"""operations of ``redux.sync``, which combines an integer of 32 bits of all lanes of a warp"""
+"""operations of ``redux.sync``, which combines 32-bit integers of all lanes of a warp"""
 WORDS = {INT32: "s32", UINT32: "u32"}
-"""types of these integers"""
+"""types of ``redux.sync``"""
 
 
 def combination(builder: Any, operation: str, dtype: np.dtype) -> Combine:

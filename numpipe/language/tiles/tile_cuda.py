@@ -26,8 +26,8 @@ class TileType(nb.Type, TileLike):  # type: ignore[misc]
     """The type of a `Tile`. A register holds one element, or two of an 8-bit or 16-bit type, in the
     order of `layouts.places`.
 
-    steps  how much an element of an int32 tile exceeds those of the row above and of the column on
-           its left, if the compiler knows (`elementwise.positions`)
+    steps  of an int32 tile, the difference of adjacent rows and that of adjacent columns, if they
+           are constants (`elementwise.positions`); else ()
     """
 
     def __init__(self, form: Form, steps: Ints = ()) -> None:
@@ -146,8 +146,8 @@ def words(builder: Any, tile: TileType, value: Any) -> list:
 
 
 def assembled(builder: Any, tile: TileType, parts: Sequence) -> Any:
-    """Return a tile made of these registers, or of the first one if the tile has steps: equal
-    elements of a lane are then equal to the compiler."""
+    """Return a tile made of these registers, or of the first one and constants if the tile has
+    steps: the compiler then knows which elements of a lane are equal."""
     if tile.steps:
         parts = [builder.add(parts[0], n) for n in distances(tile)]
     value = undefined(tile)
