@@ -424,6 +424,12 @@ def _room_for_best(across: int, length: int, wgs: int, ctas: int) -> bool:
     return length * round_up(across, WIDE) * wgs * ctas < KEPT
 
 
+def _many_tiles(rows: int, length: int) -> bool:
+    """Return whether a warpgroup with so many rows has enough tiles that comparing each as a whole
+    is worth looking for the rows of the maxima in the end."""
+    return rows > 2 * length
+
+
 @functools.lru_cache(maxsize=1024)
 def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tuple[int, ...]:
     """Return (across, length, wgs, ctas, slots, parts) of columns that TMA loads (`reducer`,
@@ -462,7 +468,8 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
         long = length > 8 and (length > n or (shift > 0 and across * itemsize < NARROW // 4))
         late = (cdiv(each, places) - 1) * (rows < 5 * length)
         # measured: rows of a tile that are compared one by one
-        by_row = 0.1 * (index and itemsize == 2 and not _room_for_best(across, length, wgs, places))
+        room = itemsize != 2 or _room_for_best(across, length, wgs, places)
+        by_row = 0.1 * (index and not room and _many_tiles(rows, length))
         cost = time * (1 + crowded + long + late + by_row) if slots > 1 else math.inf
         return cost, across, -length, (across, length, wgs, places, slots, parts)
 
@@ -591,7 +598,11 @@ def launch_on_view(
     short = not sums and n % tile[2] > 0 and n < (1 + ring) * tile[2]
     # float32 elements would not take fewer instructions
     by_tile = (
-        ring and kind == "argmax" and size == 2 and _room_for_best(tile[1], tile[2], wgs, ctas)
+        ring
+        and kind == "argmax"
+        and size == 2
+        and _room_for_best(tile[1], tile[2], wgs, ctas)
+        and _many_tiles(x.shape[1] * (fold if shift else 1) // (parts * wgs), tile[2])
     )
     how = fold, short, exact, slots, wgs, ctas, shift, by_tile, None if parts > 1 else finish
     kernel = reducer(kind, down, *tile, *how, *inputs, *made)
