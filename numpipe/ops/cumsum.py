@@ -414,7 +414,7 @@ def over_rows(arrays: Arrays, place: Place) -> None:
         flat = [reshaped(info, 1, count) for info in (x, y)]
         views = [strided(info, *view) for info in flat for view in (of_parts, of_rest)]
 
-        def time(tile: tuple[int, int]) -> int:
+        def time(tile: tuple[int, int]) -> Any:
             """Return the time of all rounds, with one more for first loads and last stores."""
             parts = math.prod(tile)
             return (cdiv(count, DEFAULT.sms * parts * length) + 1) * (parts + 8)
