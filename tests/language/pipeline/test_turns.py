@@ -241,7 +241,7 @@ def test_the_model_lets_one_warpgroup_store_while_another_multiplies(
     a, b = ArrayType((8192, 512), BF16), ArrayType((8448, 512), BF16)
     seconds = numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
     # as if they shared each tile
-    monkeypatch.setattr(explaining, "Facts", lambda *args: limits.Facts(*args[:5]))
+    monkeypatch.setattr(explaining, "Facts", lambda *args: limits.Facts(*args[:5], turns=False))
     assert 1.05 * seconds < numpipe.explain(kernel, a, b, compiled=False).predicted_seconds
 
 
