@@ -573,7 +573,7 @@ run(
 )
 run(
     "sums of columns",
-    reducer("argmax", True, 1, 256, 8, 4, False, False, 4, 2, 0, 0, None, "rest"),
+    reducer("argmax", True, 1, 256, 8, 4, False, False, 4, 2, 0, 0, False, None, "rest"),
     ints(1, 84, 256, dtype=F32),
     ints(1, 64, dtype=F32),
     out(1, 1, 64, dtype=np.int32),

@@ -115,7 +115,7 @@ def test_the_kernels_keep_their_sums_in_registers() -> None:
     for down, shape in ((False, (1, 40000, 512)), (True, (1, 512, 512))):
         tile = reduce_axis.schedule(shape, down, 4)[:3]
         kernel = reduce_axis.reducer(
-            "dot", down, *tile, 1, False, False, 0, 1, 0, 0, None, "weights"
+            "dot", down, *tile, 1, False, False, 0, 1, 0, 0, False, None, "weights"
         )
         x, weights, y = (
             ArrayType(size, np.float32) for size in (shape, (1, 512), (1, 1, shape[1 + down]))
