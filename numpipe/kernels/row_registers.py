@@ -91,8 +91,8 @@ def checked(called: Function, n: int, operands: int = 0) -> Function:
 def loads(
     fetch: Function, value: Function, n: int, operands: int, refills: bool = False
 ) -> Function:
-    """Return the function that loads rows of one or two matrices as values. What `store` needs has
-    the matrix, if it `refills` the place of a row."""
+    """Return the function that loads rows of one or two matrices as values. If `refills`, the block
+    that it returns includes the matrix, from which `store` loads the next row."""
 
     @function
     def load(k, x, y=None, dtype="float32"):
