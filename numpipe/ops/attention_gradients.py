@@ -40,6 +40,8 @@ from ..language.pipeline.pipelines import pipeline
 from ..language.pipeline.schedule_fences import schedule_fence
 from ..language.tiles.atomics import atomic_add
 from ..language.tiles.elementwise import full, iota
+from ..language.tiles.indices import index
+from ..language.tiles.layout_names import ROWS
 from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import fma
 from ..language.tiles.mma import wgmma, wgmma_wait
@@ -119,7 +121,7 @@ def prepare(form: Form, *absent: str) -> Kernel:
     powers of two, and `delta`, sum(grad * x) - grad_lse, where x is the result of attention. It
     also stores zeros in dq, which is in register order. What is in a block after the end of a
     sequence has no weights."""
-    height, place = 2048 // form.depth, form.place
+    height, place, lanes = 2048 // form.depth, form.place, f"{ROWS} {form.depth // 8} 8"
     at, options = over_queries(form, height, 1)
 
     @numpipe_kernel(without=[*absent, *form.unlisted], **options)
@@ -132,16 +134,19 @@ def prepare(form: Form, *absent: str) -> Kernel:
         dq[ds(line, HALF), ds(0, 32)] = to_register_order(zeros((64, 32), np.float32))
         if turns is not None:
             turns[line // HALF] = 0
-        s, mine = ds(first, height, stop=end), ds(row, height)
+        # the last block of all may begin after the end of the array
+        s, mine = ds(index(first, mode="zero"), height), ds(row, height)
         tile = place(b, h, s, ds(0, form.depth))
-        total = (x[tile].astype(np.float32) * grad[tile].astype(np.float32)).sum(axis=1)
+        # all loads before the first value is used
+        of_x, of_grad = load_tile(x.at[tile], lanes), load_tile(grad.at[tile], lanes)
+        logarithm = lse[b, h, s] * math.log2(math.e)
+        total = (of_x.astype(np.float32) * of_grad.astype(np.float32)).sum(axis=1)
         if grad_lse is not None:
             total = total - grad_lse[b, h, s]
-        delta[b, h, mine] = total
-        logarithm = lse[b, h, s] * math.log2(math.e)
         # a query that sees no key: exp2(s - inf) is 0
         none = (iota(height) >= end - first) | (logarithm == -np.inf)
         stats[b, h, mine] = np.where(none, np.inf, logarithm)
+        delta[b, h, mine] = np.where(none, 0.0, total)
 
     return attention_gradient_sums  # type: ignore[no-any-return]
 
