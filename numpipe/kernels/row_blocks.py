@@ -20,18 +20,16 @@ from ..arch.dimensions import round_up
 from ..core.arith import cdiv
 from ..core.functions import Function, function
 from ..core.static_range import static_range
-from ..language.memory.copies import copy_gmem_to_smem, meet
+from ..language.memory.copies import copy_gmem_to_smem
 from ..language.memory.phases import next_phase
 from ..language.memory.scratch import scratch
 from ..language.pipeline.operand_barriers import barrier_wait
 from ..language.tiles.elementwise import full
-from ..language.tiles.layout_names import ROW
 from ..language.tiles.load import load_tile
 from ..language.tiles.refs import ds
-from ..language.tiles.row_layouts import WHOLE
-from ..language.tiles.warp_parts import STEP, with_rows
+from ..language.tiles.warp_parts import STEP
 from ..plan.allocations import SMEM, Barrier
-from ..plan.context import axis_index, num_programs
+from ..plan.context import axis_index
 from . import row_registers
 from .row_registers import LARGEST
 
@@ -43,8 +41,7 @@ than NaN"""
 def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
-    operands, dtype, ctas, loops = rows.operands, rows.dtype, rows.cluster, rows.loops
-    adjacent = f"{ROW} {WHOLE} 4"
+    operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
     direct = max(steps - slots, 0)
     shifts, across = rows.shifts, ctas * wgs * width
     whole = n // across
@@ -99,34 +96,22 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def fetch(x, k, which):
-        """Load all chunks of row k that have a slot, unless `refill` has."""
-        if slots and (not loops or k < num_programs(0) // ctas):
+        """Load all chunks of row k that have a slot."""
+        if slots:
             for step in range(direct, whole):
                 copy(x, k, columns(step), step, which)
             if whole < steps:
                 copy(x, k, last(), whole, which)
 
     @function
-    def refill(x, k, step):
-        """Load a chunk of this program's next row in place of one that all warps have read."""
-        following = k + num_programs(0) // ctas
-        meet()
-        if following < x.shape[0]:
-            copy(x, following, columns(step), step, 0)
-
-    @function
-    def landed_chunk(k, j, which):
+    def landed_chunk(j, which):
         buffer, landed = memory()
         # the chunks of the last step may be wider
         slot, first = place(min((j.start + shifts) // across, steps - 1), which)
-        # the first value of the chunk waits for it: its phase is the number of this program's row
-        turn = k // (num_programs(0) // ctas) & 1 if loops else 0
-        if next_phase(landed.at[slot]) & 1 == turn:
+        # the first value of the chunk waits for it
+        if next_phase(landed.at[slot]) == 0:
             barrier_wait(landed.at[slot])
-        chunk = buffer.at[ds(first, j.size)]
-        if loops:
-            return load_tile(chunk, rows.lanes, columns=j.size)
-        return load_tile(chunk, "row 128")[None, :]
+        return load_tile(buffer.at[ds(first, j.size)], "row 128")[None, :]
 
     @function
     def value(k, x, which, dtype):
@@ -134,7 +119,7 @@ def functions(rows: Any) -> dict[str, Function]:
             if slots == 0 or (direct > 0 and j.start + shifts < direct * across):
                 tile = x[ds(k, 1), j]
             else:
-                tile = landed_chunk(k, j, which)
+                tile = landed_chunk(j, which)
             return tile.astype(dtype)
 
         return of
@@ -150,15 +135,9 @@ def functions(rows: Any) -> dict[str, Function]:
             y[ds(k, 1), j] = second
 
     @function
-    def store(block, x, f, y=None, g=None):
-        if loops:
-            k, loaded = block
-        else:
-            k = block
+    def store(k, x, f, y=None, g=None):
         for step in range(whole):
             store_chunk(k, columns(step), x, f, y, g)
-            if loops:
-                refill(loaded, k, step)
         if whole < steps:
             store_chunk(k, last(), x, f, y, g)
 
@@ -169,15 +148,8 @@ def functions(rows: Any) -> dict[str, Function]:
         put_again(k, x, own, values, owner)
 
     @function
-    def vector(v):
-        if not loops:
-            return lambda j: v[j].astype(np.float32)
-        return lambda j: load_tile(v.at[j], adjacent)[None, :].astype(np.float32)
-
-    @function
     def each_lane(value, size=STEP):
-        tile = full((1, size), value, np.float32)
-        return with_rows(tile, 1, rows.lanes) if loops else tile
+        return full((1, size), value, np.float32)
 
     @function
     def by_part(tile, j, inside, how, numbers):
@@ -297,8 +269,7 @@ def functions(rows: Any) -> dict[str, Function]:
         lanes
         | row_registers.averages(n, sum_of)
         | {
-            "load": row_registers.loads(fetch, value, n, operands, loops),
-            "vector": row_registers.checked(vector, n),
+            "load": row_registers.loads(fetch, value, n, operands),
             "store": row_registers.checked(store, n),
             "replace": replace,
             "sum": sum_of,

@@ -155,7 +155,6 @@ def rows(
     unit: int = 1,
     scans: bool = False,
     by_row: bool = False,
-    stores: bool = False,
     **options: Any,
 ) -> Callable[[Callable], RowKernel]:
     """Turn a Python function over arrays into a kernel over the rows of matrices.
@@ -180,8 +179,6 @@ def rows(
     scans     whether it scans rows: lanes have more adjacent columns of contiguous rows
     by_row    whether the kernel computes much for each row: then lanes have more columns of fewer
               rows
-    stores    whether the kernel calls `row.store` once for each row, and reads no value of the row
-              afterwards: then a CTA may load its next row in place of what it has stored
     options   options of `numpipe.kernel`, such as out_type
 
     The first parameter is a matrix; the length of its rows selects the schedule, which the function
@@ -195,7 +192,7 @@ def rows(
     ``@numpipe.rows`` without parentheses is ``@numpipe.rows()``. Raises SpecError for a function
     without a parameter `row`, and for other values.
     """
-    needs = Needs(operands, held, once, unit, scans, by_row, stores)
+    needs = Needs(operands, held, once, unit, scans, by_row)
     require("rows", locals(), operands=whole(1, 2), held=whole(0), unit=whole(1, 128))
     make = functools.partial(RowKernel, needs=needs, options=options)
     return make if body is None else make(body)

@@ -22,6 +22,7 @@ from ..language.pipeline.operand_barriers import barrier_arrive, barrier_wait
 from ..language.tiles.conversions import layout_cast
 from ..language.tiles.elementwise import full, iota
 from ..language.tiles.indices import index
+from ..language.tiles.layout_names import ROW, ROWS
 from ..language.tiles.load import load_tile
 from ..language.tiles.mathematics import differ, fma
 from ..language.tiles.random_numbers import philox_2x32
@@ -88,11 +89,8 @@ def checked(called: Function, n: int, operands: int = 0) -> Function:
     return called
 
 
-def loads(
-    fetch: Function, value: Function, n: int, operands: int, refills: bool = False
-) -> Function:
-    """Return the function that loads rows of one or two matrices as values. If `refills`, the block
-    that it returns includes the matrix, from which `store` loads the next row."""
+def loads(fetch: Function, value: Function, n: int, operands: int) -> Function:
+    """Return the function that loads rows of one or two matrices as values."""
 
     @function
     def load(k, x, y=None, dtype="float32"):
@@ -101,7 +99,7 @@ def loads(
             assert x.shape[0] == y.shape[0], "row.load loads matrices of equally many rows"
             fetch(y, k, 1)
             return value(k, x, 0, dtype), value(k, y, 1, dtype), k
-        return value(k, x, 0, dtype), (k, x) if refills else k
+        return value(k, x, 0, dtype), k
 
     return checked(load, n, operands)
 
@@ -111,11 +109,14 @@ def functions(rows: Any) -> dict[str, Function]:
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
     flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
-    lanes = rows.lanes
+    lanes, along = rows.lanes, rows.lanes.replace(ROWS, ROW)
+    # short rows come in blocks; of a long row, lanes load the next one while they compute
+    blocked, ahead, slots = loops and not shared, loops and shared, max(rows.slots, 1)
+    step = 2 * STEP if ahead else STEP
     shifts = 0 if rows.steps else rows.shifts
     # where TMA copies to: two blocks of rows, or each warpgroup's part of a row
-    copies, room = (2, round_up(span, BOX)) if loops else (wgs, width)
-    boxes, ends = (span // BOX * BOX, span % BOX) if loops else (width, 0)
+    copies, room = (2, round_up(span, BOX)) if blocked else (slots * wgs, width)
+    boxes, ends = (span // BOX * BOX, span % BOX) if blocked else (width, 0)
     ends = round_up(ends, 16 // dtype.itemsize)
     precise, low = dtype.itemsize == 4, math.log2(math.e) - LOG2E
 
@@ -154,9 +155,15 @@ def functions(rows: Any) -> dict[str, Function]:
         return program_id(0) // ctas * n % (rows.shifts + 1) if rows.shifts else 0
 
     @function
+    def filled(size, value, dtype):
+        """A tile (1, size) in the layout of rows."""
+        tile = full((1, size), value, dtype)
+        return with_rows(tile, 1, lanes) if ahead else tile
+
+    @function
     def column(j):
-        own = iota((1, j.size), 1)
-        return (layout_cast(own, lanes) if lanes and (height > 1 or loops) else own) + j.start
+        own = iota(filled(j.size, 0, np.int32), 1)
+        return (layout_cast(own, lanes) if lanes and height > 1 else own) + j.start
 
     @function
     def random(k, j, seed):
@@ -175,47 +182,63 @@ def functions(rows: Any) -> dict[str, Function]:
         return v[ds(k * height, height)][:, None]
 
     @function
+    def programs():
+        return num_programs(0) // ctas
+
+    @function
     def blocks(x):
         first = program_id(0) // ctas
         if loops:
-            return range(first, cdiv(x.shape[0], height), num_programs(0) // ctas)
+            return range(first, cdiv(x.shape[0], height), programs())
         return range(first, first + 1)
 
     @function
     def columns():
         # the mask tells the compiler the range of the number
-        number = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
-        start = number * width - (shift() if shifts else 0)
-        return ds(start, width, most=(wgs - 1) * width, least=-shifts)
+        own = axis_index("wg") & (wgs - 1) if wgs > 1 else 0
+        start = (axis_index(CLUSTER) * wgs + own) * width - (shift() if shifts else 0)
+        return ds(start, width, most=(ctas * wgs - 1) * width, least=-shifts)
 
     @function
     def place(which, after):
         """Where a block of a matrix is in shared memory, and its barrier: the block that this
-        program waits for next, or with `after` 1 the other one; or this warpgroup's part."""
-        # two blocks of rows, or parts of one row, of each matrix
+        program waits for next, or with `after` 1 the other one; or this warpgroup's part of the row
+        `after` this program's first."""
+        # two blocks of rows, or parts of rows, of each matrix
         rows, landed = scratch(
             (
                 SMEM((copies * operands * room,), dtype),
                 Barrier(num_arrivals=operands * (1 + (ends > 0)), num_barriers=copies),
             )
         )
-        if loops:
+        if blocked:
             of = (next_phase(landed.at[0]) + next_phase(landed.at[1]) + after) & 1
         else:
-            of = axis_index("wg")
+            of = after % slots * wgs + axis_index("wg")
         return rows.at[ds((of * operands + which) * room, room)], landed.at[of]
 
     @function
     def copy(x, k, which, after):
         to, landed = place(which, after)
         start = k * span + columns().start
-        copy_gmem_to_smem(x.flat.at[ds(start, boxes)], to.at[ds(0, boxes)], landed)
+        view = x.flat.at[ds(start, boxes)] if flat else x.at[k, columns()]
+        copy_gmem_to_smem(view, to.at[ds(0, boxes)], landed)
         if ends:  # no rows of other blocks, whose results may take their place
             copy_gmem_to_smem(x.flat.at[ds(start + boxes, ends)], to.at[ds(boxes, ends)], landed)
 
     @function
+    def request(x, k, after):
+        """Load a later row of this program."""
+        if k < x.shape[0]:
+            copy(x, k, 0, after)
+
+    @function
     def fetch(x, k, which):
-        if flat and not loops:
+        if ahead:
+            if k < programs():
+                for after in range(slots):
+                    request(x, k + after * programs(), after)
+        elif flat and not loops:
             copy(x, k, which, 0)
         elif flat:
             following = k + num_programs(0)
@@ -229,12 +252,17 @@ def functions(rows: Any) -> dict[str, Function]:
 
     @function
     def value(k, x, which, dtype):
-        if flat:
+        if flat or ahead:
             # the second matrix has arrived with the first
-            rows, landed = place(which, which)
+            after = k // programs() if ahead else which
+            rows, landed = place(which, after)
             if which == 0:
                 barrier_wait(landed)
             tile = load_tile(rows.at[ds(0, height * width)], lanes, columns=width)
+            if ahead:
+                # all warps have read the row
+                meet()
+                request(x, k + slots * programs(), after)
         elif lanes:
             tile = load_tile(x.at[ds(k * height, height), columns()], lanes)
         else:
@@ -249,12 +277,18 @@ def functions(rows: Any) -> dict[str, Function]:
     def vector(v):
         if not loops:
             return lambda j: v[j].astype(np.float32)
+        if ahead:
+            # shared memory has room for vectors, where lanes find what they have stored themselves
+            parts = scratch(SMEM((wgs * width,), v.dtype), of=v)
+            part = parts.at[ds(axis_index("wg") * width, width)]
+            part[...] = load_tile(v.at[columns()], along)
+            return lambda j: load_tile(part, along)[None, :].astype(np.float32)
         tile = layout_cast(v[columns()][None, :], lanes).astype(np.float32)
         return lambda j: tile
 
     @function
     def put_rows(k, x, tile):
-        if loops:
+        if blocked:
             # rows are in registers by now, so their place in shared memory is free. Storing from
             # there in memory order writes whole lines
             if x.dtype == dtype:
@@ -278,15 +312,15 @@ def functions(rows: Any) -> dict[str, Function]:
         j = columns()
         put_rows(k, x, f(j))
         if y is not None:
-            if loops:
+            if blocked:
                 meet()
             put_rows(k, y, g(j))
 
     @function
     def put_again(k, x, own, values, owner):
         """Store an element of a row after `store`, in the lane that stored it before."""
-        start = (own + shift()) // STEP * STEP
-        at = column(ds(0, STEP)) + start - shift()
+        start = (own + shift()) // step * step
+        at = column(ds(0, step)) + start - shift()
         at = np.where((at == own) & (owner == number()), at, -1)
         x[k, index(at.reshape(-1), "zero")] = np.where(at < 0, 0.0, values).reshape(-1)
 
@@ -462,11 +496,11 @@ def functions(rows: Any) -> dict[str, Function]:
         if not shared:
             return tile.argmax(axis=1)[:, None]
         # few numbers a lane, so that registers are left for more rows of an SM
-        maxima = full((1, STEP), -np.inf, dtype), full((1, STEP), 0, np.int32)
-        for c in static_range(0, width, STEP):
-            maxima = higher_at(tile[:, c : c + STEP], start + c, maxima)
+        maxima = filled(step, -np.inf, dtype), filled(step, 0, np.int32)
+        for c in static_range(0, width, step):
+            maxima = higher_at(tile[:, c : c + step], start + c, maxima)
         tops, starts = maxima
-        return first_of(tops, starts + column(ds(0, STEP)))
+        return first_of(tops, starts + column(ds(0, step)))
 
     @function
     def softmax(f, off=0.0):

@@ -66,8 +66,8 @@ has room for one of their CTAs, 79 if it has room for two, and 163 if it has roo
 ROOM = 3 * DEFAULT.sms
 """CTAs for which the GPU has room at once"""
 TURNS = 16
-"""fewest rows of each CTA that loads its next row while it stores one: the last ones may leave SMs
-idle"""
+"""fewest rows of each CTA that loads its next rows while it computes one: the last ones may leave
+SMs idle"""
 TILE, PACKED_TILE = 3072, 8192
 """most elements of a block of more than eight contiguous rows, and of 16-bit elements that are only
 reduced (measured on an H200)"""
@@ -93,7 +93,6 @@ class Needs(NamedTuple):
     unit      its tiles begin and end at multiples of so many columns: 1 or 128
     scans     whether it scans rows
     by_row    whether it computes much for each row, so that lanes have more columns of fewer rows
-    stores    whether it stores each row once, and reads nothing of the row afterwards
     """
 
     operands: int = 1
@@ -102,7 +101,6 @@ class Needs(NamedTuple):
     unit: int = 1
     scans: bool = False
     by_row: bool = False
-    stores: bool = False
 
     @property
     def brief(self) -> bool:
@@ -126,13 +124,13 @@ class Rows:
     ctas     CTAs that an SM has registers for, at least
     steps    0: a row is in registers. Else the steps of a pass over a row, a tile of each
              warpgroup in each
-    slots    tiles of each warpgroup, and of each loaded matrix, in shared memory
+    slots    tiles of each warpgroup, and of each loaded matrix, in shared memory. If a row is in
+             registers of a CTA that computes several, they are those of the next rows
     cluster  CTAs that share a row, each with some chunks of each step
     operands, dtype
              the number of matrices that the kernel loads, and their element type
     flat     whether TMA loads parts of the flat array: rows begin at any element
-    loops    whether a CTA computes several blocks of rows. In steps, all tiles have a slot, and the
-             next row is loaded where one has been stored
+    loops    whether a CTA computes several blocks of rows
     layout   layout of a tile of several rows; "": the one that `lanes` chooses
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
@@ -206,9 +204,9 @@ class Rows:
         aligned = self.n * itemsize % 16 == 0
         if self.layout:
             return self.layout
-        if self.loops and self.steps:
-            # stores of 4 one-byte elements take fewer instructions than of 2
-            return f"{ROWS} {WHOLE} 4"
+        if self.loops and height == 1:
+            # loads and stores of four elements take fewer instructions than of two
+            return f"{ROWS} {WHOLE} {4 if needs.unit > 1 else 16 // itemsize}"
         if self.loops:
             # of more rows of a warp, elements would often be in the same banks
             lanes = max(shared_lanes(height, self.n, itemsize), 16 * (needs.unit > 1))
@@ -257,7 +255,7 @@ def choose(
     aligned  whether TMA can load their rows: all begin at multiples of 16 bytes
     flat     whether TMA can load parts of them as flat arrays: they are contiguous
     count    rows of each matrix
-    vectors  vectors along the columns, which a kernel has in registers if a CTA has several rows
+    vectors  vectors along the columns, which a CTA that has several rows loads once
     wide     whether elements of a vector have more bytes than those of the matrices
 
     >>> choose(1024).height, choose(1024).width, choose(1024).ctas
@@ -278,7 +276,7 @@ def choose(
     >>> [choose(n, product, half, count=1206, vectors=1).width for n in (64576, 65536)]
     [4096, 8192]
     """
-    (operands, held, once, unit, _, by_row, stores), itemsize = needs, dtype.itemsize
+    (operands, held, once, unit, _, by_row), itemsize = needs, dtype.itemsize
     # float32 matrices, and bytes of a column, in registers
     values, nbytes, brief = max(held, operands), max(4 * held, operands * itemsize), needs.brief
     # lanes load pairs of even rows quickly, and a group of one column would be no matrix
@@ -310,6 +308,19 @@ def choose(
     longest = max(part, PART) if odd else 2 * part
     if groups and not pairs and itemsize < 4:
         longest = GROUPS
+    plain = not (held or flat) and operands == 1
+    cluster = 1 << (cdiv(size, SHARED) - 1).bit_length()
+    share = cdiv(size, cluster)
+    slots = MOST_SHARED // share - (vectors << wide)
+    # one CTA of an SM computes many rows, and has its parts of vectors and of the next rows in
+    # shared memory. With smaller parts, or a single vector, more CTAs are faster (measured on an
+    # H200)
+    across = MOST_WARPGROUPS * cluster
+    many = count * cluster >= TURNS * DEFAULT.sms and n % (2 * STEP * across) == 0
+    fits = cluster <= CLUSTER and share > LIGHT and slots > 0
+    if plain and aligned and not once and max(unit, vectors) > 1 and many and fits:
+        width, slots = n // across, min(slots, 2)
+        return rows(1, width, MOST_WARPGROUPS, width, 1, 0, slots, loops=True, cluster=cluster)
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
     if wgs <= MOST_WARPGROUPS and (n <= longest or not (tma or groups)):
         width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
@@ -329,7 +340,6 @@ def choose(
             return rows(1, width, wgs, whole, ctas, flat=odd)
     # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
     # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
-    plain = not (held or flat) and operands == 1
     light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
     # lanes load pairs of elements quickly, but single ones slowly. In a kernel that loads a vector,
     # single float32 elements of many rows are as fast as pairs (measured on an H200)
@@ -411,10 +421,7 @@ def choose(
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + small_parts
     ctas = each or max(1, min(fit, MOST_SHARED // share))
-    # loads of next rows pay where lanes compute much, for groups, and where three parts fill an SM.
-    # Other kernels take 6 to 10 % longer in such loops (measured on an H200)
-    loops = plain and stores and unit > 1 and share == SHARED and count * cluster >= TURNS * ROOM
-    return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, loops=loops, cluster=cluster)
+    return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
 
 
 def shares(

@@ -46,13 +46,7 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
     *_, quantized_ = quantizer(kind, block_of)
 
     # random numbers take registers: with held=1, there would be more CTAs, and ptxas would spill
-    @rows(
-        operands=1 + adds,
-        held=2 if drops else int(adds),
-        unit=UNITS[block_of],
-        stores=True,
-        without=absent,
-    )
+    @rows(operands=1 + adds, held=2 if drops else int(adds), unit=UNITS[block_of], without=absent)
     def norm(
         x, residual, weight, bias, y, scales, total, statistics, *, eps, dropout, scale, seed,
         row: Static,

@@ -288,39 +288,49 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
 
 
-@pytest.mark.parametrize("columns", [32768, 65536, 131072])
-def test_ctas_of_groups_load_their_next_rows_if_they_have_many(columns: int) -> None:
-    half, groups = np.dtype(np.float16), Needs(unit=128, stores=True)
-    few, many = (choose(columns, groups, half, count=count) for count in (500, 13000))
-    assert many.loops and not few.loops
-    # what is not stored last, or is computed for whole rows
-    for needs in (Needs(unit=128), Needs(stores=True), Needs(2, unit=128, stores=True)):
-        assert not choose(columns, needs, half, count=13000).loops
-    # three smaller parts leave room for a fourth, which loads while they store
-    assert not choose(columns * 3 // 4, groups, half, count=13000).loops
+@pytest.mark.parametrize("columns", [32768, 57344, 131072])
+def test_a_cta_of_an_sm_computes_many_rows_of_two_vectors_or_of_groups(columns: int) -> None:
+    half, groups, one = np.dtype(np.float16), Needs(unit=128), Needs()
+    for needs, vectors, slots in ((one, 2, 1), (groups, 0, 2), (groups, 1, 2), (groups, 2, 1)):
+        few, many = (choose(columns, needs, half, count=n, vectors=vectors) for n in (250, 5000))
+        assert many.loops and not few.loops
+        assert (many.steps, many.slots, many.wgs) == (0, slots, 4)
+    for needs, vectors in ((one, 1), (Needs(2), 2), (Needs(once=True, unit=128), 2)):
+        assert not choose(columns, needs, half, count=5000, vectors=vectors).loops
+    # rows that begin anywhere, vectors that would not fit, columns that would need masks
+    assert not choose(columns, one, half, False, True, 5000, 2).loops
+    assert not choose(columns, one, half, count=5000, vectors=2, wide=True).loops
+    assert not choose(columns - 1024, one, half, count=5000, vectors=2).loops
 
 
-@pytest.mark.variants(2)
+def many_rows(n: int, wgs: int, dtype: Any, slots: int, cluster: int) -> Rows:
+    """Return the schedule for rows in registers whose successors are in shared memory."""
+    across, of = cluster * wgs, (0, slots, 1, np.dtype(dtype))
+    whole = max(0, n - (across - 1) * 1024) // 1024 * 1024
+    return Rows(n, 1, 1024, wgs, whole, 1, *of, loops=True, cluster=cluster)
+
+
+@pytest.mark.variants(4)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16])
-@pytest.mark.parametrize(("columns", "cluster"), [(1024, 1), (3072, 1), (4096, 2)])
-@pytest.mark.parametrize("name", ["layer_norm", "softmax", "scaled"])
-def test_a_cta_loads_its_next_row_in_place_of_one_that_is_stored(
-    name: str, columns: int, cluster: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("slots", [1, 2])
+@pytest.mark.parametrize(("columns", "cluster"), [(2048, 1), (4096, 2), (3992, 2)])
+@pytest.mark.parametrize("name", ["layer_norm", "softmax", "scaled", "argmax"])
+def test_a_cta_loads_next_rows_while_it_computes_one(
+    name: str, columns: int, cluster: int, slots: int, dtype: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NUMPIPE_COMPILE_CHECK", "0")
-    steps = columns // (1024 * cluster)
-    row = dataclasses.replace(in_steps(columns, steps, dtype, cluster=cluster), loops=True)
+    row = many_rows(columns, 2, dtype, slots, cluster)
     x = np.random.default_rng(0).standard_normal((7, columns)).astype(dtype)
     for count in (1, 2, 7):  # rows of two programs
         assert wrong(name, x[:count], "sim", row) == []
 
 
-def test_a_row_is_stored_by_groups_while_the_next_is_loaded() -> None:
+@pytest.mark.parametrize("slots", [1, 2])
+def test_many_rows_of_groups_are_quantized_in_all_schedules(slots: int) -> None:
     """Two programs have rows, three of one and two of the other."""
     x, weight = np.random.default_rng(0).standard_normal((2, 5, 4096)).astype(np.float32)
     weight, scales, made = weight[0], np.zeros((5, 32), np.float32), np.zeros((5, 4096), np.int8)
-    needs = Needs(unit=128, stores=True)
-    row = dataclasses.replace(in_steps(4096, 2, cluster=2), loops=True, needs=needs)
+    row = dataclasses.replace(many_rows(4096, 2, np.float32, slots, 2), needs=Needs(unit=128))
     kernel = forward(False, ("int8", "1x128"), "x", "weight", "y", "scales").scheduled(row)
     arrays = {"x": x, "weight": weight, "y": made, "scales": scales}
     arrays |= {"eps": 1e-6, "dropout": 0.0, "scale": 1.0, "seed": 0}

@@ -626,9 +626,9 @@ for row in (SHARED_ROW, in_steps(1536, 1), in_steps(3072, 2, cluster=2)):
         out(1, row.n),
     )
 for cluster in (1, 2):
-    row = replace(in_steps(1024 * cluster, 1, cluster=cluster), loops=True)
+    row = Rows(1024 * cluster, 1, 1024, 1, 1024, slots=1, loops=True, cluster=cluster)
     run(
-        f"rows that CTAs load while they store others, in clusters of {cluster}",
+        f"rows that CTAs load while they compute others, in clusters of {cluster}",
         layer_norm.scheduled(row),
         ints(7, row.n, dtype=F32),
         *ints(2, row.n, dtype=F32),

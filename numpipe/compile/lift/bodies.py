@@ -106,9 +106,10 @@ class Bodies(Functions):
     # ---- allocations
     def allocation(self, node: ast.Call, function: Any) -> Any:
         if function is scratch.scratch:
-            (kind,) = self.bind(function, node)
+            kind, array = self.bind(function, node)
             of, tree = self._tree_of(kind)
-            references = self.call(scratch.scratch, [self._type(kind, True) if of is None else of])
+            given = [self._type(kind, True) if of is None else of, self.visit(array)]
+            references = self.call(scratch.scratch, given)
             return references if tree is None else self._in_tree(tree, references, node)
         if function is not scratch.run_scoped:
             return NOT_MINE

@@ -214,20 +214,22 @@ def shared_by(unit: Any, axes: Any) -> bool:
 
 # ---- the operations
 @context_op(site=True)
-def scratch(np_: Context, site: str, kind: Any) -> Any:
+def scratch(np_: Context, site: str, kind: Any, of: Any = None) -> Any:
     """Allocate shared memory in a kernel, shared by all compute warpgroups of the CTA, and return
     references to it.
 
     kind  a compile-time constant: `SMEM` (a tile, or slots of one), `Barrier`, `RefUnion`, or a
           tuple or NamedTuple of these and of such tuples (the result then is a tuple of references
           in the same shape)
+    of    an array of the kernel. A call in a function has an allocation for each array that it is
+          given here
 
     The bytes are uninitialized at first, and barriers are in phase 0. Executing the same call again
     returns the same allocation.
 
     Raises SpecError if the CTA does not have that much shared memory, and reports the total.
     """
-    return _refs(np_, np_.unit.plan_scratch(site, parse(kind), True).tree)
+    return _refs(np_, np_.unit.plan_scratch(site_of(site, of), parse(kind), True).tree)
 
 
 @context_op(site=True)
@@ -271,6 +273,11 @@ def scoped(np_: Context, site: str, kind: Any, collective_axes: Any) -> Any:
     return _refs(
         np_, np_.unit.plan_scratch(site, parse(kind), shared_by(np_.unit, collective_axes)).tree
     )
+
+
+def site_of(site: str, array: Any) -> str:
+    """Return a name for the allocation that a call makes for an array, or its type."""
+    return f"{site} for {array.arg.name}" if hasattr(array, "arg") else site
 
 
 def sites(site: str, count: int) -> list[str]:

@@ -172,16 +172,17 @@ def barrier_address(builder: Any, ty: BarriersType, value: Any) -> Any:
     return builder.add(own_part(builder, ty.np.unit, ty.plan.memory), builder.shl(first, 3))
 
 
-def _planned(np_: Any, site: Any, kind: Any, shared: bool) -> Any:
-    tree = np_.unit.plan_scratch(nb.literal(site), parse(nb.literal(kind)), shared).tree
+def _planned(np_: Any, site: Any, kind: Any, shared: bool, array: Any = None) -> Any:
+    site = source.site_of(nb.literal(site), array)
+    tree = np_.unit.plan_scratch(site, parse(nb.literal(kind)), shared).tree
     result = _type(np_, tree)
     builder, args = yield result
     return _value(builder, result, tree, np_, args[0])
 
 
 @cuda_meaning(source.scratch)
-def _scratch(np_: Any, site: Any, kind: Any) -> Any:
-    return _planned(np_, site, kind, True)
+def _scratch(np_: Any, site: Any, kind: Any, of: Any = None) -> Any:
+    return _planned(np_, site, kind, True, of)
 
 
 @cuda_meaning(source.scoped)

@@ -176,3 +176,25 @@ def test_a_bad_tree_of_types_is_refused_at_its_line(kernel: Any, text: str) -> N
         with pytest.raises(CompileError, match=r"test_scratch_trees.py:\d+") as caught:
             run(X, np.zeros((64, 64), np.float32))
         assert re.search(text, str(caught.value))
+
+
+@numpipe.function
+def kept(v):
+    """Keep a vector in shared memory of its own."""
+    part = numpipe.scratch(SMEM((512,), np.float32), of=v)
+    part[...] = v[ds(0, 512)]
+    return part
+
+
+@numpipe.kernel(static_dims=-1)
+def difference(x, y, z):
+    one, other = kept(x), kept(y)
+    z[ds(0, 512)] = one[...] - other[...]
+
+
+def test_a_call_has_an_allocation_for_each_array_compiled() -> None:
+    x, y, z = np.arange(3 * 512, dtype=np.float32).reshape(3, 512)
+    difference(x, y, z, target="sim")
+    np.testing.assert_array_equal(z, np.full(512, -512))
+    report = str(difference.inspect("resources", x, y, z))
+    assert re.findall(r"for ([xy])", report) == ["x", "y"], report
