@@ -132,6 +132,8 @@ class Rows:
     flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
     layout   layout of a tile of several rows; "": the one that `lanes` chooses
+    rereads  whether a kernel that stores what it computes from two matrices does so in its first
+             pass, and loads that again in later ones, from L2
 
     A kernel over rows calls its functions. A value of a row is a function of its columns, j: it
     returns a float32 tile (rows, columns), for example ``x_(j) * gamma[j]``.
@@ -189,6 +191,7 @@ class Rows:
     cluster: int = 1
     needs: Needs = ONE
     layout: str = ""
+    rereads: bool = False
 
     @property
     def shifts(self) -> int:
@@ -317,7 +320,7 @@ def choose(
     # H200)
     across = MOST_WARPGROUPS * cluster
     many = count * cluster >= TURNS * DEFAULT.sms and n % (2 * STEP * across) == 0
-    fits = cluster <= CLUSTER and share > LIGHT and slots > 0
+    fits = cluster < CLUSTER and share > LIGHT and slots > 0
     if plain and aligned and not once and max(unit, vectors) > 1 and many and fits:
         width, slots = n // across, min(slots, 2)
         return rows(1, width, MOST_WARPGROUPS, width, 1, 0, slots, loops=True, cluster=cluster)
@@ -375,6 +378,15 @@ def choose(
             width, wgs = GROUPS, 1 + (n > 2 * PART)
             ctas = 12 // (wgs * operands)
         return rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
+    # rows of two matrices that nearly fit in shared memory all run at once, too: a kernel stores
+    # what it computes from them, and loads that again from L2
+    memory = DEFAULT.sms * DEFAULT.smem_bytes
+    rereads = operands > 1 and held > 0 and not each and 2 * count * size <= 3 * memory
+    if rereads:
+        cluster, each = shares(
+            count, n + flat * LINE // itemsize, operands * itemsize, most, 8, False, False, True
+        )
+        rereads = each > 0
     # rows of two matrices that fit in four CTAs, each with an SM of its own. Eight CTAs that share
     # SMs would take 6 to 10 % longer (measured on an H200)
     if operands > 1 and not each and CLUSTER * MOST_SHARED // size == 2:
@@ -401,7 +413,8 @@ def choose(
     light = light or (plain and not crowded and share <= LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
     singles = odd and not held and (operands, itemsize) == (1, 4)
-    wgs = 4 if (each < 2 + short if each else large or singles or not (crowded or light)) else 2
+    several = 2 + (short or rereads)
+    wgs = 4 if (each < several if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
     few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
     wgs = 1 if each > 4 and small_ctas else wgs >> few_warps
@@ -412,20 +425,28 @@ def choose(
     if each > 3 or (each and short):
         small = few_warps or (each > 1 and (wgs > 1 or not brief))
     width = (CHUNK >> small) // itemsize
-    width = max(STEP, width >> max(0, held - 1))
+    width = max(STEP, min(width, CHUNK // 4 if rereads else width) >> max(0, held - 1))
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     # CTAs of the next launch start early. Where some had room, they were distributed unevenly over
     # the SMs, which made kernels 15 to 40 % slower on an H200
     room = MOST_SHARED // max(each, 1) // step
-    slots = min(max(steps, room) if each else min(steps, room), PHASES // wgs)
+    slots = min(max(steps, room) if each and not rereads else min(steps, room), PHASES // wgs)
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + small_parts
     ctas = each or max(1, min(fit, MOST_SHARED // share))
-    return rows(1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster)
+    rows = functools.partial(rows, flat=flat, cluster=cluster, rereads=rereads)
+    return rows(1, width, wgs, 0, ctas, steps, slots)
 
 
 def shares(
-    count: int, n: int, nbytes: int, most: int, lanes: int, short: bool, small_ctas: bool
+    count: int,
+    n: int,
+    nbytes: int,
+    most: int,
+    lanes: int,
+    short: bool,
+    small_ctas: bool,
+    streams: bool = False,
 ) -> tuple[int, int]:
     """Return how many CTAs share each of `count` rows of n columns of `nbytes`, so that the busiest
     SM has the least to do, and how many CTAs an SM has if all rows are in shared memory at once,
@@ -435,6 +456,7 @@ def shares(
     lanes       warpgroups that an SM has registers for
     short       whether the kernel does little else than load
     small_ctas  whether more than four CTAs of an SM have one warpgroup each
+    streams     whether all rows may run at once even if shared memory has no room for them
 
     >>> reduced = functools.partial(
     ...     shares, nbytes=2, most=65536, lanes=16, short=True, small_ctas=True
@@ -450,7 +472,7 @@ def shares(
         # many warpgroups exchange more numbers
         many = cluster > 4 and not (each > 4 and small_ctas)
         room = each * (part + OWN + many * MORE)
-        at_once = each * wgs <= lanes and room <= DEFAULT.smem_bytes
+        at_once = each * wgs <= lanes and (streams or room <= DEFAULT.smem_bytes)
         if at_once or cluster == CLUSTER or (cluster in (1, 2, 4) and own * nbytes <= most):
             # CTAs that run at once exchange numbers at once
             exchanges = (cluster - 1) * (1 if at_once else cdiv(each, 3) << short)
@@ -458,7 +480,7 @@ def shares(
             # memory at once. If not even three CTAs fit, it takes as long as with four. The first
             # loads and the last stores of a CTA overlap with nothing
             least = 3 + (own * nbytes > most)
-            turns = (each if at_once else max(each, least)) + (0 if short else 0.5)
+            turns = (each if at_once else max(each, least)) + (0 if short else 0.5 / (1 + streams))
             found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))
     return min(found)[1:]
 

@@ -62,8 +62,8 @@ def forward(centered: bool, quantized: tuple[str, str] | None, *present: str) ->
             else:
                 first, block = row.load(k, x)
 
-            # reading the total of a longer row again is faster than a second draw
-            stored = drops and adds and row.steps > 0
+            # loading the total of a longer row again is faster than a second draw
+            stored = adds and (row.rereads or (drops and row.steps > 0))
 
             def added(j):
                 tile = first(j)

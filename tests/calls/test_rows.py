@@ -382,6 +382,20 @@ def test_an_sm_has_a_part_of_a_row_of_two_matrices_if_all_fit_at_once() -> None:
     assert choose(70000, two, single, count=40, vectors=1).cluster == 8
 
 
+def test_rows_of_two_matrices_that_nearly_fit_at_once_run_at_once() -> None:
+    two, half, single = Needs(2, held=1), np.dtype(np.float16), np.dtype(np.float32)
+    shapes = (84123, half, 80), (91520, single, 38), (82869, single, 59)
+    of = [choose(n, two, dtype, n % 8 == 0, True, count, 1) for n, dtype, count in shapes]
+    assert [(row.cluster, row.ctas, row.rereads) for row in of] == [
+        (4, 3, True),
+        (3, 1, True),
+        (4, 2, True),
+    ]
+    assert all(row.slots < row.steps for row in of)
+    # L2 has no room for more
+    assert not choose(82869, two, single, False, True, 80, 1).rereads
+
+
 def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
     half = np.dtype(np.float16)
     for columns, count, vectors, wgs in (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 from collections.abc import Callable
 from typing import Any
@@ -20,6 +21,7 @@ from numpipe.ops.norms import forward, norm_backward, norm_rows
 from numpipe.ops.tiled import dense
 from tests.kernels.compilers import compiles
 from tests.kernels.random_words import words
+from tests.kernels.rows_of_kernels import in_steps
 
 NAMES = ["layer_norm", "rms_norm"]
 EPS = 1e-5
@@ -337,6 +339,23 @@ def test_dropout_has_the_same_bits_in_every_schedule(
     whole, *vectors = gradient(name, total, grad, weight)
     for got, wanted in zip([dx, *rest], [whole * kept, whole, *vectors], strict=False):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=5e-5)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_later_passes_may_load_the_total(name: str) -> None:
+    x, residual, weight = (numbers(*of, dtype=np.float16) for of in ((3, 5000), (3, 5000), (5000,)))
+    arrays = {"x": x, "residual": residual, "weight": weight}
+    arrays |= {"y": np.zeros_like(x), "total": np.zeros_like(x)}
+    row = dataclasses.replace(in_steps(5000, 2, x.dtype, 2, cluster=2), rereads=True)
+    kernel = forward(name == "layer_norm", None, *arrays).scheduled(row)
+    kernel(**arrays, eps=EPS, **SCALARS)
+    np.testing.assert_array_equal(arrays["total"], x + residual)
+    # y has the rounding error of the total
+    _, inverse = normed(name, x.astype(np.float32) + residual)
+    mean = (x.astype(np.float64) + residual).mean(1, keepdims=True) * (name == "layer_norm")
+    y = (arrays["total"] - mean) * inverse * weight
+    np.testing.assert_allclose(arrays["y"], y, rtol=6e-4, atol=1e-5)
+    assert numpipe.verify(kernel, **arrays, eps=EPS, **SCALARS, schedules=3).ok
 
 
 def test_a_dropout_of_1_leaves_the_residual() -> None:
