@@ -78,6 +78,9 @@ MOST = 8192
 """most bytes of a row of a warp if a kernel computes much for each row"""
 MIDDLE = 3072
 """most columns of a row of a warp if a kernel computes much for each row, and holds values"""
+PAIRS = 1792
+"""most columns of an even 16-bit row of a warp if the kernel holds nothing: with more, ptxas would
+spill"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
 PHASES = 32
@@ -290,7 +293,10 @@ def choose(
     computes = by_row and held > 0 and itemsize < 4
     # enough rows for three or four CTAs of eight rows on each SM
     many = (brief or (computes and pairs)) and count >= (24 if by_row or flat else 32) * DEFAULT.sms
-    if n <= ((MIDDLE if computes else most) if many else min(2048 // values, 1536)):
+    # a warp has registers for a row of pairs and its parts of two vectors
+    plain = nbytes == 2 and pairs and unit == 1 and count >= 32 * DEFAULT.sms
+    few = min(2048 // values, PAIRS if plain else 1536)
+    if n <= ((MIDDLE if computes else most) if many else few):
         # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
         flat = flat and itemsize > 1
         return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)

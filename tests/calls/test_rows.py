@@ -396,6 +396,12 @@ def test_rows_of_two_matrices_that_nearly_fit_at_once_run_at_once() -> None:
     assert not choose(82869, two, single, False, True, 80, 1).rereads
 
 
+def test_a_warp_has_a_row_of_pairs() -> None:
+    of = partial(choose, dtype=np.dtype(np.float16), vectors=2)
+    assert [of(n, count=4224).height for n in (1582, 1792, 1794)] == [4, 4, 1]
+    assert [of(1582, Needs(), count=4223).height, of(1583, count=4224).height] == [1, 1]
+
+
 def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
     half = np.dtype(np.float16)
     for columns, count, vectors, wgs in (
