@@ -365,9 +365,10 @@ def choose(
     # parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
     lanes = 0 if not tma or (direct and held) else 4 if operands > 1 else 16 if brief else 12
     small_ctas = not held and vectors < 2
-    cluster, each = shares(
-        count, n + flat * LINE // itemsize, operands * itemsize, most, lanes, short, small_ctas
+    shared = functools.partial(
+        shares, count, n + flat * LINE // itemsize, operands * itemsize, most
     )
+    cluster, each = shared(lanes, short, small_ctas)
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
@@ -389,9 +390,7 @@ def choose(
     memory = DEFAULT.sms * DEFAULT.smem_bytes
     rereads = operands > 1 and held > 0 and not each and 2 * count * size <= 3 * memory
     if rereads:
-        cluster, each = shares(
-            count, n + flat * LINE // itemsize, operands * itemsize, most, 8, False, False, True
-        )
+        cluster, each = shared(8, False, False, True)
         rereads = each > 0
     # rows of two matrices that fit in four CTAs, each with an SM of its own. Eight CTAs that share
     # SMs would take 6 to 10 % longer (measured on an H200)
