@@ -30,7 +30,7 @@ from ..arch.targets import DEFAULT
 from ..core.arith import cdiv
 from ..core.functions import Function
 from ..language.tiles.layout_names import ROWS
-from ..language.tiles.row_layouts import WHOLE, shared_lanes
+from ..language.tiles.row_layouts import WHOLE, shared_lanes, shared_run
 from ..language.tiles.warp_parts import GROUP, STEP
 from . import row_blocks, row_registers
 
@@ -216,10 +216,13 @@ class Rows:
         if self.loops:
             # of more rows of a warp, elements would often be in the same banks
             lanes = max(shared_lanes(height, self.n, itemsize), 16 * (needs.unit > 1))
-            # an odd number of words from lane to lane, so that they have different banks
-            run = 4 * cdiv(self.n - 2 * lanes, 4 * lanes) + 2
-            adjacent = needs.scans and lanes > 1 and itemsize == 2
-            return f"{ROWS} {lanes} {run}" if adjacent else f"{ROWS} {lanes}"
+            run = 2
+            if needs.scans and lanes > 1 and itemsize == 2:
+                # an odd number of words from lane to lane, so that they have different banks
+                run = 4 * cdiv(self.n - 2 * lanes, 4 * lanes) + 2
+            elif not needs.by_row and needs.unit == 1:
+                run = shared_run(self.n, itemsize, lanes)
+            return f"{ROWS} {lanes}" + f" {run}" * (run > 2)
         if self.flat:
             return f"{ROWS} {WHOLE}"
         if needs.unit > 1 and height > 1 and aligned and self.n >= GROUP:
@@ -501,6 +504,7 @@ def _short(
 ) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
     brief, unit, held = needs.brief, needs.unit, max(needs.held, needs.operands)
+    itemsize = rows.keywords["dtype"].itemsize
     # 16-bit elements of rows that are only reduced
     packed, by_row = nbytes < 4 * held, brief or needs.by_row
     height = 8 if brief or n <= 1536 else 4
@@ -516,7 +520,7 @@ def _short(
         tile = 2 * TILE if unit > 1 else TILE + more * TILE // 2
         room = (PACKED_TILE if packed else tile) // (n * held)
         height = max(8, min(256, 1 << room.bit_length() - 1))
-        span, itemsize = height * n, rows.keywords["dtype"].itemsize
+        span = height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * needs.operands * itemsize + 1) + 4096
         shared = n * vectors // shared_lanes(height, n, itemsize)
@@ -526,10 +530,17 @@ def _short(
             # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
             most = 1 << most.bit_length() - 1
         return rows(height, n, 1, n, most, flat=True, loops=True)
+    if brief and n * itemsize in (32, 64) and count * n * itemsize > STARTS * LEAST // 3:
+        # lanes that load 16 bytes at once take fewer instructions, and have more rows of a CTA
+        lanes, run = n * itemsize // 16, 16 // itemsize
+        ctas = 512 // (512 * run // 128 + 40)
+        return rows(512 // lanes, n, 1, n, ctas, layout=f"{ROWS} {lanes} {run}")
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:
-        height, wide = short_tile(n)
+        height, padded = short_tile(n)
+        # lanes that are chosen for the height need no padded columns
+        wide = wide if needs.by_row and not brief and n > 40 else padded
     if not brief and (unit > 1 or SHORT_ROW < n < wide):
         wide = round_up(n, max(64, unit))
     if height * wide * nbytes < LEAST and count > STARTS * height * (3 if needs.by_row else 1):

@@ -31,8 +31,11 @@ lanes are outside the tile (`Form.outside`). Nothing reads or stores them.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from ...arch.dimensions import Ints, round_up
 from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Registers
+from ...core.arith import cdiv
 from .layout_names import ROW, ROWS, name_of
 
 LANES = 32, 16, 8, 4
@@ -41,6 +44,8 @@ EVERY = *LANES, 2, 1
 """lanes that may share a row"""
 WHOLE = 128
 """lanes that share a row that is spread over the warpgroup"""
+BANKS = 32
+"""of shared memory, of four bytes each"""
 
 
 def power_of_two(n: int, most: int) -> int:
@@ -86,6 +91,26 @@ def shared_lanes(rows: int, columns: int, itemsize: int) -> int:
         power_of_two(columns * itemsize, 128) / 8,
     )
     return next((lanes for lanes in reversed(EVERY) if lanes >= max(least)), EVERY[0])
+
+
+def shared_run(columns: int, itemsize: int, lanes: int) -> int:
+    """Return how many adjacent columns a lane has of rows that `lanes` lanes share in shared memory
+    (`shared_lanes`): the fewest with which at most two words of a warp are in one bank, or as few
+    words as possible, and with which lanes have no more elements.
+
+    >>> [shared_run(n, 2, 4) for n in (31, 33, 37, 43)], shared_run(61, 2, 8)
+    ([4, 10, 2, 4], 4)
+    """
+    each = 2 * cdiv(columns, 2 * lanes)
+
+    def conflicts(run: int) -> int:
+        words = {
+            (lane // lanes * columns + lane % lanes * run) * itemsize // 4 for lane in range(BANKS)
+        }
+        # two take no longer than what else a lane does
+        return max(2, *Counter(word % BANKS for word in words).values())
+
+    return min((run for run in range(2, each + 1, 2) if each % run == 0), key=conflicts)
 
 
 def record(shape: Ints, layout: str) -> RegisterLayout:
