@@ -210,6 +210,38 @@ def test_contiguous_odd_rows_may_have_elements_of_one_byte(columns: int) -> None
     assert (y == 2 * x).all()
 
 
+@pytest.mark.parametrize(
+    ("columns", "lanes"), [(31, "rows 4 4"), (33, "rows 4 10"), (47, "rows 4")]
+)
+def test_lanes_have_columns_that_leave_contiguous_rows_in_different_banks(
+    columns: int, lanes: str
+) -> None:
+    @numpipe.rows(held=1)
+    def softmax(x, y, *, row: numpipe.Static):
+        for k in row.blocks(x):
+            value, block = row.load(k, x)
+            p, _ = row.softmax(value)
+            row.store(block, y, lambda j: p(j))
+
+    row = choose(columns, Needs(held=1), np.dtype(np.float16), False, True, 400000)
+    assert row.loops and row.lanes == lanes
+    x = np.random.default_rng(0).standard_normal((row.height + 8, columns)).astype(np.float16)
+    y, exact = np.zeros_like(x), np.exp(x.astype(np.float64))
+    softmax.scheduled(row)(x, y, target="sim")
+    np.testing.assert_allclose(y, exact / exact.sum(1, keepdims=True), rtol=2e-3)
+
+
+def test_ctas_that_reduce_short_rows_have_enough_bytes() -> None:
+    half, reduces = np.dtype(np.float16), Needs(once=True)
+    # an H200 starts 800 CTAs in a microsecond
+    many = [choose(n, reduces, half, count=1 << 20) for n in (16, 32)]
+    assert [(row.height, row.lanes) for row in many] == [(256, "rows 2 8"), (128, "rows 4 8")]
+    assert choose(16, reduces, half, count=20000).height == 32
+    # no lane has columns of padding
+    work = Needs(held=1, by_row=True)
+    assert [choose(n, work, half, count=100000).width for n in (50, 64)] == [50, 64]
+
+
 def test_small_ctas_have_the_groups_of_long_rows_that_begin_anywhere() -> None:
     def chosen(count: int, columns: int, dtype: type, *needs: Any) -> list[int]:
         needs = needs or (1, 0, True, 128)
