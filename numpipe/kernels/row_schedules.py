@@ -530,11 +530,10 @@ def _short(
             # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
             most = 1 << most.bit_length() - 1
         return rows(height, n, 1, n, most, flat=True, loops=True)
-    if brief and n * itemsize in (32, 64) and count * n * itemsize > STARTS * LEAST // 3:
+    size = n * itemsize
+    if brief and size in (32, 64) and count > 64 * STARTS:
         # lanes that load 16 bytes at once take fewer instructions, and have more rows of a CTA
-        lanes, run = n * itemsize // 16, 16 // itemsize
-        ctas = 512 // (512 * run // 128 + 40)
-        return rows(512 // lanes, n, 1, n, ctas, layout=f"{ROWS} {lanes} {run}")
+        return rows(8192 // size, n, 1, n, 8, layout=f"{ROWS} {size // 16} {16 // itemsize}")
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:

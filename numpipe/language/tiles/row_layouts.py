@@ -31,8 +31,6 @@ lanes are outside the tile (`Form.outside`). Nothing reads or stores them.
 
 from __future__ import annotations
 
-from collections import Counter
-
 from ...arch.dimensions import Ints, round_up
 from ...arch.register_layouts import WARP, WARPS, Bits, RegisterLayout, Registers
 from ...core.arith import cdiv
@@ -104,11 +102,10 @@ def shared_run(columns: int, itemsize: int, lanes: int) -> int:
     each = 2 * cdiv(columns, 2 * lanes)
 
     def conflicts(run: int) -> int:
-        words = {
-            (lane // lanes * columns + lane % lanes * run) * itemsize // 4 for lane in range(BANKS)
-        }
+        first = (i // lanes * columns + i % lanes * run for i in range(BANKS))
+        banks = [place * itemsize // 4 % BANKS for place in first]
         # two take no longer than what else a lane does
-        return max(2, *Counter(word % BANKS for word in words).values())
+        return max(2, *map(banks.count, banks))
 
     return min((run for run in range(2, each + 1, 2) if each % run == 0), key=conflicts)
 
