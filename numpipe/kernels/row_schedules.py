@@ -220,7 +220,7 @@ class Rows:
             if needs.scans and lanes > 1 and itemsize == 2:
                 # an odd number of words from lane to lane, so that they have different banks
                 run = 4 * cdiv(self.n - 2 * lanes, 4 * lanes) + 2
-            elif not needs.by_row and needs.unit == 1:
+            elif not needs.by_row:
                 run = shared_run(self.n, itemsize, lanes)
             return f"{ROWS} {lanes}" + f" {run}" * (run > 2)
         if self.flat:

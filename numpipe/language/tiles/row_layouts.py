@@ -42,8 +42,6 @@ EVERY = *LANES, 2, 1
 """lanes that may share a row"""
 WHOLE = 128
 """lanes that share a row that is spread over the warpgroup"""
-BANKS = 32
-"""of shared memory, of four bytes each"""
 
 
 def power_of_two(n: int, most: int) -> int:
@@ -102,8 +100,7 @@ def shared_run(columns: int, itemsize: int, lanes: int) -> int:
     each = 2 * cdiv(columns, 2 * lanes)
 
     def conflicts(run: int) -> int:
-        first = (i // lanes * columns + i % lanes * run for i in range(BANKS))
-        banks = [place * itemsize // 4 % BANKS for place in first]
+        banks = [(i // lanes * columns + i % lanes * run) * itemsize // 4 % 32 for i in range(32)]
         # two take no longer than what else a lane does
         return max(2, *map(banks.count, banks))
 
