@@ -285,6 +285,9 @@ def of_parts(n: int, height: int, *present: str) -> Kernel:
     """Return the kernel that adds up the sums of columns of at most `height` programs. `parts` has
     a row of each for dweight, then a row of each for dbias."""
     width, terms = 1 << (TILE // height).bit_length() - 1, len(present)
+    # kilobytes of shared memory, so that no SM gets more CTAs than another: many might start early
+    # on SMs where the other kernel has no cluster
+    share = (SHARED // cdiv(cdiv(n, width) * terms, SMS) - OTHER - 16 * width) // 1024
 
     @kernel(
         grid=(cdiv(n, width), terms),
@@ -292,6 +295,7 @@ def of_parts(n: int, height: int, *present: str) -> Kernel:
         without=lacking(present, "dweight", "dbias"),
     )
     def norm_gradient_of_parts(parts, dweight, dbias):
+        scratch(SMEM((256 * max(share, 1),), np.float32))
         count, term, j = parts.shape[0] // terms, program_id(1), ds(program_id(0) * width, width)
         rows = ds(term * count, height, stop=(term + 1) * count)
         total = parts[rows, j].sum(axis=0)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -263,6 +264,19 @@ def test_warpgroups_wait_for_the_sums_of_rows(
         np.testing.assert_allclose(got, right, rtol=1e-4, atol=2e-5)
     made = numpipe.verify(kernel, x, grad, **named, schedules=3)
     assert made.ok, str(made)
+
+
+@compiles
+@pytest.mark.parametrize(("columns", "programs"), [(14614, 32), (48896, 16), (7797, 80)])
+def test_every_sm_gets_as_many_ctas_that_add_up_sums(columns: int, programs: int) -> None:
+    """All run at the same time, and no SM has room for more of them than others need."""
+    kernel = norm_gradients.of_parts(columns, programs, "dweight", "dbias")
+    parts, sums = np.zeros((2 * programs, columns), np.float32), np.zeros((1, columns), np.float32)
+    nbytes = kernel.inspect("resources", parts=parts, dweight=sums, dbias=sums).smem_bytes
+    width = 1 << (norm_gradients.TILE // programs).bit_length() - 1
+    needed = math.ceil(2 * math.ceil(columns / width) / norm_gradients.SMS)
+    # an SM keeps 1 KB for each CTA
+    assert norm_gradients.SHARED // (nbytes + 1024) == needed
 
 
 def test_a_cta_loads_the_columns_that_its_warpgroups_read() -> None:
