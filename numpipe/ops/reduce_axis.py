@@ -101,6 +101,8 @@ end, on one, more bytes in a row of a tile that begins anywhere, and bytes in th
 warpgroup waits for a tile"""
 KEPT = 40960
 """16-bit elements that an SM has registers for, in addition to the tiles that it compares"""
+TALL = (8, 7, 6, 5, 4)
+"""rows of narrow tiles, the longest preferred"""
 LENGTHS = (5, *range(8, 17))
 """rows that a tile may have, so many numbers that CTAs have nearly equal shares of the axis"""
 
@@ -154,6 +156,8 @@ def reducer(
     deep = round_up(length, 8)  # tiles in shared memory are groups of 8 rows
     # without TMA, a CTA loads nothing while it compares
     ctas = ctas or max((5 if exact or index else 6) // wgs, 1)
+    # TMA copies to multiples of 128 bytes
+    slot_size = round_up(length * across, 64)
     combined, reduced, final = combiner(kind, None if slots else axis, exact, finish, again)
     merged, meet_columns, _ = combiner(kind, axis, False, finish, True)
 
@@ -212,7 +216,7 @@ def reducer(
             size = length * across
             boxes, ends = size // WIDE * WIDE, size % WIDE if tall > 1 else 0
             # with room for two CTAs, those of the next launch would not be spread over all SMs
-            lines = max(every * size, FLIGHT // x.dtype.itemsize)
+            lines = max(every * slot_size, FLIGHT // x.dtype.itemsize)
             height = ds(0, length)
             buffer, landed = scratch(
                 (
@@ -225,7 +229,7 @@ def reducer(
                 """Load the tile that begins at row k."""
                 if k < n:
                     if tall > 1:
-                        begin, to = min(k, most) * across, slot * size
+                        begin, to = min(k, most) * across, slot * slot_size
 
                         def fetch(start, count):
                             source = x.flat.at[ds(begin + start, count)]
@@ -263,7 +267,7 @@ def reducer(
                 slot = wg * slots + current
                 barrier_wait(landed.at[slot])
                 if tall > 1:
-                    rows = buffer.at[ds(slot * size, size)]
+                    rows = buffer.at[ds(slot * slot_size, size)]
                     tiles: Any = load_tile(rows, "rows 128", across)
                 else:
                     tiles = load_tile(buffer.at[slot, height, :], "rows 128")
@@ -441,9 +445,11 @@ def _ring(shape: Ints, itemsize: int, fold: int, shift: int, index: bool) -> tup
     batch, n, columns = shape
     apart = fold if shift else 1
     if fold > apart:
-        slots = max(FLIGHT // (32 * columns * itemsize), 2)
-        tiles = cdiv(n, 32)
-        return columns, 8, 4, 1, slots, cdiv(tiles, cdiv(tiles, SMS))
+        # CTAs have nearly equal shares
+        length = min(TALL, key=lambda length: cdiv(n, 4 * length * SMS) * length)
+        slots = max(FLIGHT // (4 * length * columns * itemsize), 2)
+        tiles = cdiv(n, 4 * length)
+        return columns, length, 4, 1, slots, cdiv(tiles, cdiv(tiles, SMS))
     whole = round_up(columns // apart + shift, 64)
 
     def choice(across: int, parts: int, length: int) -> tuple[float, int, int, Ints]:
@@ -506,7 +512,8 @@ def schedule(
             across, step = (16, 16) if n <= 16 else (8, 64)
         if n <= 8 or tiles(across) > 4 * SMS:
             across, step = min(round_up(cdiv(others, 4 * SMS), 64), WIDE), 8
-        wgs = min(cdiv(n, step if again else 5 * step), 4)
+        # further warpgroups would start later than one loads parts (measured on an H200)
+        wgs = min(cdiv(n, 5 * step), 4)
         length = step * min(cdiv(n, step * wgs) | 1, 5)
     else:
         across = 8 if kind == "dot" and others > 4 else 1  # several rows share weights
