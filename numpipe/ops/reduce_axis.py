@@ -204,11 +204,11 @@ def reducer(
                 (SMEM(kept, np.float32), SMEM(kept, np.int32), Barrier(num_arrivals=wgs))
             )
 
-            def stored(k):
-                """Return what warpgroup k has stored, as a tile of the columns of y."""
-                own, lanes = ds(k * pitch + shift, tall * broad), "auto" if tall > 1 else "rows 128"
-                at = load_tile(indices.at[own], lanes, broad) if index else 0
-                return load_tile(results.at[own], lanes, broad), at
+            def stored(k, lanes, columns):
+                """Return what warpgroup k has stored, as a tile of so many columns."""
+                own = ds(k * pitch + shift, tall * broad)
+                at = load_tile(indices.at[own], lanes, columns) if index else 0
+                return load_tile(results.at[own], lanes, columns), at
 
         if slots:
             every = wgs * slots
@@ -345,10 +345,17 @@ def reducer(
             barrier_arrive(written)
             barrier_wait(written)
             if wg == 0:
-                best, best_at = stored(0)
+                best, best_at = stored(0, "rows 128", tall * broad)
                 for k in static_range(1, wgs):
-                    others, others_at = stored(k)
+                    others, others_at = stored(k, "rows 128", tall * broad)
                     best, best_at = merged(best, best_at, others, others_at)
+                if tall > 1:
+                    # now that there is one line, lanes have registers for its rows
+                    results[ds(0, across)] = best.reshape(across)
+                    if index:
+                        indices[ds(0, across)] = best_at.reshape(across)
+                    meet()
+                    best, best_at = stored(0, "auto", broad)
                 best, best_at = meet_columns(best, best_at)
                 store(best, best_at)
 

@@ -573,10 +573,10 @@ run(
 )
 run(
     "sums of columns",
-    reducer("argmax", True, 1, 256, 8, 4, False, False, 4, 2, 0, 0, False, None, "rest"),
+    reducer("argmax", True, 1, 256, 8, 8, False, False, 4, 2, 0, 0, False, None, "rest"),
     ints(1, 84, 256, dtype=F32),
-    ints(1, 64, dtype=F32),
-    out(1, 1, 64, dtype=np.int32),
+    ints(1, 32, dtype=F32),
+    out(1, 1, 32, dtype=np.int32),
     1,
     1.0,
 )

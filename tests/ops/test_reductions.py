@@ -196,7 +196,7 @@ def test_lanes_that_share_rows_of_columns_exchange_nothing(shape: Any) -> None:
 
 
 @pytest.mark.skipif(toolchain() is not None, reason=f"no compiler: {toolchain()}")
-@pytest.mark.parametrize("shape", [(16384, 1024), (28214, 589), (219128, 39)])
+@pytest.mark.parametrize("shape", [(16384, 1024), (28214, 589), (219128, 39), (1195127, 13)])
 def test_argmax_of_columns_compares_a_tile_with_the_maxima_once(shape: Any) -> None:
     with noting() as notes:
         ops.argmax(imagined(shape, np.float16), 0)
@@ -214,6 +214,12 @@ def test_a_tile_may_have_more_rows_than_the_matrix() -> None:
     call = notes.calls[0]
     arrays = {name: value for name, value in call.named.items() if name not in PLACE}
     assert call.kernel.inspect("ptx", *call.args, **arrays)
+
+
+def test_one_warpgroup_combines_the_parts_of_a_cta_for_each_sm() -> None:
+    # the GPU would start more warpgroups later than one has combined the parts
+    for columns in (39, 354, 576, 1865):
+        assert reduce_axis.schedule((1, 132, columns), True, 4, again=True)[3] == 1
 
 
 def test_small_matrices_and_wide_ones_are_reduced_in_one_launch() -> None:
@@ -240,13 +246,17 @@ def test_tiles_of_columns_fit_in_shared_memory_and_fill_the_gpu(dtype: Any) -> N
         apart = fold if shift else 1
         # tiles, results and the last rows
         last = math.ceil(across / 256) * 256 * size
-        deep = math.ceil(length / 8) * 8  # rows of a slot
-        nbytes = wgs * (deep * across * size * slots + 8 * (across + shift) + last)
+        deep = length if fold > apart else math.ceil(length / 8) * 8  # rows of a slot
+        slot = math.ceil(deep * across * size / 128) * 128
+        nbytes = wgs * (slot * slots + 8 * (across + shift) + last)
         assert wgs % apart == 0 and shape[2] == fold * columns
         assert slots > 1
         if fold > apart:  # all lanes share a row, and few have no columns
             assert across == shape[2] and nbytes <= 225_000
             assert across >= 256 and parts > 60
+            # CTAs have nearly equal shares
+            tile = wgs * length
+            assert math.ceil(shape[1] / tile / parts) * tile < 1.3 * shape[1] / 132
             assert call.args[0].strides == (shape[1] * across * size, across * size, size)
             continue
         assert across > shift if shift else across >= min(shape[2], 64)
