@@ -83,6 +83,8 @@ PAIRS = 1792
 spill"""
 SHORT_ROW = 80
 """most columns of rows for which `short_tile` chooses a tile"""
+FEW = 4
+"""warpgroups of an SM that have enough registers for all that lanes do at once"""
 PHASES = 32
 """of a `Barrier`: slots of all warpgroups"""
 
@@ -297,8 +299,8 @@ def choose(
     # enough rows for three or four CTAs of eight rows on each SM
     many = (brief or (computes and pairs)) and count >= (24 if by_row or flat else 32) * DEFAULT.sms
     # a warp has registers for a row of pairs and its parts of two vectors
-    plain = nbytes == 2 and pairs and unit == 1 and count >= 32 * DEFAULT.sms
-    few = min(2048 // values, PAIRS if plain else 1536)
+    packed = nbytes == 2 and pairs and unit == 1 and count >= 32 * DEFAULT.sms
+    few = min(2048 // values, PAIRS if packed else 1536)
     if n <= ((MIDDLE if computes else most) if many else few):
         # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
         flat = flat and itemsize > 1
@@ -343,7 +345,7 @@ def choose(
             live = max(live - 16 * values - 3, min(live, 60))
         ctas = max(1, 512 // live // wgs)
         # a lane of four warpgroups has no registers for one more
-        ctas = with_room(ctas, count) if brief and wgs < 4 else ctas
+        ctas = with_room(ctas, count, wgs, brief and wgs < 4)
         # lanes would load odd 16-bit rows by elements: they are in shared memory if all fit at once
         # there, but not in registers
         one_by_one = once and flat and not pairs and itemsize < 4
@@ -364,18 +366,23 @@ def choose(
     else:
         most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
     short = once or not (held or vectors)
+    single = once or (short and operands > 1)
     # each CTA of an SM loads its part of a vector along the columns, so fewer CTAs are better. With
     # parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
-    lanes = 0 if not tma or (direct and held) else 4 if operands > 1 else 16 if brief else 12
-    small_ctas = not held and vectors < 2
+    lanes = 0 if not tma else 4 if operands > 1 else 16 if brief else 12
+    product = once and held > 0 and vectors > 0
+    small_ctas = (product or not held) and vectors < 2
     shared = functools.partial(
         shares, count, n + flat * LINE // itemsize, operands * itemsize, most
     )
-    cluster, each = shared(lanes, short, small_ctas)
+    cluster, each = shared(0 if direct and held else lanes, short, single, small_ctas)
+    # where lanes load few pairs at once, or rows are aligned, TMA is faster (measured on an H200)
+    if direct and product and (aligned or 2 * count * cluster < 5 * DEFAULT.sms):
+        cluster, each = shared(lanes, short, single, small_ctas)
     if direct and not each:
         # smaller chunks leave registers for elements that are loaded one by one
         width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
-        wgs, ctas = 2, with_room(3, count) if once and unit == 1 else 2
+        wgs, ctas = 2, 3 + (cdiv(count, DEFAULT.sms) == 4) if once and unit == 1 else 2
         # smaller chunks, so that a lane has registers for a masked last chunk and its part of a
         # vector. Otherwise some loads wait for others, or registers spill, which takes 1.4 to 1.7
         # times as long. With few rows, this happens only if the second of two chunks is more than
@@ -393,7 +400,7 @@ def choose(
     memory = DEFAULT.sms * DEFAULT.smem_bytes
     rereads = operands > 1 and held > 0 and not each and 2 * count * size <= 3 * memory
     if rereads:
-        cluster, each = shared(8, False, False, True)
+        cluster, each = shared(8, False, False, False, True)
         rereads = each > 0
     # rows of two matrices that fit in four CTAs, each with an SM of its own. Eight CTAs that share
     # SMs would take 6 to 10 % longer (measured on an H200)
@@ -421,7 +428,7 @@ def choose(
     light = light or (plain and not crowded and share <= LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
     singles = odd and not held and (operands, itemsize) == (1, 4)
-    several = 2 + (short or rereads)
+    several = 2 + (single or rereads)
     wgs = 4 if (each < several if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
     few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
@@ -430,10 +437,12 @@ def choose(
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
     small = not large and ((flat and not once) or light or small_parts or wgs == 4)
-    if each > 3 or (each and short):
+    if each > 3 or (each and single):
         small = few_warps or (each > 1 and (wgs > 1 or not brief))
     width = (CHUNK >> small) // itemsize
     width = max(STEP, min(width, CHUNK // 4 if rereads else width) >> max(0, held - 1))
+    if each and product:
+        width = CHUNK // 2 >> (itemsize > 2 and each * wgs > 4)
     steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
     # CTAs of the next launch start early. Where some had room, they were distributed unevenly over
     # the SMs, which made kernels 15 to 40 % slower on an H200
@@ -453,6 +462,7 @@ def shares(
     most: int,
     lanes: int,
     short: bool,
+    single: bool,
     small_ctas: bool,
     streams: bool = False,
 ) -> tuple[int, int]:
@@ -463,11 +473,12 @@ def shares(
     most        most bytes of a CTA's part of a row, unless all rows are in shared memory at once
     lanes       warpgroups that an SM has registers for
     short       whether the kernel does little else than load
+    single      whether it does nothing more once a row is in shared memory
     small_ctas  whether more than four CTAs of an SM have one warpgroup each
     streams     whether all rows may run at once even if shared memory has no room for them
 
     >>> reduced = functools.partial(
-    ...     shares, nbytes=2, most=65536, lanes=16, short=True, small_ctas=True
+    ...     shares, nbytes=2, most=65536, lanes=16, short=True, single=True, small_ctas=True
     ... )
     >>> reduced(76, 83008), reduced(126, 40320), reduced(554, 19296), reduced(5540, 99296)
     ((3, 2), (1, 1), (1, 5), (4, 0))
@@ -488,7 +499,8 @@ def shares(
             # memory at once. If not even three CTAs fit, it takes as long as with four. The first
             # loads and the last stores of a CTA overlap with nothing
             least = 3 + (own * nbytes > most)
-            turns = (each if at_once else max(each, least)) + (0 if short else 0.5 / (1 + streams))
+            ends = 0 if (single if at_once else short) else 0.5 / (1 + streams)
+            turns = (each if at_once else max(each, least)) + ends
             found.append((turns * own * nbytes + EXCHANGE * exchanges, cluster, each * at_once))
     return min(found)[1:]
 
@@ -550,19 +562,26 @@ def _short(
     live, spare = height * wide * nbytes // 512, 40 + 16 * packed
     if whole and by_row:
         spare = 24 if brief else 32
-    ctas = max(1, 512 // (live + spare))
+    ctas, need = max(1, 512 // (live + spare)), live + 20
     if vectors > 1:
         # lanes have parts of them, and an SM gives out multiples of 8 registers. The numbers are
-        # the least without spills in layer_norm of float16 rows; a single wave of CTAs may spill
-        ctas = min(ctas, 64 // cdiv(live + 17 + 6 * held + vectors * wide // 96, 8))
-    if spare >= 40 and 512 // (ctas + 1) >= live + 16:
-        ctas = with_room(ctas, cdiv(count, height))
-    return rows(height, wide, 1, whole, ctas)
+        # the least without spills in layer_norm of float16 rows
+        need = live + 17 + 6 * held + vectors * wide // 96
+        ctas = min(ctas, 64 // cdiv(need, 8))
+    # a single wave of CTAs may spill a few
+    more = spare >= 40 and 512 // (ctas + 1) >= need - 4
+    return rows(height, wide, 1, whole, with_room(ctas, cdiv(count, height), 1, more))
 
 
-def with_room(ctas: int, grid: int) -> int:
-    """Return CTAs of an SM: one more if all of the grid run at once then."""
-    return ctas + 1 if cdiv(grid, DEFAULT.sms) == ctas + 1 else ctas
+def with_room(ctas: int, grid: int, wgs: int, more: bool = True) -> int:
+    """Return CTAs of `wgs` warpgroups of an SM, at most one `more` than `ctas`: as few as the grid
+    needs to run at once, so that each has more registers.
+
+    >>> [with_room(6, grid, 1) for grid in (100, 600, 900, 1000)]
+    [4, 5, 7, 6]
+    """
+    needed = max(cdiv(grid, DEFAULT.sms), min(ctas, FEW // wgs))
+    return needed if needed <= ctas + more else ctas
 
 
 def short_tile(n: int) -> tuple[int, int]:

@@ -262,6 +262,14 @@ def test_small_ctas_have_the_groups_of_long_rows_that_begin_anywhere() -> None:
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     half, needs = np.dtype(np.float16), Needs(once=True)
     assert [choose(8435, needs, half, True, False, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
+    # fewer CTAs have more registers each
+    sums = Needs(once=True, by_row=True)
+    assert [choose(642, sums, half, count=n).ctas for n in (3000, 7558, 50000)] == [4, 8, 11]
+    for n, ctas in ((8192, [4, 4, 6]), (16384, [2, 2, 3])):
+        norms = [choose(n, Needs(), half, count=count, vectors=2) for count in (16, 264, 5000)]
+        assert [row.ctas for row in norms] == ctas
+    # one more would spill
+    assert [choose(n, Needs(), half, count=4550, vectors=2).ctas for n in (960, 1200)] == [5, 4]
     # odd rows that run at once in shared memory only are there
     odd = [choose(13361, needs, half, False, True, n) for n in (528, 735, 1057)]
     assert [(row.steps, row.wgs, row.ctas) for row in odd] == [(0, 2, 4), (4, 1, 6), (0, 2, 4)]
@@ -300,7 +308,7 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     assert [choose(44160, short, count=count).cluster for count in (277, 396)] == [2, 1]
     # others have smaller parts
     for needs, vectors, clusters in (
-        (Needs(), 0, [6, 4, 2]),
+        (Needs(), 0, [6, 4, 4]),
         (Needs(), 1, [6, 4, 4]),
         (Needs(held=1), 0, [6, 4, 4]),
         (Needs(once=True, unit=128), 0, [6, 4, 2]),
@@ -443,6 +451,19 @@ def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
     ):
         row = choose(columns, Needs(), half, columns % 8 == 0, True, count, vectors)
         assert (row.wgs, row.width, row.ctas) == (wgs, 2048, 5)
+
+
+def test_few_long_rows_of_a_product_are_in_shared_memory_at_once() -> None:
+    half, product = np.dtype(np.float16), Needs(held=1, once=True)
+
+    def loaded(count: int, n: int) -> list[int]:
+        """Return the CTAs of a row, and tiles of each warpgroup in shared memory."""
+        row = choose(n, product, half, n % 8 == 0, True, count, 1)
+        return [row.cluster, row.slots]
+
+    assert [loaded(count, 51712) for count in (135, 3000)] == [[4, 5], [1, 0]]
+    # lanes load pairs of other rows, if there are enough CTAs for many loads in flight
+    assert [loaded(count, 51714) for count in (51, 190)] == [[2, 6], [2, 0]]
 
 
 def test_an_sm_has_room_for_what_the_warpgroups_of_large_clusters_exchange() -> None:

@@ -61,6 +61,8 @@ WIDEST = WGMMA.widest
 """columns of an accumulator, at most"""
 MOST = 32768
 """elements of a tile: 256 registers of float32 a lane"""
+ROWS_OF_A_LANE = 128
+"""most elements of a column that a lane has, of a vector that may be along the rows of a tile"""
 
 
 def coalesced(vector: int) -> str:
@@ -289,7 +291,7 @@ def ways(shape: Ints) -> Names:
     operation that needs one of them takes it.
 
     >>> ways((1024,))
-    ('column', 'row 128', 'row 32', 'column 2', 'column 1')
+    ('column', 'row 128', 'row 32', 'row 32 4', 'column 2', 'column 1')
     >>> ways((1, 64))
     ('row', 'row 128', 'row 16', 'row 32', 'row 8', 'row 4', 'row 2')
     """
@@ -306,11 +308,14 @@ def ways(shape: Ints) -> Names:
     if shape[0] == size:
         fragments += [COLUMN] * fits((size, GROUP))
         # of tiles whose rows are no accumulator's: more than 256 columns have at most 64 rows
-        lanes += [
+        columns = [
             f"{COLUMN} {of}"
             for of in (*row_layouts.EVERY, row_layouts.WHOLE)
             if size * of <= 32 * BLOCK or (size % BLOCK and size * 2 * of <= MOST)
         ]
+        # a tile of more rows of a lane, in pairs of columns, would not fit in its registers
+        fit = [of for of in columns if len(places(shape, of)) <= ROWS_OF_A_LANE]
+        lanes += fit or ([] if lanes else columns)
     return tuple(fragments + lanes)
 
 

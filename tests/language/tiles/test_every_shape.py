@@ -174,6 +174,13 @@ def test_a_deferred_tile_has_each_of_its_elements_in_each_layout(shape: tuple[in
         assert outside == (held != set(range(max(shape))))
 
 
+@pytest.mark.parametrize("size", [1442, 1490, 1590])
+def test_a_vector_has_only_columns_that_a_tile_has_registers_for(size: int) -> None:
+    """Along the rows of a tile, a lane would have every fourth element, too many for registers."""
+    assert all(len(places((size,), layout)) <= 128 for layout in ways((size,)))
+    assert len(places((size, 1), ways((size, 1))[-1])) > 128
+
+
 @numpipe.kernel(num_compute_wgs=1, warp_specialized=False)
 def too_many(x, y):
     y[ds(0, 2), ds(0, 20000)] = x[ds(0, 2), ds(0, 20000)]
