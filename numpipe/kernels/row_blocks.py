@@ -41,7 +41,7 @@ than NaN"""
 def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, width, wgs, steps, slots = rows.n, rows.width, rows.wgs, rows.steps, rows.slots
-    operands, dtype, ctas = rows.operands, rows.dtype, rows.cluster
+    operands, dtype, ctas = rows.needs.operands, rows.dtype, rows.cluster
     direct = max(steps - slots, 0)
     shifts, across = rows.shifts, ctas * wgs * width
     whole = n // across

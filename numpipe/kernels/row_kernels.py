@@ -23,7 +23,7 @@ from ..plan.specs import persistent
 from .decorator import kernel
 from .definition import described
 from .row_registers import CLUSTER
-from .row_schedules import Needs, Rows, choose
+from .row_schedules import Needs, Request, Rows, choose
 
 if TYPE_CHECKING:
     from .kernel import Kernel
@@ -102,7 +102,8 @@ class RowKernel:
             )
         dtype, (count, n) = x.dtype, x.shape
         vectors = [array for array in given if getattr(array, "shape", ()) == (n,)]
-        rows = choose(n, self.needs, dtype, True, False, count, len(vectors))
+        asked = Request(n, self.needs, dtype, count=count, vectors=len(vectors))
+        rows = choose(asked)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
         odd = n % 2 and rows.height == 1
@@ -115,7 +116,7 @@ class RowKernel:
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
             wide = any(described(v, "", "").dtype.itemsize > dtype.itemsize for v in vectors)
-            rows = choose(n, self.needs, dtype, aligned, flat, count, len(vectors), wide)
+            rows = choose(asked._replace(aligned=aligned, flat=flat, wide=wide))
         return self.scheduled(rows)
 
     def __getattr__(self, name: str) -> Any:

@@ -108,7 +108,7 @@ def functions(rows: Any) -> dict[str, Function]:
     """Return the functions of a schedule, a `Rows`, by name."""
     n, height, width, wgs, ctas = rows.n, rows.height, rows.width, rows.wgs, rows.cluster
     shared, whole, loops, parts = height == 1, rows.whole, rows.loops, PARTS * wgs * ctas
-    flat, span, operands, dtype = rows.flat, height * n, rows.operands, rows.dtype
+    flat, span, operands, dtype = rows.flat, height * n, rows.needs.operands, rows.dtype
     lanes, along = rows.lanes, rows.lanes.replace(ROWS, ROW)
     # short rows come in blocks; of a long row, lanes load the next one while they compute
     blocked, ahead, slots = loops and not shared, loops and shared, max(rows.slots, 1)

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import functools
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
@@ -108,6 +108,11 @@ class Needs(NamedTuple):
     by_row: bool = False
 
     @property
+    def values(self) -> int:
+        """The float32 matrices that it has in registers."""
+        return max(self.held, self.operands)
+
+    @property
     def brief(self) -> bool:
         """Whether it only reduces rows, and keeps nothing in addition to what it loads."""
         return self.once and not self.held and self.unit == 1
@@ -132,8 +137,7 @@ class Rows:
     slots    tiles of each warpgroup, and of each loaded matrix, in shared memory. If a row is in
              registers of a CTA that computes several, they are those of the next rows
     cluster  CTAs that share a row, each with some chunks of each step
-    operands, dtype
-             the number of matrices that the kernel loads, and their element type
+    dtype    element type of the matrices that the kernel loads
     flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
     layout   layout of a tile of several rows; "": the one that `lanes` chooses
@@ -189,7 +193,6 @@ class Rows:
     ctas: int = 1
     steps: int = 0
     slots: int = 0
-    operands: int = 1
     dtype: np.dtype = FLOAT32
     flat: bool = False
     loops: bool = False
@@ -248,19 +251,10 @@ def functions(rows: Rows) -> dict[str, Function]:
     return row_registers.functions(rows)
 
 
-@functools.lru_cache(maxsize=1024)
-def choose(
-    n: int,
-    needs: Needs = ONE,
-    dtype: np.dtype = FLOAT32,
-    aligned: bool = True,
-    flat: bool = False,
-    count: int = ROOM,
-    vectors: int = 0,
-    wide: bool = False,
-) -> Rows:
-    """Return the schedule for rows of n columns.
+class Request(NamedTuple):
+    """The rows that a schedule is for, and the kernel over them.
 
+    n        columns of a row
     needs    what the kernel asks of its schedule
     dtype    element type of the matrices that it loads
     aligned  whether TMA can load their rows: all begin at multiples of 16 bytes
@@ -268,133 +262,213 @@ def choose(
     count    rows of each matrix
     vectors  vectors along the columns, which a CTA that has several rows loads once
     wide     whether elements of a vector have more bytes than those of the matrices
+    """
 
-    >>> choose(1024).height, choose(1024).width, choose(1024).ctas
+    n: int
+    needs: Needs = ONE
+    dtype: np.dtype = FLOAT32
+    aligned: bool = True
+    flat: bool = False
+    count: int = ROOM
+    vectors: int = 0
+    wide: bool = False
+
+    @property
+    def pairs(self) -> bool:
+        """Whether rows have pairs of columns, which lanes load quickly, but single ones slowly."""
+        return self.n % 2 == 0
+
+    @property
+    def size(self) -> int:
+        """Bytes of a row of all matrices."""
+        return self.n * self.needs.operands * self.dtype.itemsize
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of a column in registers."""
+        return max(4 * self.needs.held, self.needs.operands * self.dtype.itemsize)
+
+    @property
+    def computes(self) -> bool:
+        """Whether instructions take longer than loads (H200), so that fewer warps of a row, which
+        take fewer of them, are faster."""
+        return self.needs.by_row and self.needs.held > 0 and self.dtype.itemsize < 4
+
+    @property
+    def tma(self) -> bool:
+        """Whether TMA loads rows longer than a warp's."""
+        return self.aligned or self.flat
+
+    @property
+    def odd(self) -> bool:
+        """Whether lanes would load each element of a row alone, and several times."""
+        return self.flat and not (self.needs.once or self.pairs)
+
+    @property
+    def groups(self) -> bool:
+        """Whether lanes load groups of columns. Groups of a single pass need nothing of each other,
+        so that small CTAs can share a row."""
+        return self.needs.once and self.needs.unit > 1 and not self.tma
+
+    @property
+    def plain(self) -> bool:
+        """Whether the kernel only loads one matrix, whose rows begin where loads may."""
+        return not (self.needs.held or self.flat) and self.needs.operands == 1
+
+    @property
+    def product(self) -> bool:
+        """Whether rows are multiplied with a vector, and summed up."""
+        return self.needs.once and self.needs.held > 0 and self.vectors > 0
+
+    @property
+    def single(self) -> bool:
+        """Whether the kernel does nothing more once a row is in shared memory."""
+        needs = self.needs
+        return needs.once or (needs.operands > 1 and not (needs.held or self.vectors))
+
+    @property
+    def small_ctas(self) -> bool:
+        """Whether more than four CTAs of an SM have one warpgroup each. Each loads its part of a
+        vector along the columns, so that fewer are better."""
+        return (self.product or not self.needs.held) and self.vectors < 2
+
+    @property
+    def light(self) -> bool:
+        """Whether an SM has registers for six CTAs. In many rows, more and smaller parts are slower
+        if there are vectors along the columns (H200)."""
+        count = self.count
+        return self.plain and 2 * count > ROOM and count * self.size <= 4 * ROOM * SHARED
+
+    def rows(self, *tiles: int, **options: Any) -> Rows:
+        """Return a schedule of these rows."""
+        return Rows(self.n, *tiles, dtype=self.dtype, needs=self.needs, **options)
+
+
+@functools.lru_cache(maxsize=1024)
+def choose(asked: Request) -> Rows:
+    """Return the schedule for rows.
+
+    >>> of = lambda *asked, **more: choose(Request(*asked, **more))
+    >>> of(1024).height, of(1024).width, of(1024).ctas
     (8, 1024, 4)
-    >>> choose(16384).wgs, choose(65536).steps, choose(65536).slots, choose(65536).cluster
+    >>> of(16384).wgs, of(65536).steps, of(65536).slots, of(65536).cluster
     (2, 4, 4, 8)
     >>> half = np.dtype(np.float16)
-    >>> [choose(24000, Needs(2, held=1), half, count=count).wgs for count in (130, 180, 1000)]
+    >>> [of(24000, Needs(2, held=1), half, count=count).wgs for count in (130, 180, 1000)]
     [4, 2, 2]
-    >>> choose(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
+    >>> of(5811, dtype=half, aligned=False, flat=True, count=1000).ctas
     5
     >>> [
-    ...     choose(n, Needs(once=once), half, False, True, 316).cluster
+    ...     of(n, Needs(once=once), half, False, True, 316).cluster
     ...     for n, once in ((27521, False), (27521, True), (127521, True))
     ... ]
     [2, 2, 8]
     >>> product = Needs(held=1, once=True)
-    >>> [choose(n, product, half, count=1206, vectors=1).width for n in (64576, 65536)]
+    >>> [of(n, product, half, count=1206, vectors=1).width for n in (64576, 65536)]
     [4096, 8192]
     """
-    (operands, held, once, unit, _, by_row), itemsize = needs, dtype.itemsize
-    # float32 matrices, and bytes of a column, in registers
-    values, nbytes, brief = max(held, operands), max(4 * held, operands * itemsize), needs.brief
-    # lanes load pairs of even rows quickly, and a group of one column would be no matrix
-    flat = flat and not aligned and (unit == 1 or (n % 2 > 0 and n % unit > 1))
-    rows = functools.partial(Rows, n, operands=operands, dtype=dtype, needs=needs)
-    pairs, most = n % 2 == 0, (MOST if by_row else LEAST) // nbytes
-    # instructions take longer than loads (H200): fewer warps of a row take fewer of them
-    computes = by_row and held > 0 and itemsize < 4
+    n, unit = asked.n, asked.needs.unit
+    # a group of one column would be no matrix
+    fits = unit == 1 or (n % 2 > 0 and n % unit > 1)
+    asked = asked._replace(flat=asked.flat and not asked.aligned and fits)
+    if n <= _most_of_warp(asked):
+        return _of_warp(asked)
+    asked = asked._replace(flat=asked.flat and unit == 1)
+    return _looping(asked) or _in_registers(asked) or _of_ctas(asked)
+
+
+def _most_of_warp(asked: Request) -> int:
+    """Return the most columns of rows that lanes of a warp have."""
+    needs, count, pairs, nbytes = asked.needs, asked.count, asked.pairs, asked.nbytes
+    by_row, computes = needs.by_row, asked.computes
     # enough rows for three or four CTAs of eight rows on each SM
-    many = (brief or (computes and pairs)) and count >= (24 if by_row or flat else 32) * DEFAULT.sms
+    enough = (24 if by_row or asked.flat else 32) * DEFAULT.sms
+    if (needs.brief or (computes and pairs)) and count >= enough:
+        return MIDDLE if computes else (MOST if by_row else LEAST) // nbytes
     # a warp has registers for a row of pairs and its parts of two vectors
-    packed = nbytes == 2 and pairs and unit == 1 and count >= 32 * DEFAULT.sms
-    few = min(2048 // values, PAIRS if packed else 1536)
-    if n <= ((MIDDLE if computes else most) if many else few):
-        # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
-        flat = flat and itemsize > 1
-        return _short(rows, n, needs, flat, nbytes if brief else 4 * values, count, vectors)
-    flat, size = flat and unit == 1, n * operands * itemsize
-    tma, wgs = aligned or flat, 1
-    # the lanes would load elements of odd rows one by one
-    odd = flat and not (once or pairs)
+    packed = nbytes == 2 and pairs and needs.unit == 1 and count >= 32 * DEFAULT.sms
+    return min(2048 // needs.values, PAIRS if packed else 1536)
+
+
+def _looping(asked: Request) -> Rows | None:
+    """Return the schedule of many long rows, if one CTA of an SM computes many of them, and has its
+    parts of vectors and of the next rows in shared memory."""
+    n, needs, size, count = asked.n, asked.needs, asked.size, asked.count
+    cluster = 1 << (cdiv(size, SHARED) - 1).bit_length()
+    share, across = cdiv(size, cluster), MOST_WARPGROUPS * cluster
+    slots = MOST_SHARED // share - (asked.vectors << asked.wide)
+    many = count * cluster >= TURNS * DEFAULT.sms and n % (2 * STEP * across) == 0
+    fits = cluster < CLUSTER and share > LIGHT and slots > 0
+    # with a single vector, more CTAs are faster (measured on an H200)
+    several = not needs.once and max(needs.unit, asked.vectors) > 1
+    if not (asked.plain and asked.aligned and several and many and fits):
+        return None
+    width = n // across
+    return asked.rows(
+        1, width, MOST_WARPGROUPS, width, 1, 0, min(slots, 2), loops=True, cluster=cluster
+    )
+
+
+def _in_registers(asked: Request) -> Rows | None:
+    """Return the schedule of rows that are in registers of up to MOST_WARPGROUPS warpgroups."""
+    n, needs, count, odd, nbytes = asked.n, asked.needs, asked.count, asked.odd, asked.nbytes
+    itemsize, values, groups, wgs = asked.dtype.itemsize, needs.values, asked.groups, 1
     part = PART * 4 // max(nbytes, 4)
     if odd and (values, itemsize) == (1, 2) and count >= ROOM:
         part = ODD
     # columns beyond `part` that one warpgroup has; of few rows, an SM would have too few warps
-    longer = PART // 2 * (computes and count > 4 * DEFAULT.sms)
+    longer = PART // 2 * (asked.computes and count > 4 * DEFAULT.sms)
     while n > part * wgs + longer:
         wgs *= 2
-    # groups of a single pass need nothing of each other, so that small CTAs can share a row. Lanes
-    # load adjacent elements of odd 16-bit rows one by one
-    groups = once and unit > 1 and not tma
     longest = max(part, PART) if odd else 2 * part
-    if groups and not pairs and itemsize < 4:
+    if groups and not asked.pairs and itemsize < 4:
         longest = GROUPS
-    plain = not (held or flat) and operands == 1
-    cluster = 1 << (cdiv(size, SHARED) - 1).bit_length()
-    share = cdiv(size, cluster)
-    slots = MOST_SHARED // share - (vectors << wide)
-    # one CTA of an SM computes many rows, and has its parts of vectors and of the next rows in
-    # shared memory. With smaller parts, or a single vector, more CTAs are faster (measured on an
-    # H200)
-    across = MOST_WARPGROUPS * cluster
-    many = count * cluster >= TURNS * DEFAULT.sms and n % (2 * STEP * across) == 0
-    fits = cluster < CLUSTER and share > LIGHT and slots > 0
-    if plain and aligned and not once and max(unit, vectors) > 1 and many and fits:
-        width, slots = n // across, min(slots, 2)
-        return rows(1, width, MOST_WARPGROUPS, width, 1, 0, slots, loops=True, cluster=cluster)
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
-    if wgs <= MOST_WARPGROUPS and (n <= longest or not (tma or groups)):
-        width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
-        whole = max(0, n - (wgs - 1) * width) // STEP * STEP
-        live = width * nbytes // 512 + 28 + 16 * values
-        live += (28 + 24 * wide) * (odd and n > PART // 2)
-        if brief:
-            live = max(live - 16 * values - 3, min(live, 60))
-        ctas = max(1, 512 // live // wgs)
-        # a lane of four warpgroups has no registers for one more
-        ctas = with_room(ctas, count, wgs, brief and wgs < 4)
-        # lanes would load odd 16-bit rows by elements: they are in shared memory if all fit at once
-        # there, but not in registers
-        one_by_one = once and flat and not pairs and itemsize < 4
-        fit = DEFAULT.smem_bytes // (size + OWN) * DEFAULT.sms
-        if not (one_by_one and ctas * DEFAULT.sms < count <= fit):
-            return rows(1, width, wgs, whole, ctas, flat=odd)
-    # an SM has registers for six CTAs of a kernel that loads one matrix and holds nothing else. In
-    # many rows, more and smaller parts are slower if there are vectors along the columns (H200)
-    light = plain and 2 * count > ROOM and count * size <= 4 * ROOM * SHARED
-    # lanes load pairs of elements quickly, but single ones slowly. In a kernel that loads a vector,
-    # single float32 elements of many rows are as fast as pairs (measured on an H200)
-    words = pairs or (vectors > 0 and itemsize == 4 and count > ROOM)
-    direct = not tma or (once and words)
-    if groups:
+    if wgs > MOST_WARPGROUPS or (n > longest and (asked.tma or groups)):
+        return None
+    width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
+    whole = max(0, n - (wgs - 1) * width) // STEP * STEP
+    live = width * nbytes // 512 + 28 + 16 * values
+    live += (28 + 24 * asked.wide) * (odd and n > PART // 2)
+    if needs.brief:
+        live = max(live - 16 * values - 3, min(live, 60))
+    # a lane of four warpgroups has no registers for one more
+    ctas = with_room(max(1, 512 // live // wgs), count, wgs, needs.brief and wgs < 4)
+    # lanes would load odd 16-bit rows by elements: they are in shared memory if all fit at once
+    # there, but not in registers
+    one_by_one = needs.once and asked.flat and not asked.pairs and itemsize < 4
+    fit = DEFAULT.smem_bytes // (asked.size + OWN) * DEFAULT.sms
+    if one_by_one and ctas * DEFAULT.sms < count <= fit:
+        return None
+    return asked.rows(1, width, wgs, whole, ctas, flat=odd)
+
+
+def _of_ctas(asked: Request) -> Rows:
+    """Return the schedule of longer rows, which CTAs share."""
+    n, needs, size, count, flat = asked.n, asked.needs, asked.size, asked.count, asked.flat
+    (operands, held, once), itemsize = needs[:3], asked.dtype.itemsize
+    # in a kernel that loads a vector, single float32 elements of many rows are as fast as pairs
+    # (measured on an H200)
+    words = asked.pairs or (asked.vectors > 0 and itemsize == 4 and count > ROOM)
+    direct = not asked.tma or (once and words)
+    if asked.groups:
         most = 3 * CHUNK
     elif direct:
         most = 2 * size
     else:
-        most = MOST_SHARED * itemsize // 8 if once else SHARED >> light
-    short = once or not (held or vectors)
-    single = once or (short and operands > 1)
-    # each CTA of an SM loads its part of a vector along the columns, so fewer CTAs are better. With
-    # parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
-    lanes = 0 if not tma else 4 if operands > 1 else 16 if brief else 12
-    product = once and held > 0 and vectors > 0
-    small_ctas = (product or not held) and vectors < 2
+        most = MOST_SHARED * itemsize // 8 if once else SHARED >> asked.light
+    # with parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
+    lanes = 0 if not asked.tma else 4 if operands > 1 else 16 if needs.brief else 12
     shared = functools.partial(
         shares, count, n + flat * LINE // itemsize, operands * itemsize, most
     )
-    cluster, each = shared(0 if direct and held else lanes, short, single, small_ctas)
+    how = once or not (held or asked.vectors), asked.single, asked.small_ctas
+    cluster, each = shared(0 if direct and held else lanes, *how)
     # where lanes load few pairs at once, or rows are aligned, TMA is faster (measured on an H200)
-    if direct and product and (aligned or 2 * count * cluster < 5 * DEFAULT.sms):
-        cluster, each = shared(lanes, short, single, small_ctas)
+    if asked.product and (asked.aligned or 2 * count * cluster < 5 * DEFAULT.sms):
+        cluster, each = shared(lanes, *how)
     if direct and not each:
-        # smaller chunks leave registers for elements that are loaded one by one
-        width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
-        wgs, ctas = 2, 3 + (cdiv(count, DEFAULT.sms) == 4) if once and unit == 1 else 2
-        # smaller chunks, so that a lane has registers for a masked last chunk and its part of a
-        # vector. Otherwise some loads wait for others, or registers spill, which takes 1.4 to 1.7
-        # times as long. With few rows, this happens only if the second of two chunks is more than
-        # half full (measured on an H200)
-        across = cluster * wgs * width
-        many = count > ROOM and (width > CHUNK // 2 or (tma and not pairs))
-        if once and vectors and n % across and (many or 3 * across < 2 * n < 4 * across):
-            width, ctas = width // 2, 4
-        if groups:
-            width, wgs = GROUPS, 1 + (n > 2 * PART)
-            ctas = 12 // (wgs * operands)
-        return rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
+        return _by_lanes(asked, cluster)
     # rows of two matrices that nearly fit in shared memory all run at once, too: a kernel stores
     # what it computes from them, and loads that again from L2
     memory = DEFAULT.sms * DEFAULT.smem_bytes
@@ -406,13 +480,45 @@ def choose(
     # SMs would take 6 to 10 % longer (measured on an H200)
     if operands > 1 and not each and CLUSTER * MOST_SHARED // size == 2:
         cluster, each = CLUSTER // 2, 1
-    share = cdiv(size, cluster)
+    return _in_shared_memory(asked, cluster, each, rereads)
+
+
+def _by_lanes(asked: Request, cluster: int) -> Rows:
+    """Return the schedule of rows that lanes load in each pass, for `cluster` CTAs of each row."""
+    n, needs, count, pairs = asked.n, asked.needs, asked.count, asked.pairs
+    operands, once, itemsize = needs.operands, needs.once, asked.dtype.itemsize
+    # smaller chunks leave registers for elements that are loaded one by one
+    width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
+    wgs, ctas = 2, 3 + (cdiv(count, DEFAULT.sms) == 4) if once and needs.unit == 1 else 2
+    # smaller chunks, so that a lane has registers for a masked last chunk and its part of a vector.
+    # Otherwise some loads wait for others, or registers spill, which takes 1.4 to 1.7 times as
+    # long. With few rows, this happens only if the second of two chunks is more than half full
+    # (measured on an H200)
+    across = cluster * wgs * width
+    many = count > ROOM and (width > CHUNK // 2 or (asked.tma and not pairs))
+    if once and asked.vectors and n % across and (many or 3 * across < 2 * n < 4 * across):
+        width, ctas = width // 2, 4
+    if asked.groups:
+        width, wgs = GROUPS, 1 + (n > 2 * PART)
+        ctas = 12 // (wgs * operands)
+    return asked.rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
+
+
+def _in_shared_memory(asked: Request, cluster: int, each: int, rereads: bool) -> Rows:
+    """Return the schedule of rows that `cluster` CTAs load into shared memory.
+
+    each     CTAs of an SM, if all rows are in shared memory at once; else 0
+    rereads  as in `Rows`
+    """
+    needs, flat, itemsize = asked.needs, asked.flat, asked.dtype.itemsize
+    (operands, held, once, unit), brief = needs[:4], needs.brief
+    every, share = cluster * asked.count, cdiv(asked.size, cluster)
     # a lane of four CTAs has no registers for elements of two vectors of odd rows
     small_parts = (
         operands > 1
-        and not (flat and vectors > 1)
+        and not (flat and asked.vectors > 1)
         and share <= LIGHT
-        and cluster * count > 2 * DEFAULT.sms
+        and every > 2 * DEFAULT.sms
     )
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
@@ -422,28 +528,28 @@ def choose(
         or cluster > 2
         or unit > 1
         or small_parts
-        or (held and (operands == 1 or 2 * DEFAULT.sms < cluster * count <= ROOM))
+        or (held and (operands == 1 or 2 * DEFAULT.sms < every <= ROOM))
     )
     large = share > SHARED
-    light = light or (plain and not crowded and share <= LIGHT)
+    light = asked.light or (asked.plain and not crowded and share <= LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
-    singles = odd and not held and (operands, itemsize) == (1, 4)
-    several = 2 + (single or rereads)
+    singles = asked.odd and not held and (operands, itemsize) == (1, 4)
+    several = 2 + (asked.single or rereads)
     wgs = 4 if (each < several if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
-    few_warps = brief and by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
-    wgs = 1 if each > 4 and small_ctas else wgs >> few_warps
+    few_warps = brief and needs.by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
+    wgs = 1 if each > 4 and asked.small_ctas else wgs >> few_warps
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
     small = not large and ((flat and not once) or light or small_parts or wgs == 4)
-    if each > 3 or (each and single):
+    if each > 3 or (each and asked.single):
         small = few_warps or (each > 1 and (wgs > 1 or not brief))
     width = (CHUNK >> small) // itemsize
     width = max(STEP, min(width, CHUNK // 4 if rereads else width) >> max(0, held - 1))
-    if each and product:
+    if each and asked.product:
         width = CHUNK // 2 >> (itemsize > 2 and each * wgs > 4)
-    steps, step = cdiv(n, cluster * wgs * width), wgs * operands * width * itemsize
+    steps, step = cdiv(asked.n, cluster * wgs * width), wgs * operands * width * itemsize
     # CTAs of the next launch start early. Where some had room, they were distributed unevenly over
     # the SMs, which made kernels 15 to 40 % slower on an H200
     room = MOST_SHARED // max(each, 1) // step
@@ -451,8 +557,9 @@ def choose(
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + small_parts
     ctas = each or max(1, min(fit, MOST_SHARED // share))
-    rows = functools.partial(rows, flat=flat, cluster=cluster, rereads=rereads)
-    return rows(1, width, wgs, 0, ctas, steps, slots)
+    return asked.rows(
+        1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster, rereads=rereads
+    )
 
 
 def shares(
@@ -505,18 +612,13 @@ def shares(
     return min(found)[1:]
 
 
-def _short(
-    rows: functools.partial[Rows],
-    n: int,
-    needs: Needs,
-    flat: bool,
-    nbytes: int,
-    count: int,
-    vectors: int,
-) -> Rows:
+def _of_warp(asked: Request) -> Rows:
     """Return the schedule for rows that lanes of a warp have."""
-    brief, unit, held = needs.brief, needs.unit, max(needs.held, needs.operands)
-    itemsize = rows.keywords["dtype"].itemsize
+    n, needs, count, vectors = asked.n, asked.needs, asked.count, asked.vectors
+    brief, unit, held, itemsize = needs.brief, needs.unit, needs.values, asked.dtype.itemsize
+    nbytes = asked.nbytes if brief else 4 * held
+    # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
+    flat = asked.flat and itemsize > 1
     # 16-bit elements of rows that are only reduced
     packed, by_row = nbytes < 4 * held, brief or needs.by_row
     height = 8 if brief or n <= 1536 else 4
@@ -541,11 +643,11 @@ def _short(
         if most > 3 or not needs.scans:
             # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
             most = 1 << most.bit_length() - 1
-        return rows(height, n, 1, n, most, flat=True, loops=True)
+        return asked.rows(height, n, 1, n, most, flat=True, loops=True)
     size = n * itemsize
     if brief and size in (32, 64) and count > 64 * STARTS:
         # lanes that load 16 bytes at once take fewer instructions, and have more rows of a CTA
-        return rows(8192 // size, n, 1, n, 8, layout=f"{ROWS} {size // 16} {16 // itemsize}")
+        return asked.rows(8192 // size, n, 1, n, 8, layout=f"{ROWS} {size // 16} {16 // itemsize}")
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:
@@ -570,7 +672,7 @@ def _short(
         ctas = min(ctas, 64 // cdiv(need, 8))
     # a single wave of CTAs may spill a few
     more = spare >= 40 and 512 // (ctas + 1) >= need - 4
-    return rows(height, wide, 1, whole, with_room(ctas, cdiv(count, height), 1, more))
+    return asked.rows(height, wide, 1, whole, with_room(ctas, cdiv(count, height), 1, more))
 
 
 def with_room(ctas: int, grid: int, wgs: int, more: bool = True) -> int:

@@ -23,7 +23,7 @@ from ..kernels.decorator import kernel
 from ..kernels.kernel import Kernel
 from ..kernels.row_kernels import RowKernel, Rows, loadable, rows
 from ..kernels.row_registers import BOX
-from ..kernels.row_schedules import CLUSTER, PHASES
+from ..kernels.row_schedules import CLUSTER, PHASES, Needs
 from ..language.memory.copies import async_prefetch, commit_smem, copy_gmem_to_smem, meet
 from ..language.memory.remote import async_store_smem
 from ..language.memory.scratch import scratch
@@ -657,7 +657,8 @@ def launch_gradient(
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
         layout = f"rows {lanes}" + f" {run}" * (run > 2)
-        row = Rows(n, tile, n, ctas=CTAS, whole=n, operands=2, flat=True, loops=True, layout=layout)
+        of = {"needs": Needs(2), "layout": layout}
+        row = Rows(n, tile, n, ctas=CTAS, whole=n, flat=True, loops=True, **of)
         short = of_short_rows(layout, height, slots, ahead, run, live <= LIVE, teams, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = teams * min(cdiv(count, height * teams), SMS * CTAS)

@@ -14,12 +14,20 @@ import pytest
 
 import numpipe
 from numpipe import SpecError
-from numpipe.kernels.row_kernels import Rows, choose
+from numpipe.kernels.row_kernels import Rows
 from numpipe.kernels.row_schedules import Needs
 from numpipe.launch.array_info import ArrayInfo, dense_strides
 from numpipe.ops.norms import forward
 from tests.kernels.compilers import compiles
-from tests.kernels.rows_of_kernels import KERNELS, in_steps, layer_norm, operands, softmax, wrong
+from tests.kernels.rows_of_kernels import (
+    KERNELS,
+    chosen,
+    in_steps,
+    layer_norm,
+    operands,
+    softmax,
+    wrong,
+)
 
 LENGTHS = {
     "one element": (5, 1),
@@ -165,34 +173,34 @@ def test_the_code_has_no_bounds_checks_and_no_spills(name: str, rows: int, colum
 
 def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> None:
     bf16 = np.dtype(ml_dtypes.bfloat16)
-    assert choose(1024).height == 8
-    assert choose(1024, Needs(2)).ctas == 3
-    of_many = partial(choose, needs=Needs(once=True), count=1 << 20)
+    assert chosen(1024).height == 8
+    assert chosen(1024, Needs(2)).ctas == 3
+    of_many = partial(chosen, needs=Needs(once=True), count=1 << 20)
     assert [of_many(n).height for n in (192, 384, 385)] == [32, 16, 8]
-    assert choose(128, Needs(once=True), count=17544).height == 16  # more CTAs of few rows
-    assert (choose(8192, Needs(2)).wgs, choose(8194, Needs(2)).steps) == (2, 3)
-    assert choose(16384, Needs(2), aligned=False).wgs == 4
-    long = [choose(65536, Needs(n), bf16) for n in (1, 2)]
+    assert chosen(128, Needs(once=True), count=17544).height == 16  # more CTAs of few rows
+    assert (chosen(8192, Needs(2)).wgs, chosen(8194, Needs(2)).steps) == (2, 3)
+    assert chosen(16384, Needs(2), aligned=False).wgs == 4
+    long = [chosen(65536, Needs(n), bf16) for n in (1, 2)]
     assert [(row.cluster, row.slots) for row in long] == [(4, 4), (4, 2)]
     # many rows have larger parts
-    many = choose(65536, dtype=bf16, count=8192)
+    many = chosen(65536, dtype=bf16, count=8192)
     assert (many.cluster, many.wgs, many.ctas) == (2, 4, 2)
-    longest = choose(1 << 20, dtype=bf16)
+    longest = chosen(1 << 20, dtype=bf16)
     assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 6, 8, 1)
 
 
 def test_rows_with_much_work_for_each_have_more_columns_of_a_lane() -> None:
     half, of_loss = np.dtype(np.float16), partial(Needs, once=True, by_row=True)
-    losses = [choose(n, of_loss(), half, n % 2 == 0, True, 20000) for n in (4096, 4095, 4098)]
+    losses = [chosen(n, of_loss(), half, n % 2 == 0, True, 20000) for n in (4096, 4095, 4098)]
     assert [(row.height, row.flat) for row in losses] == [(8, False), (8, False), (1, False)]
-    assert choose(4096, Needs(once=True), half, count=20000).height == 1
-    gradients = [choose(192, Needs(held=1, by_row=own), count=1 << 20) for own in (True, False)]
+    assert chosen(4096, Needs(once=True), half, count=20000).height == 1
+    gradients = [chosen(192, Needs(held=1, by_row=own), count=1 << 20) for own in (True, False)]
     assert [row.height for row in gradients] == [32, 16]
     # few rows have a warpgroup each; few short ones are in more CTAs
-    assert [choose(3200, of_loss(), half, count=n).height for n in (2475, 4300)] == [1, 8]
-    assert [choose(64, of_loss(), half, count=n).height for n in (80353, 501307)] == [32, 96]
+    assert [chosen(3200, of_loss(), half, count=n).height for n in (2475, 4300)] == [1, 8]
+    assert [chosen(64, of_loss(), half, count=n).height for n in (80353, 501307)] == [32, 96]
     # blocks of the same rows are larger, and there are fewer at once
-    blocks = [choose(28, Needs(held=1, by_row=own), half, False, True) for own in (True, False)]
+    blocks = [chosen(28, Needs(held=1, by_row=own), half, False, True) for own in (True, False)]
     assert [(row.height, row.ctas) for row in blocks] == [(128, 4), (64, 8)]
 
 
@@ -205,7 +213,7 @@ def test_contiguous_odd_rows_may_have_elements_of_one_byte(columns: int) -> None
             row.store(block, y, lambda j: (value(j) * 2.0).astype(y.dtype))
 
     x = np.random.default_rng(0).integers(-9, 9, (21, columns)).astype(np.int8)
-    row, y = choose(columns, Needs(), x.dtype, False, True, 21), np.zeros_like(x)
+    row, y = chosen(columns, Needs(), x.dtype, False, True, 21), np.zeros_like(x)
     doubled.scheduled(row)(x, y, target="sim")
     assert (y == 2 * x).all()
 
@@ -223,7 +231,7 @@ def test_lanes_have_columns_that_leave_contiguous_rows_in_different_banks(
             p, _ = row.softmax(value)
             row.store(block, y, lambda j: p(j))
 
-    row = choose(columns, Needs(held=1), np.dtype(np.float16), False, True, 400000)
+    row = chosen(columns, Needs(held=1), np.dtype(np.float16), False, True, 400000)
     assert row.loops and row.lanes == lanes
     x = np.random.default_rng(0).standard_normal((row.height + 8, columns)).astype(np.float16)
     y, exact = np.zeros_like(x), np.exp(x.astype(np.float64))
@@ -234,50 +242,50 @@ def test_lanes_have_columns_that_leave_contiguous_rows_in_different_banks(
 def test_ctas_that_reduce_short_rows_have_enough_bytes() -> None:
     half, reduces = np.dtype(np.float16), Needs(once=True)
     # an H200 starts 800 CTAs in a microsecond
-    many = [choose(n, reduces, half, count=1 << 20) for n in (16, 32)]
+    many = [chosen(n, reduces, half, count=1 << 20) for n in (16, 32)]
     assert [(row.height, row.lanes) for row in many] == [(256, "rows 2 8"), (128, "rows 4 8")]
-    assert choose(16, reduces, half, count=20000).height == 32
+    assert chosen(16, reduces, half, count=20000).height == 32
     # no lane has columns of padding
     work = Needs(held=1, by_row=True)
-    assert [choose(n, work, half, count=100000).width for n in (50, 64)] == [50, 64]
+    assert [chosen(n, work, half, count=100000).width for n in (50, 64)] == [50, 64]
 
 
 def test_small_ctas_have_the_groups_of_long_rows_that_begin_anywhere() -> None:
-    def chosen(count: int, columns: int, dtype: type, *needs: Any) -> list[int]:
+    def parts(count: int, columns: int, dtype: type, *needs: Any) -> list[int]:
         needs = needs or (1, 0, True, 128)
-        row = choose(columns, Needs(*needs), np.dtype(dtype), False, True, count)
+        row = chosen(columns, Needs(*needs), np.dtype(dtype), False, True, count)
         return [row.steps, row.cluster, row.wgs, row.ctas]
 
-    assert chosen(28918, 3615, np.float16) == [2, 1, 1, 12]
-    assert chosen(276, 26887, np.float16) == [2, 4, 2, 6]
-    assert chosen(97, 29426, np.float32) == [1, 8, 2, 6]
-    assert chosen(276, 26887, np.float16, 2, 0, True, 128)[3] == 3
+    assert parts(28918, 3615, np.float16) == [2, 1, 1, 12]
+    assert parts(276, 26887, np.float16) == [2, 4, 2, 6]
+    assert parts(97, 29426, np.float32) == [1, 8, 2, 6]
+    assert parts(276, 26887, np.float16, 2, 0, True, 128)[3] == 3
     # lanes load pairs, or elements of 4 bytes, quickly
-    for row in (chosen(990, 6884, np.float16), chosen(1500, 5001, np.float32)):
+    for row in (parts(990, 6884, np.float16), parts(1500, 5001, np.float32)):
         assert row[:3] == [0, 1, 1]
     # a norm has several passes
-    assert chosen(276, 26887, np.float16, 1, 0, False, 128)[:3] == [0, 1, 4]
+    assert parts(276, 26887, np.float16, 1, 0, False, 128)[:3] == [0, 1, 4]
 
 
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     half, needs = np.dtype(np.float16), Needs(once=True)
-    assert [choose(8435, needs, half, True, False, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
+    assert [chosen(8435, needs, half, True, False, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
     # fewer CTAs have more registers each
     sums = Needs(once=True, by_row=True)
-    assert [choose(642, sums, half, count=n).ctas for n in (3000, 7558, 50000)] == [4, 8, 11]
+    assert [chosen(642, sums, half, count=n).ctas for n in (3000, 7558, 50000)] == [4, 8, 11]
     for n, ctas in ((8192, [4, 4, 6]), (16384, [2, 2, 3])):
-        norms = [choose(n, Needs(), half, count=count, vectors=2) for count in (16, 264, 5000)]
+        norms = [chosen(n, Needs(), half, count=count, vectors=2) for count in (16, 264, 5000)]
         assert [row.ctas for row in norms] == ctas
     # one more would spill
-    assert [choose(n, Needs(), half, count=4550, vectors=2).ctas for n in (960, 1200)] == [5, 4]
+    assert [chosen(n, Needs(), half, count=4550, vectors=2).ctas for n in (960, 1200)] == [5, 4]
     # odd rows that run at once in shared memory only are there
-    odd = [choose(13361, needs, half, False, True, n) for n in (528, 735, 1057)]
+    odd = [chosen(13361, needs, half, False, True, n) for n in (528, 735, 1057)]
     assert [(row.steps, row.wgs, row.ctas) for row in odd] == [(0, 2, 4), (4, 1, 6), (0, 2, 4)]
 
 
 def test_odd_rows_of_up_to_9664_columns_of_16_bits_stay_in_registers() -> None:
     def whole(n: int, needs: Needs, dtype: type = np.float16, count: int = 998) -> bool:
-        return not choose(n, needs, np.dtype(dtype), False, True, count).steps
+        return not chosen(n, needs, np.dtype(dtype), False, True, count).steps
 
     for needs in (Needs(), Needs(held=1)):
         assert [whole(n, needs) for n in (5655, 8191, 9663, 9665)] == [True, True, True, False]
@@ -287,25 +295,25 @@ def test_odd_rows_of_up_to_9664_columns_of_16_bits_stay_in_registers() -> None:
     # two matrices, or numbers of dropout, leave no registers for more
     for needs in (Needs(2), Needs(held=2)):
         assert [whole(n, needs) for n in (8191, 8193)] == [True, False]
-    assert choose(20800, Needs(held=1), count=550).wgs == 2
+    assert chosen(20800, Needs(held=1), count=550).wgs == 2
 
 
 def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     bf16, short = np.dtype(ml_dtypes.bfloat16), Needs(once=True)
     counts = (1, 16, 30, 39, 60, 132, 190, 264, 1000)
     # a short pass has a CTA for each SM, of four warpgroups, if all rows fit in shared memory
-    shared = [choose(100000, short, bf16, count=count) for count in counts]
+    shared = [chosen(100000, short, bf16, count=count) for count in counts]
     assert [row.cluster for row in shared] == [6, 6, 4, 3, 2, 1, 2, 2, 1]
     assert [row.wgs for row in shared] == [4] * 6 + [2] * 3
     assert [row.ctas for row in shared[:6]] == [1] * 6
     # CTAs of exponentials have half as many warps, which exchange numbers
     exponentials = Needs(once=True, by_row=True)
     for n, count, ctas in ((83008, 76, (3, 2, 2)), (31616, 141, (3, 1, 4)), (66560, 90, (4, 1, 3))):
-        row = choose(n, exponentials, bf16, count=count)
+        row = chosen(n, exponentials, bf16, count=count)
         assert (row.cluster, row.wgs, row.ctas) == ctas
-        assert (row.width, choose(n, short, bf16, count=count).wgs) == (2048, 2 * row.wgs)
+        assert (row.width, chosen(n, short, bf16, count=count).wgs) == (2048, 2 * row.wgs)
     # the busiest SM would have three rows, and others two
-    assert [choose(44160, short, count=count).cluster for count in (277, 396)] == [2, 1]
+    assert [chosen(44160, short, count=count).cluster for count in (277, 396)] == [2, 1]
     # others have smaller parts
     for needs, vectors, clusters in (
         (Needs(), 0, [6, 4, 4]),
@@ -314,17 +322,17 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
         (Needs(once=True, unit=128), 0, [6, 4, 2]),
     ):
         shared = [
-            choose(125568, needs, bf16, count=count, vectors=vectors) for count in counts[:5:2]
+            chosen(125568, needs, bf16, count=count, vectors=vectors) for count in counts[:5:2]
         ]
         assert [row.cluster for row in shared] == clusters, needs
     # with a CTA for each of 190 rows, some SMs would have two rows and others one
     for needs, clusters in ((Needs(held=1), [3, 2, 2]), (short, [2, 1, 2])):
-        shared = [choose(20000, needs, bf16, count=count) for count in (1, 132, 190)]
+        shared = [chosen(20000, needs, bf16, count=count) for count in (1, 132, 190)]
         assert [row.cluster for row in shared] == clusters, needs
     # an SM has four CTAs of small parts of two matrices, or one if rows are few
-    parts = [choose(20736, Needs(2, held=1), bf16, count=count) for count in (60, 899)]
+    parts = [chosen(20736, Needs(2, held=1), bf16, count=count) for count in (60, 899)]
     assert [(row.cluster, row.wgs, row.ctas) for row in parts] == [(2, 4, 1), (2, 2, 4)]
-    many = [choose(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
+    many = [chosen(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
 
 
@@ -332,20 +340,20 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
 def test_a_cta_of_an_sm_computes_many_rows_of_two_vectors_or_of_groups(columns: int) -> None:
     half, groups, one = np.dtype(np.float16), Needs(unit=128), Needs()
     for needs, vectors, slots in ((one, 2, 1), (groups, 0, 2), (groups, 1, 2), (groups, 2, 1)):
-        few, many = (choose(columns, needs, half, count=n, vectors=vectors) for n in (250, 5000))
+        few, many = (chosen(columns, needs, half, count=n, vectors=vectors) for n in (250, 5000))
         assert many.loops and not few.loops
         assert (many.steps, many.slots, many.wgs) == (0, slots, 4)
     for needs, vectors in ((one, 1), (Needs(2), 2), (Needs(once=True, unit=128), 2)):
-        assert not choose(columns, needs, half, count=5000, vectors=vectors).loops
+        assert not chosen(columns, needs, half, count=5000, vectors=vectors).loops
     # rows that begin anywhere, vectors that would not fit, columns that would need masks
-    assert not choose(columns, one, half, False, True, 5000, 2).loops
-    assert not choose(columns, one, half, count=5000, vectors=2, wide=True).loops
-    assert not choose(columns - 1024, one, half, count=5000, vectors=2).loops
+    assert not chosen(columns, one, half, False, True, 5000, 2).loops
+    assert not chosen(columns, one, half, count=5000, vectors=2, wide=True).loops
+    assert not chosen(columns - 1024, one, half, count=5000, vectors=2).loops
 
 
 def many_rows(n: int, wgs: int, dtype: Any, slots: int, cluster: int) -> Rows:
     """Return the schedule for rows in registers whose successors are in shared memory."""
-    across, of = cluster * wgs, (0, slots, 1, np.dtype(dtype))
+    across, of = cluster * wgs, (0, slots, np.dtype(dtype))
     whole = max(0, n - (across - 1) * 1024) // 1024 * 1024
     return Rows(n, 1, 1024, wgs, whole, 1, *of, loops=True, cluster=cluster)
 
@@ -396,7 +404,7 @@ def test_few_rows_that_are_stored_run_at_once_if_they_fit_in_shared_memory() -> 
         # with clusters of 8, which fill 120 SMs, one of 46 would run after the others
         (of_softmax, 104704, 46, (4, 2)),
     ):
-        row = choose(columns, needs, half, columns % 8 == 0, True, count)
+        row = chosen(columns, needs, half, columns % 8 == 0, True, count)
         assert (row.cluster, row.ctas) == ctas
         assert count * row.cluster <= row.ctas * ROOMS[row.cluster]
         # they leave no CTA of the next launch room
@@ -404,28 +412,28 @@ def test_few_rows_that_are_stored_run_at_once_if_they_fit_in_shared_memory() -> 
         assert row.slots >= row.steps and (row.ctas + 1) * nbytes > 212_992
     # clusters that have no place at once would take twice as long
     for cluster, count in ((3, 39), (6, 17), (3, 79)):
-        found = [choose(90000, of_softmax, half, count=rows).cluster for rows in (count, count + 1)]
+        found = [chosen(90000, of_softmax, half, count=rows).cluster for rows in (count, count + 1)]
         assert found[0] == cluster != found[1]
     # vectors along the columns of odd rows are loaded by elements, in many warps
-    norms = [choose(n, Needs(), np.dtype("f4"), False, True, 317) for n in (40747, 40746)]
+    norms = [chosen(n, Needs(), np.dtype("f4"), False, True, 317) for n in (40747, 40746)]
     assert [(row.wgs, row.ctas) for row in norms] == [(4, 3), (2, 3)]
 
 
 def test_an_sm_has_a_part_of_a_row_of_two_matrices_if_all_fit_at_once() -> None:
     single, two = np.dtype(np.float32), Needs(2, held=1)
     shapes = (82869, 38), (50001, 60)
-    rows = [choose(n, two, single, False, True, count, 1) for n, count in shapes]
+    rows = [chosen(n, two, single, False, True, count, 1) for n, count in shapes]
     assert [(row.cluster, row.wgs, row.ctas) for row in rows] == [(3, 4, 1), (2, 4, 1)]
     # no chunk is loaded twice
     assert [row.slots >= row.steps for row in rows] == [True, True]
     # 40 clusters of three would not run at once
-    assert choose(70000, two, single, count=40, vectors=1).cluster == 8
+    assert chosen(70000, two, single, count=40, vectors=1).cluster == 8
 
 
 def test_rows_of_two_matrices_that_nearly_fit_at_once_run_at_once() -> None:
     two, half, single = Needs(2, held=1), np.dtype(np.float16), np.dtype(np.float32)
     shapes = (84123, half, 80), (91520, single, 38), (82869, single, 59)
-    of = [choose(n, two, dtype, n % 8 == 0, True, count, 1) for n, dtype, count in shapes]
+    of = [chosen(n, two, dtype, n % 8 == 0, True, count, 1) for n, dtype, count in shapes]
     assert [(row.cluster, row.ctas, row.rereads) for row in of] == [
         (4, 3, True),
         (3, 1, True),
@@ -433,11 +441,11 @@ def test_rows_of_two_matrices_that_nearly_fit_at_once_run_at_once() -> None:
     ]
     assert all(row.slots < row.steps for row in of)
     # L2 has no room for more
-    assert not choose(82869, two, single, False, True, 80, 1).rereads
+    assert not chosen(82869, two, single, False, True, 80, 1).rereads
 
 
 def test_a_warp_has_a_row_of_pairs() -> None:
-    of = partial(choose, dtype=np.dtype(np.float16), vectors=2)
+    of = partial(chosen, dtype=np.dtype(np.float16), vectors=2)
     assert [of(n, count=4224).height for n in (1582, 1792, 1794)] == [4, 4, 1]
     assert [of(1582, Needs(), count=4223).height, of(1583, count=4224).height] == [1, 1]
 
@@ -449,7 +457,7 @@ def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
         (34048, 310, 0, 1),
         (59285, 145, 2, 2),
     ):
-        row = choose(columns, Needs(), half, columns % 8 == 0, True, count, vectors)
+        row = chosen(columns, Needs(), half, columns % 8 == 0, True, count, vectors)
         assert (row.wgs, row.width, row.ctas) == (wgs, 2048, 5)
 
 
@@ -458,7 +466,7 @@ def test_few_long_rows_of_a_product_are_in_shared_memory_at_once() -> None:
 
     def loaded(count: int, n: int) -> list[int]:
         """Return the CTAs of a row, and tiles of each warpgroup in shared memory."""
-        row = choose(n, product, half, n % 8 == 0, True, count, 1)
+        row = chosen(n, product, half, n % 8 == 0, True, count, 1)
         return [row.cluster, row.slots]
 
     assert [loaded(count, 51712) for count in (135, 3000)] == [[4, 5], [1, 0]]
@@ -470,13 +478,13 @@ def test_an_sm_has_room_for_what_the_warpgroups_of_large_clusters_exchange() -> 
     """Five CTAs of two warpgroups, each with 43,008 bytes of a row that eight CTAs share, would
     need 2 KB more shared memory than an SM has; CTAs of one warpgroup exchange fewer numbers."""
     half = np.dtype(np.float16)
-    rows = [choose(172032, Needs(), half, True, True, 75, vectors) for vectors in (1, 2)]
+    rows = [chosen(172032, Needs(), half, True, True, 75, vectors) for vectors in (1, 2)]
     assert [(row.cluster, row.ctas) for row in rows] == [(8, 5), (8, 3)]
 
 
 def test_tma_loads_odd_rows_of_one_pass() -> None:
     for dtype in (np.float16, np.float32):
-        of = partial(choose, 45001, Needs(once=True), np.dtype(dtype), False, True)
+        of = partial(chosen, 45001, Needs(once=True), np.dtype(dtype), False, True)
         rows = [of(count) for count in (132, 190, 400)]
         assert [row.cluster for row in rows] == [1, 2, 2]
         assert rows[2].slots == rows[2].steps
@@ -607,7 +615,7 @@ def test_groups_of_tiles_that_begin_anywhere_are_refused(columns: int) -> None:
     # as of contiguous rows on the GPU
     unit, groups = (
         numpipe.rows(unit=unit)(doubled).scheduled(
-            choose(columns, Needs(unit=unit), aligned=False, flat=True, count=3)
+            chosen(columns, Needs(unit=unit), aligned=False, flat=True, count=3)
         )
         for unit in (1, 128)
     )

@@ -19,7 +19,7 @@ import gemm_body
 import numpipe
 from numpipe import SMEM, Barrier, BlockSpec, CompilerParams, ds
 from numpipe.kernels.row_kernels import Rows
-from numpipe.kernels.row_schedules import Needs, choose
+from numpipe.kernels.row_schedules import Needs
 from numpipe.ops.attention import Config, Form
 from numpipe.ops.attention import kernel as attention_of
 from numpipe.ops.attention_gradients import division, of_keys
@@ -51,7 +51,7 @@ from tests.kernels import (
 )
 from tests.kernels import kernels_for_tests as pipelines
 from tests.kernels.attention_function_cases import documents, soft_cap
-from tests.kernels.rows_of_kernels import in_steps, layer_norm, scaled, swapped
+from tests.kernels.rows_of_kernels import chosen, in_steps, layer_norm, scaled, swapped
 from tests.language.pipeline import test_drain
 
 from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
@@ -568,7 +568,7 @@ run(
 )
 run(
     "contiguous rows, which are loaded in blocks",
-    swapped.scheduled(choose(57, Needs(2), np.dtype(F16), False, True)),
+    swapped.scheduled(chosen(57, Needs(2), np.dtype(F16), False, True)),
     *(ints(140, 57), ints(141, 57)[:140], out(140, 57), out(140, 57)),
 )
 run(
@@ -647,7 +647,7 @@ for n, length, layout in ((18, 2, "rows 4"), (16, 4, "rows 4 4")):
     run(
         f"gradients of a norm of rows of {n} columns",
         of_short_rows(layout, 64, 3, 2, length, True, 1, "weight", "dbias").scheduled(
-            Rows(n, 64, n, ctas=2, whole=n, operands=2, flat=True, loops=True, layout=layout)
+            Rows(n, 64, n, ctas=2, whole=n, flat=True, loops=True, needs=Needs(2), layout=layout)
         ),
         *(ints(200, n), ints(200, n), ints(200, 2, dtype=F32), ints(n)),
         *(out(200, n), out(1, n, dtype=F32), out(1, n, dtype=F32)),

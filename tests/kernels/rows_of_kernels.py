@@ -8,7 +8,7 @@ import numpy as np
 
 import numpipe
 from numpipe import ArrayType
-from numpipe.kernels.row_kernels import Rows
+from numpipe.kernels.row_schedules import Needs, Request, Rows, choose
 
 
 def same(x: Any) -> Any:
@@ -68,6 +68,11 @@ def scaled(x, scale, y, *, row: numpipe.Static):
         row.store(block, y, lambda j: (number(j) / (1.0 + total) - top) * by)
 
 
+def chosen(*asked: Any, **more: Any) -> Rows:
+    """Return the schedule for a `Request` of these arguments."""
+    return choose(Request(*asked, **more))
+
+
 def in_steps(
     n: int,
     slots: int,
@@ -78,8 +83,8 @@ def in_steps(
 ) -> Rows:
     """Return a schedule for rows of n columns, of which two warpgroups of each CTA take 512 each in
     a step, and of which `slots` chunks of each are in shared memory."""
-    steps, of = -(-n // (1024 * cluster)), (slots, operands, np.dtype(dtype), flat)
-    return Rows(n, 1, 512, 2, 0, 1, steps, *of, cluster=cluster)
+    steps, of = -(-n // (1024 * cluster)), (slots, np.dtype(dtype), flat)
+    return Rows(n, 1, 512, 2, 0, 1, steps, *of, cluster=cluster, needs=Needs(operands))
 
 
 def expected(name: str, x: Any, *more: Any) -> tuple[Any, ...]:

@@ -15,11 +15,11 @@ import numpipe
 from numpipe import ArrayType, SpecError, ops
 from numpipe.errors import SimulationError
 from numpipe.kernels import row_kernels
-from numpipe.kernels.row_kernels import choose
+from numpipe.kernels.row_schedules import Request, choose
 from numpipe.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
 from numpipe.ops.cross_entropy_kernels import cross_entropy_gradient, forward, reduced
 from tests.kernels.compilers import compiles
-from tests.kernels.rows_of_kernels import in_steps
+from tests.kernels.rows_of_kernels import chosen, in_steps
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -36,8 +36,10 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         row_kernels,
         "choose",
-        lambda n, needs, dtype, aligned=True, *_: (
-            choose(n) if n <= 4000 else in_steps(n, 3 * (aligned and not needs.once), dtype)
+        lambda asked: (
+            chosen(asked.n)
+            if asked.n <= 4000
+            else in_steps(asked.n, 3 * (asked.aligned and not asked.needs.once), asked.dtype)
         ),
     )
 
@@ -119,7 +121,7 @@ def test_labels_may_be_at_the_ends_of_the_parts_of_a_row(
     # two warpgroups; the last of their steps is smaller
     width, whole = (1024, 0) if steps else (3072, 1536)
     row = replace(in_steps(columns, steps), width=width, whole=whole, steps=steps)
-    monkeypatch.setattr(row_kernels, "choose", lambda *given: row)
+    monkeypatch.setattr(row_kernels, "choose", lambda asked: row)
     x, labels = numbers(len(ends), columns), np.array(ends)
     _, dx = ops.cross_entropy(x, labels, with_gradient=True, reduction="sum")
     assert near(dx, expected(x, labels, reduction="sum")[1], 1e-6)
@@ -131,7 +133,7 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
 ) -> None:
     monkeypatch.setattr(row_kernels, "MANY", 0)
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
-    assert choose(19, forward((), True).needs, np.dtype(dtype), False, True).flat
+    assert chosen(19, forward((), True).needs, np.dtype(dtype), False, True).flat
     x = numbers(900, 19, dtype=dtype)
     labels = labels_of(x)
     for reduction in ("none", "mean"):
@@ -146,8 +148,8 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
 def test_each_warp_has_one_of_many_rows_of_middle_length(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled: list[Any] = []
 
-    def of_many(n: int, needs: Any, dtype: Any, *given: Any) -> Any:
-        scheduled.append(choose(n, needs, dtype, False, True, 9_000))
+    def of_many(asked: Request) -> Any:
+        scheduled.append(choose(asked._replace(aligned=False, flat=True, count=9_000)))
         return scheduled[-1]
 
     monkeypatch.setattr(row_kernels, "choose", of_many)
@@ -162,7 +164,7 @@ def test_each_warp_has_one_of_many_rows_of_middle_length(monkeypatch: pytest.Mon
 
 def test_lanes_load_short_rows_of_words() -> None:
     needs = forward(("grad", "lse", "dx"), False).needs
-    words, halves = (choose(66, needs, np.dtype(t), False, True, 200_000) for t in ("f4", "f2"))
+    words, halves = (chosen(66, needs, np.dtype(t), False, True, 200_000) for t in ("f4", "f2"))
     assert halves.flat and not words.flat
 
 

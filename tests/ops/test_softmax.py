@@ -18,7 +18,7 @@ from numpipe import SpecError, ops
 from numpipe.kernels import row_kernels
 from numpipe.kernels.row_schedules import Needs, choose
 from numpipe.ops.softmax import backward, forward, softmax_backward
-from tests.kernels.rows_of_kernels import in_steps
+from tests.kernels.rows_of_kernels import chosen, in_steps
 
 NAMES = ["softmax", "log_softmax"]
 
@@ -179,7 +179,7 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
     x = numbers(3 + 18000 // columns, columns, dtype=np.float16)
     x[1] = -np.inf
     x[1, 2] = 3.0
-    row = choose(columns, Needs(2), x.dtype, False, True)
+    row = chosen(columns, Needs(2), x.dtype, False, True)
     assert row.flat and row.height < len(x)
     assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
     np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
@@ -199,10 +199,12 @@ def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(
     columns: int, operands: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # for many rows, of which the first are computed
-    monkeypatch.setattr(row_kernels, "choose", lambda *given: choose(*given[:5], count=1000))
+    monkeypatch.setattr(
+        row_kernels, "choose", lambda asked: choose(asked._replace(count=1000, vectors=0))
+    )
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
     x = numbers(3, columns, dtype=np.float16)
-    row = choose(columns, Needs(operands), x.dtype, False, True, count=1000)
+    row = chosen(columns, Needs(operands), x.dtype, False, True, count=1000)
     assert row.flat and row.wgs == 1 and not row.steps
     if operands == 2:
         assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
@@ -216,7 +218,7 @@ def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(
 def test_no_schedule_of_warps_shows_a_hazard_in_blocks_that_are_loaded_ahead() -> None:
     x = numbers(70, 300, dtype=np.float16)
     for kernel, arrays in ((forward(log=False), {"x": x}), (backward(log=False), {"g": x, "y": x})):
-        row = choose(300, Needs(len(arrays), held=1), x.dtype, False, True)
+        row = chosen(300, Needs(len(arrays), held=1), x.dtype, False, True)
         results = {"y" if "x" in arrays else "dx": np.zeros_like(x)}
         found = numpipe.verify(kernel.scheduled(row), **arrays, **results, schedules=3)
         assert found.ok, str(found)
