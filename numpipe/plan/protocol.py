@@ -2,8 +2,8 @@
 and the events that warpgroups record.
 
 The ring, the plan of its addresses, traces, pictures, profiles and reports read these rows. The
-order of operations within a step is code (`numpipe.language.pipeline.ring`), and `legal` states the
-rules a second time, on purpose. There are three tables:
+order of operations within a step is code (`numpipe.language.pipeline.ring`). The tests state the
+rules a second time, on purpose (tests/traces/legal.py). There are three tables:
 
 ============  ======================================================================================
 `BARRIERS`    the mbarriers of a slot, in address order

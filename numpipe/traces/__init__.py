@@ -18,8 +18,6 @@ file                   concept
 ``timeline_pictures``  `numpipe.timeline`: as text, a page, or SVG and PNG (matplotlib); ``looks``:
                        colors and hatches
 ``summary``            where the time went
-``legal``              whether a trace follows the rules of the protocol, which are deliberately
-                       implemented a second time there
 ``deadlocks``          the report of a run in which no warpgroup can proceed
 ``trace_files``        saving and reading traces; ``chrome``: the Trace Event Format
 =====================  =============================================================================

@@ -1,5 +1,5 @@
-"""`numpipe.Trace`: the events of a run, simulated or on a GPU, which can be drawn, summarized,
-checked and saved.
+"""`numpipe.Trace`: the events of a run, simulated or on a GPU, which can be drawn, summarized and
+saved.
 
 >>> from numpipe import Trace
 >>> trace = Trace()  # kernel.simulate(..., trace=trace), or numpipe.last_profile()
@@ -15,9 +15,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from ..diagnostics.argument_checks import NONE, a, require
 from ..diagnostics.reports import Report
-from . import legal, page, text, trace_files
+from . import page, text, trace_files
 from .events import UNITS, Event, Place, Recording
 from .summary import Summary, summarise
 
@@ -66,23 +65,6 @@ class Trace(Recording):
         no events
         """
         return summarise(self, cta)
-
-    def check_legal(self, simulated: Trace | None = None) -> None:
-        """Check that the trace is a legal schedule of the pipeline's protocol and, optionally, of
-        the same run as `simulated`.
-
-        Slots must be refilled only after all their readers' releases, tiles must be used after the
-        issue of their copies, and steps must be in order (`numpipe.traces.legal` has the rules).
-        `simulated` is a trace of the same kernel and arguments on the simulated SM: each warpgroup
-        must then do the same to the same steps, slots, tiles and regions, in the same order.
-
-        Raises PipelineRace, or SimulationError if nothing raced, naming the two events; its
-        `report` contains them.
-        """
-        require("check_legal", locals(), simulated=a(Trace) | NONE)
-        legal.check(self)
-        if simulated is not None:
-            legal.compare(self, simulated)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the events to a file, in the format that its suffix selects.

@@ -478,7 +478,6 @@ def goods(folder: Path) -> list[Good]:
             said={"path": "file name"},
         ),
         Good("Trace", numpipe.Trace, {"clock": "word"}),
-        Good("check_legal", traced.check_legal, {"simulated": "object?"}),
         Good(
             "matmul",
             ops.matmul,

@@ -15,6 +15,7 @@ import numpipe
 from numpipe import BlockSpec, CompilerParams, ds
 from tests.kernels.dynamic_kernels import cases, gemm, made
 from tests.kernels.kernels_for_tests import Config, operands, product
+from tests.traces.legal import check_legal
 
 try:
     import torch
@@ -178,7 +179,7 @@ def test_a_profile_is_legal_and_shows_which_cta_took_which_tile(tmp_path: Path) 
     ctas = taken(kernel, [40, *[3] * 60])
     trace = numpipe.last_profile()
     assert trace is not None and trace.lost == 0
-    trace.check_legal()
+    check_legal(trace)
     begun = [
         (event.cta[0], event.details["number"])
         for event in trace.events

@@ -14,6 +14,7 @@ import numpipe
 from numpipe import CompilerParams, Trace
 from tests.kernels.kernels_for_tests import operands, product
 from tests.kernels.turn_kernels import cases
+from tests.traces.legal import check_legal
 
 REPEATS = 10
 SHAPES = (
@@ -78,7 +79,7 @@ def test_the_turns_of_a_profile_are_legal_and_match_the_simulators(
     trace, simulated = numpipe.last_profile(), Trace()
     assert trace is not None and trace.lost == 0
     case.kernel.simulate(*case.inputs, case.output(), cfg=case.cfg, trace=simulated)
-    trace.check_legal(simulated)
+    check_legal(trace, simulated)
 
 
 def test_a_kernel_that_gives_up_on_late_waits_computes_the_same() -> None:

@@ -14,6 +14,7 @@ import numpipe
 from tests.kernels import output_kernels
 from tests.kernels.store_role_kernels import added_up, by_store_role, gemm, operands, product, sums
 from tests.language.pipeline.test_store_role import REFUSED
+from tests.traces.legal import check_legal
 
 REPEATS = 10
 SHAPES = ((1536, 1280, 256), (768, 2048, 64))
@@ -95,7 +96,7 @@ def test_a_profile_has_rows_of_the_store_role(tmp_path: Path) -> None:
     np.testing.assert_array_equal(c, product(a, b))
     trace = numpipe.last_profile()
     assert trace is not None and trace.lost == 0
-    trace.check_legal()
+    check_legal(trace)
     writes = [e for e in trace.events if e.kind == "write" and e.role == "storing"]
     assert {e.warpgroup for e in writes} == {3, 4}
     assert "wg3 storing" in trace.timeline()

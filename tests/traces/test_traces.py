@@ -31,6 +31,7 @@ from tests.kernels.kernels_for_tests import Config, operands
 from tests.kernels.kernels_for_tests import gemm as tiled
 from tests.kernels.output_kernels import integers
 from tests.kernels.profile_buffers import as_recorded, traced
+from tests.traces.legal import check_legal
 from tests.traces.test_trace_files import check_rules
 
 Edit = Callable[[Event], "Event | None"]
@@ -121,9 +122,9 @@ once = functools.cache(run)
 @pytest.mark.parametrize("name", KERNELS)
 def test_what_the_simulated_sm_did_is_legal(name: str) -> None:
     trace, _ = once(name)
-    trace.check_legal(trace)
+    check_legal(trace, trace)
     other, _ = run(name, seed=3)
-    other.check_legal(trace)
+    check_legal(other, trace)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -131,7 +132,7 @@ def test_what_a_gpu_recorded_of_it_is_legal_and_the_same(name: str) -> None:
     trace, unit = once(name)
     recorded = as_recorded(trace, unit, (len(trace.ctas), 1, 1))
     assert recorded.clock == "ns" and recorded.ctas == trace.ctas and recorded.lost == 0
-    recorded.check_legal(trace)
+    check_legal(recorded, trace)
 
 
 def test_events_that_were_lost_are_not_missed() -> None:
@@ -139,12 +140,12 @@ def test_events_that_were_lost_are_not_missed() -> None:
     for room in (3, 17, 25):
         recorded = as_recorded(trace, unit, (len(trace.ctas), 1, 1), room)
         assert recorded.lost > 0
-        recorded.check_legal(trace)
+        check_legal(recorded, trace)
     recorded.events = [
         dataclasses.replace(e, details={}) if e.kind == "end" else e for e in recorded.events
     ]
     with pytest.raises(SimulationError):
-        recorded.check_legal(trace)
+        check_legal(recorded, trace)
 
 
 def test_the_warpgroups_of_a_cta_share_a_clock() -> None:
@@ -376,7 +377,7 @@ def test_a_broken_schedule_is_reported_with_both_events(case: str, clock: str) -
             return
         message = re.sub(r"issue of step (\S+) at", r"issue of step \1 .*at", message)
     with pytest.raises(error, match=message) as caught:
-        made.check_legal()
+        check_legal(made)
     report = caught.value.report
     assert report.hazard == hazard and hazard in HAZARDS and report.text == str(caught.value)
     assert report.now.cta == (0, 0, 0) and (report.before is None) == (
@@ -390,7 +391,7 @@ def test_events_of_a_warpgroup_that_go_back_in_time_are_reported() -> None:
         SimulationError,
         match=r"compute of step 3 .* ends at 5 cycles, before wait .*, which precedes it",
     ):
-        edited(trace, at(5, lambda e: of(e, "compute", 3))).check_legal()
+        check_legal(edited(trace, at(5, lambda e: of(e, "compute", 3))))
 
 
 def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> None:
@@ -413,7 +414,7 @@ def test_an_output_that_is_stored_before_all_have_written_it_is_reported() -> No
         match=r"store of step 0 .*, but warpgroup 1 .compute.: compute of step 0 .* stored only "
         r"after all",
     ):
-        made.check_legal()
+        check_legal(made)
 
 
 # ---- comparison with the same kernel, simulated
@@ -425,15 +426,15 @@ def test_a_run_that_does_something_else_is_reported() -> None:
         match=r"warpgroup 0 of CTA \(0, 0, 0\): its event \d+ is tile begin 2 at \d+, but wait of "
         r"step 4 \(slot 0\) of a, b @ .* at \d+ in the simulated run: both runs must record",
     ):
-        trace.check_legal(longer)
+        check_legal(trace, longer)
     skipped = edited(trace, without(lambda e: of(e, "wait", 7, 1)))
-    skipped.check_legal()
+    check_legal(skipped)
     with pytest.raises(
         SimulationError,
         match=r"warpgroup 1 of CTA \(0, 0, 0\): its event \d+ is compute of step 7 .*, but "
         r"wait of step 7",
     ):
-        skipped.check_legal(trace)
+        check_legal(skipped, trace)
     elsewhere = edited(
         trace, lambda e: dataclasses.replace(e, cta=(9, *e.cta[1:])) if e.cta[0] else None
     )
@@ -442,7 +443,7 @@ def test_a_run_that_does_something_else_is_reported() -> None:
         match=r"no CTA in common: \[\(9, 0, 0\)\], but the simulated run has \[\(0, 0, 0\), \(1, "
         r"0, 0\)\]",
     ):
-        elsewhere.check_legal(trace)
+        check_legal(elsewhere, trace)
 
 
 # ---- files
@@ -634,4 +635,4 @@ def test_a_run_that_failed_is_summed_up_and_checked_as_far_as_it_came(
     with pytest.raises(numpipe.PipelineDeadlock):
         tiled(ctas=2).simulate(A, B, cfg=SMALL, trace=trace)
     assert trace.summary()[2].spent["slot"] > 0
-    trace.check_legal()
+    check_legal(trace)

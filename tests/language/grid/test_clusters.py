@@ -37,6 +37,7 @@ from tests.kernels.cluster_kernels import (
     reference,
     rounds,
 )
+from tests.traces.legal import check_legal
 
 SEEDS = (None, 0, 1, 2)
 A, B = operands(128, 64, 128)
@@ -113,7 +114,7 @@ def test_tiles_are_dealt_to_clusters_and_each_share_is_loaded_once() -> None:
     ]
     # three pairs of tiles; the last of them is out of bounds
     assert sorted(own) == [(64 * m, 0) for m in range(6)]
-    trace.check_legal()
+    check_legal(trace)
 
 
 def test_a_cluster_of_one_shares_nothing() -> None:

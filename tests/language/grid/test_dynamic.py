@@ -34,6 +34,7 @@ from tests.kernels.launch_kernels import image
 from tests.kernels.profile_buffers import image_of
 from tests.kernels.turn_kernels import CFG
 from tests.language.pipeline.test_injected import Bug
+from tests.traces.legal import check_legal
 
 SEEDS = (None, 1)
 
@@ -73,7 +74,7 @@ def tiles_of(seed: int | None, ctas: int = 4) -> dict[Any, list[int]]:
     for event in trace.events:
         if event.note == "tile begin" and event.role == "compute":
             found.setdefault(event.cta[0], []).append(event.details["number"])
-    trace.check_legal()
+    check_legal(trace)
     return found
 
 

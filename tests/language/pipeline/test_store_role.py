@@ -23,6 +23,7 @@ from tests.kernels.store_role_kernels import (
     sums,
 )
 from tests.language.pipeline.test_injected import Bug
+from tests.traces.legal import check_legal
 
 SEEDS = (None, 0, 1)
 STORES = CompilerParams(store_role=True)
@@ -36,7 +37,7 @@ def _simulated_only(monkeypatch: pytest.MonkeyPatch) -> None:
 def simulated(kernel: Any, *args: Any, seed: int | None = None, **statics: Any) -> Any:
     trace = numpipe.Trace()
     result = by_store_role(kernel).simulate(*args, seed=seed, trace=trace, **statics)
-    trace.check_legal()
+    check_legal(trace)
     # only the store role issues stores and waits for them
     assert {event.role for event in trace.events if event.kind in ("store", "flush")} <= {"storing"}
     return result

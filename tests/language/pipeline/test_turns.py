@@ -37,6 +37,7 @@ from tests.kernels.compilers import compiles
 from tests.kernels.kernels_for_tests import gemm, operands, product
 from tests.kernels.turn_kernels import CFG, Case, cases, in_bands, pingpong, with_skips
 from tests.language.pipeline.test_injected import Bug
+from tests.traces.legal import check_legal
 
 F16, BF16 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 T16, TB = (ArrayType((256, 256), dtype) for dtype in (F16, BF16))
@@ -126,7 +127,7 @@ def test_any_number_of_steps_a_tile(
 def test_warpgroups_have_every_second_tile_and_the_axis_has_size_1() -> None:
     case, trace = cases()["gemm"], numpipe.Trace()
     run(case, trace=trace)
-    trace.check_legal()
+    check_legal(trace)
     shares = {
         number: [
             event.details["number"]
@@ -174,7 +175,7 @@ def test_a_step_of_two_warpgroups_is_not_a_legal_trace() -> None:
     with pytest.raises(
         SimulationError, match="a step must be read by only one of the warpgroups that take turns"
     ):
-        trace.check_legal()
+        check_legal(trace)
 
 
 def test_a_slot_is_kept_a_step_longer_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

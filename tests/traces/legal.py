@@ -27,11 +27,11 @@ from dataclasses import dataclass, replace
 from itertools import pairwise, zip_longest
 from typing import Any
 
-from ..diagnostics.errors import PipelineRace, SimulationError, reported
-from ..diagnostics.reports import Party, Report
-from ..plan.protocol import COMPUTING, Ring
-from ..plan.roles import COMPUTE
-from .events import Event, Recording, cta_name, moment, of_ctas, of_warpgroups
+from numpipe.diagnostics.errors import PipelineRace, SimulationError, reported
+from numpipe.diagnostics.reports import Party, Report
+from numpipe.plan.protocol import COMPUTING, Ring
+from numpipe.plan.roles import COMPUTE
+from numpipe.traces.events import Event, Recording, cta_name, moment, of_ctas, of_warpgroups
 
 COMPARED = (
     "fill",
@@ -66,9 +66,16 @@ _Users = dict[int, list[_Action]]
 """the actions of each warpgroup on a ring"""
 
 
-def check(trace: Recording) -> None:
-    """Raise PipelineRace or SimulationError if a trace breaks a rule of the ring protocol (see
-    `Trace.check_legal`)."""
+def check_legal(trace: Recording, simulated: Recording | None = None) -> None:
+    """Raise PipelineRace, or SimulationError if nothing raced, if a trace breaks a rule of the ring
+    protocol or, optionally, if it is not of the same run as `simulated`: each warpgroup must do the
+    same to the same steps, slots, tiles and regions, in the same order."""
+    _check(trace)
+    if simulated is not None:
+        _compare(trace, simulated)
+
+
+def _check(trace: Recording) -> None:
     named = _rings(trace)
     for events in of_ctas(trace.events).values():
         warpgroups = of_warpgroups(events)
@@ -385,7 +392,7 @@ class _Rules:
 
 
 # ---- a trace against the simulated run of the same kernel ----------------------------------------
-def compare(trace: Recording, simulated: Recording) -> None:
+def _compare(trace: Recording, simulated: Recording) -> None:
     """Raise SimulationError if a warpgroup's actions differ from those in the other trace, in CTAs
     that both traces have."""
     theirs = of_ctas(simulated.events)
