@@ -561,7 +561,7 @@ run(
 )
 run(
     "the gradient of such a row",
-    backward(log=False).scheduled(replace(SHARED_ROW, operands=2)),
+    backward(log=False).scheduled(replace(SHARED_ROW, needs=Needs(2))),
     ints(1, 1024),
     ints(1, 1024),
     out(1, 1024),
