@@ -7,7 +7,7 @@ import inspect
 import math
 import types
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from ..core.arith import cdiv
@@ -116,7 +116,7 @@ class RowKernel:
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
             wide = any(described(v, "", "").dtype.itemsize > dtype.itemsize for v in vectors)
-            rows = choose(asked._replace(aligned=aligned, flat=flat, wide=wide))
+            rows = choose(replace(asked, aligned=aligned, flat=flat, wide=wide))
         return self.scheduled(rows)
 
     def __getattr__(self, name: str) -> Any:

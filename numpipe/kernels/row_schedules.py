@@ -18,8 +18,9 @@ of one pass
 from __future__ import annotations
 
 import functools
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
@@ -251,7 +252,8 @@ def functions(rows: Rows) -> dict[str, Function]:
     return row_registers.functions(rows)
 
 
-class Request(NamedTuple):
+@dataclass(frozen=True)
+class Request:
     """The rows that a schedule is for, and the kernel over them.
 
     n        columns of a row
@@ -339,9 +341,10 @@ class Request(NamedTuple):
         count = self.count
         return self.plain and 2 * count > ROOM and count * self.size <= 4 * ROOM * SHARED
 
-    def rows(self, *tiles: int, **options: Any) -> Rows:
-        """Return a schedule of these rows."""
-        return Rows(self.n, *tiles, dtype=self.dtype, needs=self.needs, **options)
+    @property
+    def rows(self) -> Callable[..., Rows]:
+        """The schedules of these rows, made from the other fields of `Rows`."""
+        return functools.partial(Rows, self.n, dtype=self.dtype, needs=self.needs)
 
 
 @functools.lru_cache(maxsize=1024)
@@ -370,10 +373,10 @@ def choose(asked: Request) -> Rows:
     n, unit = asked.n, asked.needs.unit
     # a group of one column would be no matrix
     fits = unit == 1 or (n % 2 > 0 and n % unit > 1)
-    asked = asked._replace(flat=asked.flat and not asked.aligned and fits)
+    asked = replace(asked, flat=asked.flat and not asked.aligned and fits)
     if n <= _most_of_warp(asked):
         return _of_warp(asked)
-    asked = asked._replace(flat=asked.flat and unit == 1)
+    asked = replace(asked, flat=asked.flat and unit == 1)
     return _looping(asked) or _in_registers(asked) or _of_ctas(asked)
 
 

@@ -149,7 +149,7 @@ def test_each_warp_has_one_of_many_rows_of_middle_length(monkeypatch: pytest.Mon
     scheduled: list[Any] = []
 
     def of_many(asked: Request) -> Any:
-        scheduled.append(choose(asked._replace(aligned=False, flat=True, count=9_000)))
+        scheduled.append(choose(replace(asked, aligned=False, flat=True, count=9_000)))
         return scheduled[-1]
 
     monkeypatch.setattr(row_kernels, "choose", of_many)

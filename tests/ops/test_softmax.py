@@ -7,6 +7,7 @@ tests/calls/test_rows.py tests the kernels of shorter rows.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import ml_dtypes
@@ -200,7 +201,9 @@ def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(
 ) -> None:
     # for many rows, of which the first are computed
     monkeypatch.setattr(
-        row_kernels, "choose", lambda asked: choose(asked._replace(count=1000, vectors=0))
+        row_kernels,
+        "choose",
+        lambda asked: choose(replace(asked, count=1000, vectors=0)),
     )
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
     x = numbers(3, columns, dtype=np.float16)
