@@ -102,8 +102,8 @@ class RowKernel:
             )
         dtype, (count, n) = x.dtype, x.shape
         vectors = [array for array in given if getattr(array, "shape", ()) == (n,)]
-        asked = Request(n, self.needs, dtype, count=count, vectors=len(vectors))
-        rows = choose(asked)
+        request = Request(n, self.needs, dtype, count=count, vectors=len(vectors))
+        rows = choose(request)
         size, many = n * dtype.itemsize, rows.height > 1 and n * count >= MANY
         # lanes would load and store short rows, and odd ones of 16-bit elements, in small pieces
         odd = n % 2 and rows.height == 1
@@ -116,7 +116,7 @@ class RowKernel:
             same = all(info.dtype == dtype for info in infos[: self.needs.operands])
             aligned, flat = (same and fits for fits in loadable(*infos))
             wide = any(described(v, "", "").dtype.itemsize > dtype.itemsize for v in vectors)
-            rows = choose(replace(asked, aligned=aligned, flat=flat, wide=wide))
+            rows = choose(replace(request, aligned=aligned, flat=flat, wide=wide))
         return self.scheduled(rows)
 
     def __getattr__(self, name: str) -> Any:

@@ -110,7 +110,7 @@ class Needs(NamedTuple):
 
     @property
     def values(self) -> int:
-        """The float32 matrices that it has in registers."""
+        """The number of matrices whose rows it has in registers."""
         return max(self.held, self.operands)
 
     @property
@@ -138,7 +138,9 @@ class Rows:
     slots    tiles of each warpgroup, and of each loaded matrix, in shared memory. If a row is in
              registers of a CTA that computes several, they are those of the next rows
     cluster  CTAs that share a row, each with some chunks of each step
-    dtype    element type of the matrices that the kernel loads
+    needs    what the kernel asks of its schedule; `needs.operands` is the number of matrices that
+             it loads
+    dtype    element type of these matrices
     flat     whether TMA loads parts of the flat array: rows begin at any element
     loops    whether a CTA computes several blocks of rows
     layout   layout of a tile of several rows; "": the one that `lanes` chooses
@@ -264,6 +266,9 @@ class Request:
     count    rows of each matrix
     vectors  vectors along the columns, which a CTA that has several rows loads once
     wide     whether elements of a vector have more bytes than those of the matrices
+
+    `choose` clears `flat` where rows are not loaded as parts of a flat array. The properties are
+    those of the request after that.
     """
 
     n: int
@@ -277,49 +282,54 @@ class Request:
 
     @property
     def pairs(self) -> bool:
-        """Whether rows have pairs of columns, which lanes load quickly, but single ones slowly."""
+        """Whether the number of columns is even: lanes load pairs of elements quickly, but single
+        elements slowly."""
         return self.n % 2 == 0
 
     @property
     def size(self) -> int:
-        """Bytes of a row of all matrices."""
+        """Bytes of one row of all loaded matrices together."""
         return self.n * self.needs.operands * self.dtype.itemsize
 
     @property
     def nbytes(self) -> int:
-        """Bytes of a column in registers."""
+        """Bytes of registers for one column of a row."""
         return max(4 * self.needs.held, self.needs.operands * self.dtype.itemsize)
 
     @property
-    def computes(self) -> bool:
-        """Whether instructions take longer than loads (H200), so that fewer warps of a row, which
-        take fewer of them, are faster."""
+    def compute_bound(self) -> bool:
+        """Whether instructions take longer than loads (measured on an H200). Fewer warps for each
+        row are then faster, because they execute fewer instructions."""
         return self.needs.by_row and self.needs.held > 0 and self.dtype.itemsize < 4
 
     @property
     def tma(self) -> bool:
-        """Whether TMA loads rows longer than a warp's."""
+        """Whether TMA can load rows that are too long for a warp. Lanes load them where that is
+        faster."""
         return self.aligned or self.flat
 
     @property
     def odd(self) -> bool:
-        """Whether lanes would load each element of a row alone, and several times."""
+        """Whether rows of an odd number of columns, of a kernel with several passes, are loaded as
+        parts of a flat array: lanes would load their elements one by one."""
         return self.flat and not (self.needs.once or self.pairs)
 
     @property
     def groups(self) -> bool:
-        """Whether lanes load groups of columns. Groups of a single pass need nothing of each other,
-        so that small CTAs can share a row."""
+        """Whether lanes load groups of 128 columns, in one pass. The groups are independent, so
+        small CTAs can share a row."""
         return self.needs.once and self.needs.unit > 1 and not self.tma
 
     @property
     def plain(self) -> bool:
-        """Whether the kernel only loads one matrix, whose rows begin where loads may."""
+        """Whether the kernel loads one matrix, not as parts of a flat array, and keeps nothing in
+        addition to what it loads."""
         return not (self.needs.held or self.flat) and self.needs.operands == 1
 
     @property
     def product(self) -> bool:
-        """Whether rows are multiplied with a vector, and summed up."""
+        """Whether a single pass computes values that it keeps, with a vector along the columns,
+        such as the sum of a row times a vector."""
         return self.needs.once and self.needs.held > 0 and self.vectors > 0
 
     @property
@@ -330,28 +340,29 @@ class Request:
 
     @property
     def small_ctas(self) -> bool:
-        """Whether more than four CTAs of an SM have one warpgroup each. Each loads its part of a
-        vector along the columns, so that fewer are better."""
+        """Whether more than four CTAs of an SM have one warpgroup each. Not if there are two
+        vectors along the columns: each CTA loads its part of them, so fewer CTAs are better."""
         return (self.product or not self.needs.held) and self.vectors < 2
 
     @property
     def light(self) -> bool:
-        """Whether an SM has registers for six CTAs. In many rows, more and smaller parts are slower
-        if there are vectors along the columns (H200)."""
+        """Whether an SM has registers for six CTAs: the kernel is `plain`, and rows are neither few
+        nor very many. In many rows, more and smaller parts are slower if there are vectors along
+        the columns (measured on an H200)."""
         count = self.count
         return self.plain and 2 * count > ROOM and count * self.size <= 4 * ROOM * SHARED
 
     @property
-    def rows(self) -> Callable[..., Rows]:
-        """The schedules of these rows, made from the other fields of `Rows`."""
+    def schedule(self) -> Callable[..., Rows]:
+        """A function that makes schedules of these rows from the other fields of `Rows`."""
         return functools.partial(Rows, self.n, dtype=self.dtype, needs=self.needs)
 
 
 @functools.lru_cache(maxsize=1024)
-def choose(asked: Request) -> Rows:
+def choose(request: Request) -> Rows:
     """Return the schedule for rows.
 
-    >>> of = lambda *asked, **more: choose(Request(*asked, **more))
+    >>> of = lambda *given, **options: choose(Request(*given, **options))
     >>> of(1024).height, of(1024).width, of(1024).ctas
     (8, 1024, 4)
     >>> of(16384).wgs, of(65536).steps, of(65536).slots, of(65536).cluster
@@ -370,108 +381,126 @@ def choose(asked: Request) -> Rows:
     >>> [of(n, product, half, count=1206, vectors=1).width for n in (64576, 65536)]
     [4096, 8192]
     """
-    n, unit = asked.n, asked.needs.unit
-    # a group of one column would be no matrix
-    fits = unit == 1 or (n % 2 > 0 and n % unit > 1)
-    asked = replace(asked, flat=asked.flat and not asked.aligned and fits)
-    if n <= _most_of_warp(asked):
-        return _of_warp(asked)
-    asked = replace(asked, flat=asked.flat and unit == 1)
-    return _looping(asked) or _in_registers(asked) or _of_ctas(asked)
+    n, unit = request.n, request.needs.unit
+    # lanes load groups of even rows quickly, as pairs, and a last group of one column would be no
+    # matrix
+    groups_fit = unit == 1 or (n % 2 > 0 and n % unit > 1)
+    request = replace(request, flat=request.flat and not request.aligned and groups_fit)
+    if n <= _most_of_warp(request):
+        return _of_warp(request)
+    # groups of longer rows are not loaded as parts of a flat array
+    request = replace(request, flat=request.flat and unit == 1)
+    return _looping(request) or _in_registers(request) or _of_ctas(request)
 
 
-def _most_of_warp(asked: Request) -> int:
-    """Return the most columns of rows that lanes of a warp have."""
-    needs, count, pairs, nbytes = asked.needs, asked.count, asked.pairs, asked.nbytes
-    by_row, computes = needs.by_row, asked.computes
+def _most_of_warp(request: Request) -> int:
+    """Return the length, in columns, up to which a row belongs to lanes of one warp."""
+    needs, count, pairs, nbytes = request.needs, request.count, request.pairs, request.nbytes
+    by_row, bound = needs.by_row, request.compute_bound
     # enough rows for three or four CTAs of eight rows on each SM
-    enough = (24 if by_row or asked.flat else 32) * DEFAULT.sms
-    if (needs.brief or (computes and pairs)) and count >= enough:
-        return MIDDLE if computes else (MOST if by_row else LEAST) // nbytes
+    enough = (24 if by_row or request.flat else 32) * DEFAULT.sms
+    if (needs.brief or (bound and pairs)) and count >= enough:
+        return MIDDLE if bound else (MOST if by_row else LEAST) // nbytes
     # a warp has registers for a row of pairs and its parts of two vectors
     packed = nbytes == 2 and pairs and needs.unit == 1 and count >= 32 * DEFAULT.sms
     return min(2048 // needs.values, PAIRS if packed else 1536)
 
 
-def _looping(asked: Request) -> Rows | None:
-    """Return the schedule of many long rows, if one CTA of an SM computes many of them, and has its
-    parts of vectors and of the next rows in shared memory."""
-    n, needs, size, count = asked.n, asked.needs, asked.size, asked.count
+def _looping(request: Request) -> Rows | None:
+    """Return the schedule in which an SM has one CTA, which computes many long rows and has its
+    parts of the vectors and of the next rows in shared memory; None if they do not fit, or if
+    another schedule is faster."""
+    n, needs, size, count = request.n, request.needs, request.size, request.count
     cluster = 1 << (cdiv(size, SHARED) - 1).bit_length()
     share, across = cdiv(size, cluster), MOST_WARPGROUPS * cluster
-    slots = MOST_SHARED // share - (asked.vectors << asked.wide)
+    slots = MOST_SHARED // share - (request.vectors << request.wide)
     many = count * cluster >= TURNS * DEFAULT.sms and n % (2 * STEP * across) == 0
+    # with smaller parts, or a single vector, more CTAs are faster (measured on an H200)
     fits = cluster < CLUSTER and share > LIGHT and slots > 0
-    # with a single vector, more CTAs are faster (measured on an H200)
-    several = not needs.once and max(needs.unit, asked.vectors) > 1
-    if not (asked.plain and asked.aligned and several and many and fits):
+    faster = not needs.once and max(needs.unit, request.vectors) > 1
+    if not (request.plain and request.aligned and faster and many and fits):
         return None
     width = n // across
-    return asked.rows(
+    return request.schedule(
         1, width, MOST_WARPGROUPS, width, 1, 0, min(slots, 2), loops=True, cluster=cluster
     )
 
 
-def _in_registers(asked: Request) -> Rows | None:
-    """Return the schedule of rows that are in registers of up to MOST_WARPGROUPS warpgroups."""
-    n, needs, count, odd, nbytes = asked.n, asked.needs, asked.count, asked.odd, asked.nbytes
-    itemsize, values, groups, wgs = asked.dtype.itemsize, needs.values, asked.groups, 1
+def _in_registers(request: Request) -> Rows | None:
+    """Return the schedule with a row in registers of up to MOST_WARPGROUPS warpgroups; None for
+    rows that are too long, or that fit at once in shared memory but not in registers."""
+    n, needs, count, odd, nbytes = (
+        request.n,
+        request.needs,
+        request.count,
+        request.odd,
+        request.nbytes,
+    )
+    itemsize, values, groups, wgs = request.dtype.itemsize, needs.values, request.groups, 1
     part = PART * 4 // max(nbytes, 4)
     if odd and (values, itemsize) == (1, 2) and count >= ROOM:
         part = ODD
     # columns beyond `part` that one warpgroup has; of few rows, an SM would have too few warps
-    longer = PART // 2 * (asked.computes and count > 4 * DEFAULT.sms)
+    longer = PART // 2 * (request.compute_bound and count > 4 * DEFAULT.sms)
     while n > part * wgs + longer:
         wgs *= 2
     longest = max(part, PART) if odd else 2 * part
-    if groups and not asked.pairs and itemsize < 4:
+    # lanes load adjacent elements of odd 16-bit rows one by one
+    if groups and not request.pairs and itemsize < 4:
         longest = GROUPS
     # with more warpgroups, an SM has room for a single row, and loads nothing while it computes
-    if wgs > MOST_WARPGROUPS or (n > longest and (asked.tma or groups)):
+    if wgs > MOST_WARPGROUPS or (n > longest and (request.tma or groups)):
         return None
     width = round_up(cdiv(n + odd * (LINE // itemsize - 1), wgs), STEP)
     whole = max(0, n - (wgs - 1) * width) // STEP * STEP
     live = width * nbytes // 512 + 28 + 16 * values
-    live += (28 + 24 * asked.wide) * (odd and n > PART // 2)
+    live += (28 + 24 * request.wide) * (odd and n > PART // 2)
     if needs.brief:
         live = max(live - 16 * values - 3, min(live, 60))
     # a lane of four warpgroups has no registers for one more
     ctas = with_room(max(1, 512 // live // wgs), count, wgs, needs.brief and wgs < 4)
     # lanes would load odd 16-bit rows by elements: they are in shared memory if all fit at once
     # there, but not in registers
-    one_by_one = needs.once and asked.flat and not asked.pairs and itemsize < 4
-    fit = DEFAULT.smem_bytes // (asked.size + OWN) * DEFAULT.sms
+    one_by_one = needs.once and request.flat and not request.pairs and itemsize < 4
+    fit = DEFAULT.smem_bytes // (request.size + OWN) * DEFAULT.sms
     if one_by_one and ctas * DEFAULT.sms < count <= fit:
         return None
-    return asked.rows(1, width, wgs, whole, ctas, flat=odd)
+    return request.schedule(1, width, wgs, whole, ctas, flat=odd)
 
 
-def _of_ctas(asked: Request) -> Rows:
-    """Return the schedule of longer rows, which CTAs share."""
-    n, needs, size, count, flat = asked.n, asked.needs, asked.size, asked.count, asked.flat
-    (operands, held, once), itemsize = needs[:3], asked.dtype.itemsize
+def _of_ctas(request: Request) -> Rows:
+    """Return the schedule of rows that are too long for registers: each belongs to a CTA, or to a
+    cluster of CTAs."""
+    n, needs, size, count, flat = (
+        request.n,
+        request.needs,
+        request.size,
+        request.count,
+        request.flat,
+    )
+    operands, held, once, itemsize = needs.operands, needs.held, needs.once, request.dtype.itemsize
     # in a kernel that loads a vector, single float32 elements of many rows are as fast as pairs
     # (measured on an H200)
-    words = asked.pairs or (asked.vectors > 0 and itemsize == 4 and count > ROOM)
-    direct = not asked.tma or (once and words)
-    if asked.groups:
+    words = request.pairs or (request.vectors > 0 and itemsize == 4 and count > ROOM)
+    direct = not request.tma or (once and words)
+    if request.groups:
         most = 3 * CHUNK
     elif direct:
         most = 2 * size
     else:
-        most = MOST_SHARED * itemsize // 8 if once else SHARED >> asked.light
+        most = MOST_SHARED * itemsize // 8 if once else SHARED >> request.light
     # with parts of two matrices, one CTA of four warpgroups is the fastest (measured on an H200)
-    lanes = 0 if not asked.tma else 4 if operands > 1 else 16 if needs.brief else 12
+    lanes = 0 if not request.tma else 4 if operands > 1 else 16 if needs.brief else 12
     shared = functools.partial(
         shares, count, n + flat * LINE // itemsize, operands * itemsize, most
     )
-    how = once or not (held or asked.vectors), asked.single, asked.small_ctas
+    how = once or not (held or request.vectors), request.single, request.small_ctas
     cluster, each = shared(0 if direct and held else lanes, *how)
     # where lanes load few pairs at once, or rows are aligned, TMA is faster (measured on an H200)
-    if asked.product and (asked.aligned or 2 * count * cluster < 5 * DEFAULT.sms):
+    if direct and request.product and (request.aligned or 2 * count * cluster < 5 * DEFAULT.sms):
         cluster, each = shared(lanes, *how)
     if direct and not each:
-        return _by_lanes(asked, cluster)
+        return _by_lanes(request, cluster)
     # rows of two matrices that nearly fit in shared memory all run at once, too: a kernel stores
     # what it computes from them, and loads that again from L2
     memory = DEFAULT.sms * DEFAULT.smem_bytes
@@ -483,13 +512,13 @@ def _of_ctas(asked: Request) -> Rows:
     # SMs would take 6 to 10 % longer (measured on an H200)
     if operands > 1 and not each and CLUSTER * MOST_SHARED // size == 2:
         cluster, each = CLUSTER // 2, 1
-    return _in_shared_memory(asked, cluster, each, rereads)
+    return _in_shared_memory(request, cluster, each, rereads)
 
 
-def _by_lanes(asked: Request, cluster: int) -> Rows:
-    """Return the schedule of rows that lanes load in each pass, for `cluster` CTAs of each row."""
-    n, needs, count, pairs = asked.n, asked.needs, asked.count, asked.pairs
-    operands, once, itemsize = needs.operands, needs.once, asked.dtype.itemsize
+def _by_lanes(request: Request, cluster: int) -> Rows:
+    """Return the schedule in which `cluster` CTAs share a row, and lanes load it in each pass."""
+    n, needs, count, pairs = request.n, request.needs, request.count, request.pairs
+    operands, once, itemsize = needs.operands, needs.once, request.dtype.itemsize
     # smaller chunks leave registers for elements that are loaded one by one
     width = 2 * CHUNK // (itemsize if pairs else 4 * operands)
     wgs, ctas = 2, 3 + (cdiv(count, DEFAULT.sms) == 4) if once and needs.unit == 1 else 2
@@ -498,30 +527,31 @@ def _by_lanes(asked: Request, cluster: int) -> Rows:
     # long. With few rows, this happens only if the second of two chunks is more than half full
     # (measured on an H200)
     across = cluster * wgs * width
-    many = count > ROOM and (width > CHUNK // 2 or (asked.tma and not pairs))
-    if once and asked.vectors and n % across and (many or 3 * across < 2 * n < 4 * across):
+    many = count > ROOM and (width > CHUNK // 2 or (request.tma and not pairs))
+    if once and request.vectors and n % across and (many or 3 * across < 2 * n < 4 * across):
         width, ctas = width // 2, 4
-    if asked.groups:
+    if request.groups:
         width, wgs = GROUPS, 1 + (n > 2 * PART)
         ctas = 12 // (wgs * operands)
-    return asked.rows(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
+    return request.schedule(1, width, wgs, 0, ctas, cdiv(n, cluster * wgs * width), cluster=cluster)
 
 
-def _in_shared_memory(asked: Request, cluster: int, each: int, rereads: bool) -> Rows:
-    """Return the schedule of rows that `cluster` CTAs load into shared memory.
+def _in_shared_memory(request: Request, cluster: int, each: int, rereads: bool) -> Rows:
+    """Return the schedule in which `cluster` CTAs share a row, and TMA loads it into shared memory.
 
-    each     CTAs of an SM, if all rows are in shared memory at once; else 0
+    each     CTAs of an SM, if all rows run at once, or 1 for rows of two matrices whose CTAs have
+             an SM each; else 0, and the number follows from their registers and shared memory
     rereads  as in `Rows`
     """
-    needs, flat, itemsize = asked.needs, asked.flat, asked.dtype.itemsize
-    (operands, held, once, unit), brief = needs[:4], needs.brief
-    every, share = cluster * asked.count, cdiv(asked.size, cluster)
+    needs, flat, itemsize = request.needs, request.flat, request.dtype.itemsize
+    operands, held, once, brief = needs.operands, needs.held, needs.once, needs.brief
+    total, share = cluster * request.count, cdiv(request.size, cluster)
     # a lane of four CTAs has no registers for elements of two vectors of odd rows
     small_parts = (
         operands > 1
-        and not (flat and asked.vectors > 1)
+        and not (flat and request.vectors > 1)
         and share <= LIGHT
-        and every > 2 * DEFAULT.sms
+        and total > 2 * DEFAULT.sms
     )
     # more warps hide latency, above all where an SM has room for one or two CTAs, but those of more
     # CTAs would take longer to exchange numbers, and an SM has registers for two CTAs of so many if
@@ -529,30 +559,30 @@ def _in_shared_memory(asked: Request, cluster: int, each: int, rereads: bool) ->
     crowded = (
         flat
         or cluster > 2
-        or unit > 1
+        or needs.unit > 1
         or small_parts
-        or (held and (operands == 1 or 2 * DEFAULT.sms < every <= ROOM))
+        or (held and (operands == 1 or 2 * DEFAULT.sms < total <= ROOM))
     )
     large = share > SHARED
-    light = asked.light or (asked.plain and not crowded and share <= LIGHT)
+    light = request.light or (request.plain and not crowded and share <= LIGHT)
     # more warps have more loads of single elements of vectors along the columns in flight
-    singles = asked.odd and not held and (operands, itemsize) == (1, 4)
-    several = 2 + (asked.single or rereads)
+    singles = request.odd and not held and (operands, itemsize) == (1, 4)
+    several = 2 + (request.single or rereads)
     wgs = 4 if (each < several if each else large or singles or not (crowded or light)) else 2
     # fewer warps of a cluster exchange numbers sooner, if lanes compute much (measured on an H200)
     few_warps = brief and needs.by_row and itemsize < 4 and cluster > 2 and 1 < each < 5
-    wgs = 1 if each > 4 and asked.small_ctas else wgs >> few_warps
+    wgs = 1 if each > 4 and request.small_ctas else wgs >> few_warps
     # smaller chunks leave registers for more CTAs, for what a kernel holds in addition to what it
     # loads, and for vectors along the columns, which are loaded by elements where rows begin
     # anywhere
     small = not large and ((flat and not once) or light or small_parts or wgs == 4)
-    if each > 3 or (each and asked.single):
+    if each > 3 or (each and request.single):
         small = few_warps or (each > 1 and (wgs > 1 or not brief))
     width = (CHUNK >> small) // itemsize
     width = max(STEP, min(width, CHUNK // 4 if rereads else width) >> max(0, held - 1))
-    if each and asked.product:
+    if each and request.product:
         width = CHUNK // 2 >> (itemsize > 2 and each * wgs > 4)
-    steps, step = cdiv(asked.n, cluster * wgs * width), wgs * operands * width * itemsize
+    steps, step = cdiv(request.n, cluster * wgs * width), wgs * operands * width * itemsize
     # CTAs of the next launch start early. Where some had room, they were distributed unevenly over
     # the SMs, which made kernels 15 to 40 % slower on an H200
     room = MOST_SHARED // max(each, 1) // step
@@ -560,7 +590,7 @@ def _in_shared_memory(asked: Request, cluster: int, each: int, rereads: bool) ->
     # three fit, if a kernel needs no more than 40 registers where four warpgroups share a part
     fit = 2 if wgs == 4 and not singles else 6 if light else 3 + small_parts
     ctas = each or max(1, min(fit, MOST_SHARED // share))
-    return asked.rows(
+    return request.schedule(
         1, width, wgs, 0, ctas, steps, slots, flat=flat, cluster=cluster, rereads=rereads
     )
 
@@ -615,15 +645,16 @@ def shares(
     return min(found)[1:]
 
 
-def _of_warp(asked: Request) -> Rows:
-    """Return the schedule for rows that lanes of a warp have."""
-    n, needs, count, vectors = asked.n, asked.needs, asked.count, asked.vectors
-    brief, unit, held, itemsize = needs.brief, needs.unit, needs.values, asked.dtype.itemsize
-    nbytes = asked.nbytes if brief else 4 * held
+def _of_warp(request: Request) -> Rows:
+    """Return the schedule of short rows: lanes of a warp have them in registers, or blocks of
+    contiguous ones go through shared memory."""
+    n, needs, count, vectors = request.n, request.needs, request.count, request.vectors
+    brief, unit, values, itemsize = needs.brief, needs.unit, needs.values, request.dtype.itemsize
+    nbytes = request.nbytes if brief else 4 * values
     # eight odd rows of one-byte elements end inside 16 bytes, of which copies have a multiple
-    flat = asked.flat and itemsize > 1
+    flat = request.flat and itemsize > 1
     # 16-bit elements of rows that are only reduced
-    packed, by_row = nbytes < 4 * held, brief or needs.by_row
+    packed, by_row = nbytes < 4 * values, brief or needs.by_row
     height = 8 if brief or n <= 1536 else 4
     # lanes with more elements of few rows take fewer instructions for each
     while height < 32 and height * n < (3073 if by_row and count > STARTS * height else 2048):
@@ -635,22 +666,24 @@ def _of_warp(asked: Request) -> Rows:
         # what gradients compute for each row pays for larger blocks, and takes more registers
         more = needs.by_row and needs.held > 0
         tile = 2 * TILE if unit > 1 else TILE + more * TILE // 2
-        room = (PACKED_TILE if packed else tile) // (n * held)
+        room = (PACKED_TILE if packed else tile) // (n * values)
         height = max(8, min(256, 1 << room.bit_length() - 1))
         span = height * n
         # two blocks, results of one byte, and what warps exchange
         size = span * (2 * needs.operands * itemsize + 1) + 4096
         shared = n * vectors // shared_lanes(height, n, itemsize)
-        live = span * (held + more * (height > 8)) // 128 + shared + 20
+        live = span * (values + more * (height > 8)) // 128 + shared + 20
         most = max(1, min(4 if packed else 8, 544 // live, MOST_SHARED // size))
         if most > 3 or not needs.scans:
             # 5 to 7, or more than 8, are up to 15 % slower than 4 or 8 (measured on an H200)
             most = 1 << most.bit_length() - 1
-        return asked.rows(height, n, 1, n, most, flat=True, loops=True)
+        return request.schedule(height, n, 1, n, most, flat=True, loops=True)
     size = n * itemsize
     if brief and size in (32, 64) and count > 64 * STARTS:
         # lanes that load 16 bytes at once take fewer instructions, and have more rows of a CTA
-        return asked.rows(8192 // size, n, 1, n, 8, layout=f"{ROWS} {size // 16} {16 // itemsize}")
+        return request.schedule(
+            8192 // size, n, 1, n, 8, layout=f"{ROWS} {size // 16} {16 // itemsize}"
+        )
     # lanes have pairs of columns; all pairs but those of the last group of lanes are inside
     wide = n + n % 2
     if n <= (40 if brief else SHORT_ROW) and unit == 1:
@@ -671,11 +704,11 @@ def _of_warp(asked: Request) -> Rows:
     if vectors > 1:
         # lanes have parts of them, and an SM gives out multiples of 8 registers. The numbers are
         # the least without spills in layer_norm of float16 rows
-        need = live + 17 + 6 * held + vectors * wide // 96
+        need = live + 17 + 6 * values + vectors * wide // 96
         ctas = min(ctas, 64 // cdiv(need, 8))
     # a single wave of CTAs may spill a few
     more = spare >= 40 and 512 // (ctas + 1) >= need - 4
-    return asked.rows(height, wide, 1, whole, with_room(ctas, cdiv(count, height), 1, more))
+    return request.schedule(height, wide, 1, whole, with_room(ctas, cdiv(count, height), 1, more))
 
 
 def with_room(ctas: int, grid: int, wgs: int, more: bool = True) -> int:

@@ -657,8 +657,8 @@ def launch_gradient(
     # short rows are stored as parts of a flat array, too
     if many and anywhere and loadable(rows_of(dx))[1] and n <= 64 * WIDTH and slots > 1:
         layout = f"rows {lanes}" + f" {run}" * (run > 2)
-        of = {"needs": Needs(2), "layout": layout}
-        row = Rows(n, tile, n, ctas=CTAS, whole=n, flat=True, loops=True, **of)
+        two = Needs(operands=2)
+        row = Rows(n, tile, n, ctas=CTAS, whole=n, flat=True, loops=True, needs=two, layout=layout)
         short = of_short_rows(layout, height, slots, ahead, run, live <= LIVE, teams, *names)
         kernel: Kernel | RowKernel = short.scheduled(row)
         programs = teams * min(cdiv(count, height * teams), SMS * CTAS)

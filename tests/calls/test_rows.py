@@ -21,10 +21,10 @@ from numpipe.ops.norms import forward
 from tests.kernels.compilers import compiles
 from tests.kernels.rows_of_kernels import (
     KERNELS,
-    chosen,
     in_steps,
     layer_norm,
     operands,
+    schedule_for,
     softmax,
     wrong,
 )
@@ -173,34 +173,38 @@ def test_the_code_has_no_bounds_checks_and_no_spills(name: str, rows: int, colum
 
 def test_schedules_are_chosen_by_length_and_by_matrices_that_are_loaded() -> None:
     bf16 = np.dtype(ml_dtypes.bfloat16)
-    assert chosen(1024).height == 8
-    assert chosen(1024, Needs(2)).ctas == 3
-    of_many = partial(chosen, needs=Needs(once=True), count=1 << 20)
+    assert schedule_for(1024).height == 8
+    assert schedule_for(1024, Needs(2)).ctas == 3
+    of_many = partial(schedule_for, needs=Needs(once=True), count=1 << 20)
     assert [of_many(n).height for n in (192, 384, 385)] == [32, 16, 8]
-    assert chosen(128, Needs(once=True), count=17544).height == 16  # more CTAs of few rows
-    assert (chosen(8192, Needs(2)).wgs, chosen(8194, Needs(2)).steps) == (2, 3)
-    assert chosen(16384, Needs(2), aligned=False).wgs == 4
-    long = [chosen(65536, Needs(n), bf16) for n in (1, 2)]
+    assert schedule_for(128, Needs(once=True), count=17544).height == 16  # more CTAs of few rows
+    assert (schedule_for(8192, Needs(2)).wgs, schedule_for(8194, Needs(2)).steps) == (2, 3)
+    assert schedule_for(16384, Needs(2), aligned=False).wgs == 4
+    long = [schedule_for(65536, Needs(n), bf16) for n in (1, 2)]
     assert [(row.cluster, row.slots) for row in long] == [(4, 4), (4, 2)]
     # many rows have larger parts
-    many = chosen(65536, dtype=bf16, count=8192)
+    many = schedule_for(65536, dtype=bf16, count=8192)
     assert (many.cluster, many.wgs, many.ctas) == (2, 4, 2)
-    longest = chosen(1 << 20, dtype=bf16)
+    longest = schedule_for(1 << 20, dtype=bf16)
     assert (longest.cluster, longest.slots, longest.steps, longest.ctas) == (8, 6, 8, 1)
 
 
 def test_rows_with_much_work_for_each_have_more_columns_of_a_lane() -> None:
     half, of_loss = np.dtype(np.float16), partial(Needs, once=True, by_row=True)
-    losses = [chosen(n, of_loss(), half, n % 2 == 0, True, 20000) for n in (4096, 4095, 4098)]
+    losses = [schedule_for(n, of_loss(), half, n % 2 == 0, True, 20000) for n in (4096, 4095, 4098)]
     assert [(row.height, row.flat) for row in losses] == [(8, False), (8, False), (1, False)]
-    assert chosen(4096, Needs(once=True), half, count=20000).height == 1
-    gradients = [chosen(192, Needs(held=1, by_row=own), count=1 << 20) for own in (True, False)]
+    assert schedule_for(4096, Needs(once=True), half, count=20000).height == 1
+    gradients = [
+        schedule_for(192, Needs(held=1, by_row=own), count=1 << 20) for own in (True, False)
+    ]
     assert [row.height for row in gradients] == [32, 16]
     # few rows have a warpgroup each; few short ones are in more CTAs
-    assert [chosen(3200, of_loss(), half, count=n).height for n in (2475, 4300)] == [1, 8]
-    assert [chosen(64, of_loss(), half, count=n).height for n in (80353, 501307)] == [32, 96]
+    assert [schedule_for(3200, of_loss(), half, count=n).height for n in (2475, 4300)] == [1, 8]
+    assert [schedule_for(64, of_loss(), half, count=n).height for n in (80353, 501307)] == [32, 96]
     # blocks of the same rows are larger, and there are fewer at once
-    blocks = [chosen(28, Needs(held=1, by_row=own), half, False, True) for own in (True, False)]
+    blocks = [
+        schedule_for(28, Needs(held=1, by_row=own), half, False, True) for own in (True, False)
+    ]
     assert [(row.height, row.ctas) for row in blocks] == [(128, 4), (64, 8)]
 
 
@@ -213,7 +217,7 @@ def test_contiguous_odd_rows_may_have_elements_of_one_byte(columns: int) -> None
             row.store(block, y, lambda j: (value(j) * 2.0).astype(y.dtype))
 
     x = np.random.default_rng(0).integers(-9, 9, (21, columns)).astype(np.int8)
-    row, y = chosen(columns, Needs(), x.dtype, False, True, 21), np.zeros_like(x)
+    row, y = schedule_for(columns, Needs(), x.dtype, False, True, 21), np.zeros_like(x)
     doubled.scheduled(row)(x, y, target="sim")
     assert (y == 2 * x).all()
 
@@ -231,7 +235,7 @@ def test_lanes_have_columns_that_leave_contiguous_rows_in_different_banks(
             p, _ = row.softmax(value)
             row.store(block, y, lambda j: p(j))
 
-    row = chosen(columns, Needs(held=1), np.dtype(np.float16), False, True, 400000)
+    row = schedule_for(columns, Needs(held=1), np.dtype(np.float16), False, True, 400000)
     assert row.loops and row.lanes == lanes
     x = np.random.default_rng(0).standard_normal((row.height + 8, columns)).astype(np.float16)
     y, exact = np.zeros_like(x), np.exp(x.astype(np.float64))
@@ -242,18 +246,18 @@ def test_lanes_have_columns_that_leave_contiguous_rows_in_different_banks(
 def test_ctas_that_reduce_short_rows_have_enough_bytes() -> None:
     half, reduces = np.dtype(np.float16), Needs(once=True)
     # an H200 starts 800 CTAs in a microsecond
-    many = [chosen(n, reduces, half, count=1 << 20) for n in (16, 32)]
+    many = [schedule_for(n, reduces, half, count=1 << 20) for n in (16, 32)]
     assert [(row.height, row.lanes) for row in many] == [(256, "rows 2 8"), (128, "rows 4 8")]
-    assert chosen(16, reduces, half, count=20000).height == 32
+    assert schedule_for(16, reduces, half, count=20000).height == 32
     # no lane has columns of padding
     work = Needs(held=1, by_row=True)
-    assert [chosen(n, work, half, count=100000).width for n in (50, 64)] == [50, 64]
+    assert [schedule_for(n, work, half, count=100000).width for n in (50, 64)] == [50, 64]
 
 
 def test_small_ctas_have_the_groups_of_long_rows_that_begin_anywhere() -> None:
     def parts(count: int, columns: int, dtype: type, *needs: Any) -> list[int]:
         needs = needs or (1, 0, True, 128)
-        row = chosen(columns, Needs(*needs), np.dtype(dtype), False, True, count)
+        row = schedule_for(columns, Needs(*needs), np.dtype(dtype), False, True, count)
         return [row.steps, row.cluster, row.wgs, row.ctas]
 
     assert parts(28918, 3615, np.float16) == [2, 1, 1, 12]
@@ -269,23 +273,32 @@ def test_small_ctas_have_the_groups_of_long_rows_that_begin_anywhere() -> None:
 
 def test_as_many_ctas_as_run_at_once_have_registers() -> None:
     half, needs = np.dtype(np.float16), Needs(once=True)
-    assert [chosen(8435, needs, half, True, False, n).ctas for n in (528, 644, 661)] == [4, 5, 4]
+    assert [schedule_for(8435, needs, half, True, False, n).ctas for n in (528, 644, 661)] == [
+        4,
+        5,
+        4,
+    ]
     # fewer CTAs have more registers each
     sums = Needs(once=True, by_row=True)
-    assert [chosen(642, sums, half, count=n).ctas for n in (3000, 7558, 50000)] == [4, 8, 11]
+    assert [schedule_for(642, sums, half, count=n).ctas for n in (3000, 7558, 50000)] == [4, 8, 11]
     for n, ctas in ((8192, [4, 4, 6]), (16384, [2, 2, 3])):
-        norms = [chosen(n, Needs(), half, count=count, vectors=2) for count in (16, 264, 5000)]
+        norms = [
+            schedule_for(n, Needs(), half, count=count, vectors=2) for count in (16, 264, 5000)
+        ]
         assert [row.ctas for row in norms] == ctas
     # one more would spill
-    assert [chosen(n, Needs(), half, count=4550, vectors=2).ctas for n in (960, 1200)] == [5, 4]
+    assert [schedule_for(n, Needs(), half, count=4550, vectors=2).ctas for n in (960, 1200)] == [
+        5,
+        4,
+    ]
     # odd rows that run at once in shared memory only are there
-    odd = [chosen(13361, needs, half, False, True, n) for n in (528, 735, 1057)]
+    odd = [schedule_for(13361, needs, half, False, True, n) for n in (528, 735, 1057)]
     assert [(row.steps, row.wgs, row.ctas) for row in odd] == [(0, 2, 4), (4, 1, 6), (0, 2, 4)]
 
 
 def test_odd_rows_of_up_to_9664_columns_of_16_bits_stay_in_registers() -> None:
     def whole(n: int, needs: Needs, dtype: type = np.float16, count: int = 998) -> bool:
-        return not chosen(n, needs, np.dtype(dtype), False, True, count).steps
+        return not schedule_for(n, needs, np.dtype(dtype), False, True, count).steps
 
     for needs in (Needs(), Needs(held=1)):
         assert [whole(n, needs) for n in (5655, 8191, 9663, 9665)] == [True, True, True, False]
@@ -295,25 +308,25 @@ def test_odd_rows_of_up_to_9664_columns_of_16_bits_stay_in_registers() -> None:
     # two matrices, or numbers of dropout, leave no registers for more
     for needs in (Needs(2), Needs(held=2)):
         assert [whole(n, needs) for n in (8191, 8193)] == [True, False]
-    assert chosen(20800, Needs(held=1), count=550).wgs == 2
+    assert schedule_for(20800, Needs(held=1), count=550).wgs == 2
 
 
 def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
     bf16, short = np.dtype(ml_dtypes.bfloat16), Needs(once=True)
     counts = (1, 16, 30, 39, 60, 132, 190, 264, 1000)
     # a short pass has a CTA for each SM, of four warpgroups, if all rows fit in shared memory
-    shared = [chosen(100000, short, bf16, count=count) for count in counts]
+    shared = [schedule_for(100000, short, bf16, count=count) for count in counts]
     assert [row.cluster for row in shared] == [6, 6, 4, 3, 2, 1, 2, 2, 1]
     assert [row.wgs for row in shared] == [4] * 6 + [2] * 3
     assert [row.ctas for row in shared[:6]] == [1] * 6
     # CTAs of exponentials have half as many warps, which exchange numbers
     exponentials = Needs(once=True, by_row=True)
     for n, count, ctas in ((83008, 76, (3, 2, 2)), (31616, 141, (3, 1, 4)), (66560, 90, (4, 1, 3))):
-        row = chosen(n, exponentials, bf16, count=count)
+        row = schedule_for(n, exponentials, bf16, count=count)
         assert (row.cluster, row.wgs, row.ctas) == ctas
-        assert (row.width, chosen(n, short, bf16, count=count).wgs) == (2048, 2 * row.wgs)
+        assert (row.width, schedule_for(n, short, bf16, count=count).wgs) == (2048, 2 * row.wgs)
     # the busiest SM would have three rows, and others two
-    assert [chosen(44160, short, count=count).cluster for count in (277, 396)] == [2, 1]
+    assert [schedule_for(44160, short, count=count).cluster for count in (277, 396)] == [2, 1]
     # others have smaller parts
     for needs, vectors, clusters in (
         (Needs(), 0, [6, 4, 4]),
@@ -322,17 +335,18 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
         (Needs(once=True, unit=128), 0, [6, 4, 2]),
     ):
         shared = [
-            chosen(125568, needs, bf16, count=count, vectors=vectors) for count in counts[:5:2]
+            schedule_for(125568, needs, bf16, count=count, vectors=vectors)
+            for count in counts[:5:2]
         ]
         assert [row.cluster for row in shared] == clusters, needs
     # with a CTA for each of 190 rows, some SMs would have two rows and others one
     for needs, clusters in ((Needs(held=1), [3, 2, 2]), (short, [2, 1, 2])):
-        shared = [chosen(20000, needs, bf16, count=count) for count in (1, 132, 190)]
+        shared = [schedule_for(20000, needs, bf16, count=count) for count in (1, 132, 190)]
         assert [row.cluster for row in shared] == clusters, needs
     # an SM has four CTAs of small parts of two matrices, or one if rows are few
-    parts = [chosen(20736, Needs(2, held=1), bf16, count=count) for count in (60, 899)]
+    parts = [schedule_for(20736, Needs(2, held=1), bf16, count=count) for count in (60, 899)]
     assert [(row.cluster, row.wgs, row.ctas) for row in parts] == [(2, 4, 1), (2, 2, 4)]
-    many = [chosen(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
+    many = [schedule_for(125568, Needs(once=once), bf16, count=1000) for once in (False, True)]
     assert [(row.cluster, row.slots > 0) for row in many] == [(4, True), (1, False)]
 
 
@@ -340,15 +354,17 @@ def test_ctas_share_rows_so_that_the_busiest_sm_has_the_least_to_do() -> None:
 def test_a_cta_of_an_sm_computes_many_rows_of_two_vectors_or_of_groups(columns: int) -> None:
     half, groups, one = np.dtype(np.float16), Needs(unit=128), Needs()
     for needs, vectors, slots in ((one, 2, 1), (groups, 0, 2), (groups, 1, 2), (groups, 2, 1)):
-        few, many = (chosen(columns, needs, half, count=n, vectors=vectors) for n in (250, 5000))
+        few, many = (
+            schedule_for(columns, needs, half, count=n, vectors=vectors) for n in (250, 5000)
+        )
         assert many.loops and not few.loops
         assert (many.steps, many.slots, many.wgs) == (0, slots, 4)
     for needs, vectors in ((one, 1), (Needs(2), 2), (Needs(once=True, unit=128), 2)):
-        assert not chosen(columns, needs, half, count=5000, vectors=vectors).loops
+        assert not schedule_for(columns, needs, half, count=5000, vectors=vectors).loops
     # rows that begin anywhere, vectors that would not fit, columns that would need masks
-    assert not chosen(columns, one, half, False, True, 5000, 2).loops
-    assert not chosen(columns, one, half, count=5000, vectors=2, wide=True).loops
-    assert not chosen(columns - 1024, one, half, count=5000, vectors=2).loops
+    assert not schedule_for(columns, one, half, False, True, 5000, 2).loops
+    assert not schedule_for(columns, one, half, count=5000, vectors=2, wide=True).loops
+    assert not schedule_for(columns - 1024, one, half, count=5000, vectors=2).loops
 
 
 def many_rows(n: int, wgs: int, dtype: Any, slots: int, cluster: int) -> Rows:
@@ -404,7 +420,7 @@ def test_few_rows_that_are_stored_run_at_once_if_they_fit_in_shared_memory() -> 
         # with clusters of 8, which fill 120 SMs, one of 46 would run after the others
         (of_softmax, 104704, 46, (4, 2)),
     ):
-        row = chosen(columns, needs, half, columns % 8 == 0, True, count)
+        row = schedule_for(columns, needs, half, columns % 8 == 0, True, count)
         assert (row.cluster, row.ctas) == ctas
         assert count * row.cluster <= row.ctas * ROOMS[row.cluster]
         # they leave no CTA of the next launch room
@@ -412,28 +428,30 @@ def test_few_rows_that_are_stored_run_at_once_if_they_fit_in_shared_memory() -> 
         assert row.slots >= row.steps and (row.ctas + 1) * nbytes > 212_992
     # clusters that have no place at once would take twice as long
     for cluster, count in ((3, 39), (6, 17), (3, 79)):
-        found = [chosen(90000, of_softmax, half, count=rows).cluster for rows in (count, count + 1)]
+        found = [
+            schedule_for(90000, of_softmax, half, count=rows).cluster for rows in (count, count + 1)
+        ]
         assert found[0] == cluster != found[1]
     # vectors along the columns of odd rows are loaded by elements, in many warps
-    norms = [chosen(n, Needs(), np.dtype("f4"), False, True, 317) for n in (40747, 40746)]
+    norms = [schedule_for(n, Needs(), np.dtype("f4"), False, True, 317) for n in (40747, 40746)]
     assert [(row.wgs, row.ctas) for row in norms] == [(4, 3), (2, 3)]
 
 
 def test_an_sm_has_a_part_of_a_row_of_two_matrices_if_all_fit_at_once() -> None:
     single, two = np.dtype(np.float32), Needs(2, held=1)
     shapes = (82869, 38), (50001, 60)
-    rows = [chosen(n, two, single, False, True, count, 1) for n, count in shapes]
+    rows = [schedule_for(n, two, single, False, True, count, 1) for n, count in shapes]
     assert [(row.cluster, row.wgs, row.ctas) for row in rows] == [(3, 4, 1), (2, 4, 1)]
     # no chunk is loaded twice
     assert [row.slots >= row.steps for row in rows] == [True, True]
     # 40 clusters of three would not run at once
-    assert chosen(70000, two, single, count=40, vectors=1).cluster == 8
+    assert schedule_for(70000, two, single, count=40, vectors=1).cluster == 8
 
 
 def test_rows_of_two_matrices_that_nearly_fit_at_once_run_at_once() -> None:
     two, half, single = Needs(2, held=1), np.dtype(np.float16), np.dtype(np.float32)
     shapes = (84123, half, 80), (91520, single, 38), (82869, single, 59)
-    of = [chosen(n, two, dtype, n % 8 == 0, True, count, 1) for n, dtype, count in shapes]
+    of = [schedule_for(n, two, dtype, n % 8 == 0, True, count, 1) for n, dtype, count in shapes]
     assert [(row.cluster, row.ctas, row.rereads) for row in of] == [
         (4, 3, True),
         (3, 1, True),
@@ -441,11 +459,11 @@ def test_rows_of_two_matrices_that_nearly_fit_at_once_run_at_once() -> None:
     ]
     assert all(row.slots < row.steps for row in of)
     # L2 has no room for more
-    assert not chosen(82869, two, single, False, True, 80, 1).rereads
+    assert not schedule_for(82869, two, single, False, True, 80, 1).rereads
 
 
 def test_a_warp_has_a_row_of_pairs() -> None:
-    of = partial(chosen, dtype=np.dtype(np.float16), vectors=2)
+    of = partial(schedule_for, dtype=np.dtype(np.float16), vectors=2)
     assert [of(n, count=4224).height for n in (1582, 1792, 1794)] == [4, 4, 1]
     assert [of(1582, Needs(), count=4223).height, of(1583, count=4224).height] == [1, 1]
 
@@ -457,7 +475,7 @@ def test_five_ctas_of_an_sm_have_one_warpgroup_each() -> None:
         (34048, 310, 0, 1),
         (59285, 145, 2, 2),
     ):
-        row = chosen(columns, Needs(), half, columns % 8 == 0, True, count, vectors)
+        row = schedule_for(columns, Needs(), half, columns % 8 == 0, True, count, vectors)
         assert (row.wgs, row.width, row.ctas) == (wgs, 2048, 5)
 
 
@@ -466,7 +484,7 @@ def test_few_long_rows_of_a_product_are_in_shared_memory_at_once() -> None:
 
     def loaded(count: int, n: int) -> list[int]:
         """Return the CTAs of a row, and tiles of each warpgroup in shared memory."""
-        row = chosen(n, product, half, n % 8 == 0, True, count, 1)
+        row = schedule_for(n, product, half, n % 8 == 0, True, count, 1)
         return [row.cluster, row.slots]
 
     assert [loaded(count, 51712) for count in (135, 3000)] == [[4, 5], [1, 0]]
@@ -478,13 +496,13 @@ def test_an_sm_has_room_for_what_the_warpgroups_of_large_clusters_exchange() -> 
     """Five CTAs of two warpgroups, each with 43,008 bytes of a row that eight CTAs share, would
     need 2 KB more shared memory than an SM has; CTAs of one warpgroup exchange fewer numbers."""
     half = np.dtype(np.float16)
-    rows = [chosen(172032, Needs(), half, True, True, 75, vectors) for vectors in (1, 2)]
+    rows = [schedule_for(172032, Needs(), half, True, True, 75, vectors) for vectors in (1, 2)]
     assert [(row.cluster, row.ctas) for row in rows] == [(8, 5), (8, 3)]
 
 
 def test_tma_loads_odd_rows_of_one_pass() -> None:
     for dtype in (np.float16, np.float32):
-        of = partial(chosen, 45001, Needs(once=True), np.dtype(dtype), False, True)
+        of = partial(schedule_for, 45001, Needs(once=True), np.dtype(dtype), False, True)
         rows = [of(count) for count in (132, 190, 400)]
         assert [row.cluster for row in rows] == [1, 2, 2]
         assert rows[2].slots == rows[2].steps
@@ -615,7 +633,7 @@ def test_groups_of_tiles_that_begin_anywhere_are_refused(columns: int) -> None:
     # as of contiguous rows on the GPU
     unit, groups = (
         numpipe.rows(unit=unit)(doubled).scheduled(
-            chosen(columns, Needs(unit=unit), aligned=False, flat=True, count=3)
+            schedule_for(columns, Needs(unit=unit), aligned=False, flat=True, count=3)
         )
         for unit in (1, 128)
     )

@@ -51,7 +51,7 @@ from tests.kernels import (
 )
 from tests.kernels import kernels_for_tests as pipelines
 from tests.kernels.attention_function_cases import documents, soft_cap
-from tests.kernels.rows_of_kernels import chosen, in_steps, layer_norm, scaled, swapped
+from tests.kernels.rows_of_kernels import in_steps, layer_norm, scaled, schedule_for, swapped
 from tests.language.pipeline import test_drain
 
 from . import accumulators, arrays, barriers, clusters, proxies, slots, stores, whole
@@ -568,7 +568,7 @@ run(
 )
 run(
     "contiguous rows, which are loaded in blocks",
-    swapped.scheduled(chosen(57, Needs(2), np.dtype(F16), False, True)),
+    swapped.scheduled(schedule_for(57, Needs(2), np.dtype(F16), False, True)),
     *(ints(140, 57), ints(141, 57)[:140], out(140, 57), out(140, 57)),
 )
 run(

@@ -68,9 +68,9 @@ def scaled(x, scale, y, *, row: numpipe.Static):
         row.store(block, y, lambda j: (number(j) / (1.0 + total) - top) * by)
 
 
-def chosen(*asked: Any, **more: Any) -> Rows:
-    """Return the schedule for a `Request` of these arguments."""
-    return choose(Request(*asked, **more))
+def schedule_for(*args: Any, **options: Any) -> Rows:
+    """Return the schedule that `choose` returns for a Request of these arguments."""
+    return choose(Request(*args, **options))
 
 
 def in_steps(

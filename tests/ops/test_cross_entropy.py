@@ -19,7 +19,7 @@ from numpipe.kernels.row_schedules import Request, choose
 from numpipe.ops.cross_entropy import cross_entropy_backward, cross_entropy_rows
 from numpipe.ops.cross_entropy_kernels import cross_entropy_gradient, forward, reduced
 from tests.kernels.compilers import compiles
-from tests.kernels.rows_of_kernels import chosen, in_steps
+from tests.kernels.rows_of_kernels import in_steps, schedule_for
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -36,10 +36,12 @@ def blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         row_kernels,
         "choose",
-        lambda asked: (
-            chosen(asked.n)
-            if asked.n <= 4000
-            else in_steps(asked.n, 3 * (asked.aligned and not asked.needs.once), asked.dtype)
+        lambda request: (
+            schedule_for(request.n)
+            if request.n <= 4000
+            else in_steps(
+                request.n, 3 * (request.aligned and not request.needs.once), request.dtype
+            )
         ),
     )
 
@@ -121,7 +123,7 @@ def test_labels_may_be_at_the_ends_of_the_parts_of_a_row(
     # two warpgroups; the last of their steps is smaller
     width, whole = (1024, 0) if steps else (3072, 1536)
     row = replace(in_steps(columns, steps), width=width, whole=whole, steps=steps)
-    monkeypatch.setattr(row_kernels, "choose", lambda asked: row)
+    monkeypatch.setattr(row_kernels, "choose", lambda request: row)
     x, labels = numbers(len(ends), columns), np.array(ends)
     _, dx = ops.cross_entropy(x, labels, with_gradient=True, reduction="sum")
     assert near(dx, expected(x, labels, reduction="sum")[1], 1e-6)
@@ -133,7 +135,7 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
 ) -> None:
     monkeypatch.setattr(row_kernels, "MANY", 0)
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
-    assert chosen(19, forward((), True).needs, np.dtype(dtype), False, True).flat
+    assert schedule_for(19, forward((), True).needs, np.dtype(dtype), False, True).flat
     x = numbers(900, 19, dtype=dtype)
     labels = labels_of(x)
     for reduction in ("none", "mean"):
@@ -148,8 +150,8 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
 def test_each_warp_has_one_of_many_rows_of_middle_length(monkeypatch: pytest.MonkeyPatch) -> None:
     scheduled: list[Any] = []
 
-    def of_many(asked: Request) -> Any:
-        scheduled.append(choose(replace(asked, aligned=False, flat=True, count=9_000)))
+    def of_many(request: Request) -> Any:
+        scheduled.append(choose(replace(request, aligned=False, flat=True, count=9_000)))
         return scheduled[-1]
 
     monkeypatch.setattr(row_kernels, "choose", of_many)
@@ -164,7 +166,9 @@ def test_each_warp_has_one_of_many_rows_of_middle_length(monkeypatch: pytest.Mon
 
 def test_lanes_load_short_rows_of_words() -> None:
     needs = forward(("grad", "lse", "dx"), False).needs
-    words, halves = (chosen(66, needs, np.dtype(t), False, True, 200_000) for t in ("f4", "f2"))
+    words, halves = (
+        schedule_for(66, needs, np.dtype(t), False, True, 200_000) for t in ("f4", "f2")
+    )
     assert halves.flat and not words.flat
 
 

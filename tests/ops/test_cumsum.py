@@ -15,7 +15,7 @@ from numpipe.kernels.noted_calls import imagined
 from numpipe.launch.arrays import describe
 from numpipe.ops import cumsum
 from numpipe.plan.specs import ArrayType
-from tests.kernels.rows_of_kernels import chosen
+from tests.kernels.rows_of_kernels import schedule_for
 
 OP = importlib.import_module("numpipe.ops.cumsum")
 ROUNDING = {"float16": 1e-3, "bfloat16": 8e-3, "float32": 3e-7}
@@ -198,13 +198,13 @@ def test_tiles_fit_the_length_of_an_array(
 
 def test_an_sm_has_three_ctas_of_short_rows_if_four_do_not_fit() -> None:
     needs, dtype = OP.cumsum_short.needs, np.dtype(np.float16)
-    assert chosen(1261, needs, dtype, False, True, 7231).ctas == 3
+    assert schedule_for(1261, needs, dtype, False, True, 7231).ctas == 3
 
 
 @pytest.mark.parametrize("columns", [13, 47, 94, 301, 1021])
 def test_lanes_have_adjacent_columns_of_short_rows(columns: int) -> None:
     x = np.random.default_rng(0).integers(-1, 2, (300, columns)).astype(np.float16)
-    row = chosen(columns, OP.cumsum_short.needs, x.dtype, False, True)
+    row = schedule_for(columns, OP.cumsum_short.needs, x.dtype, False, True)
     y = np.full_like(x, np.nan)
     OP.cumsum_short.scheduled(row)(x, y, target="sim")
     assert (y == np.cumsum(x, axis=1)).all()

@@ -17,7 +17,7 @@ from numpipe.compile.build import toolchain
 from numpipe.kernels.noted_calls import imagined, noting
 from numpipe.kernels.row_schedules import LEAST, Needs
 from numpipe.ops import reduce_axis
-from tests.kernels.rows_of_kernels import chosen
+from tests.kernels.rows_of_kernels import schedule_for
 
 NAMES = ["sum", "mean", "max", "argmax"]
 PLACE = "target", "stream"
@@ -133,7 +133,7 @@ def test_products_and_short_rows_have_the_kernel_of_rows(
 
 @pytest.mark.parametrize("columns", [64, 200, 2100])
 def test_a_cta_has_many_bytes_if_there_are_many_rows(columns: int) -> None:
-    row = chosen(columns, Needs(once=True), np.dtype(np.float16), count=1 << 20)
+    row = schedule_for(columns, Needs(once=True), np.dtype(np.float16), count=1 << 20)
     assert row.height > 1 and row.height * columns * 2 >= LEAST
     x = numbers(150, columns, dtype=np.float16)
     x[:, columns // 2 :] = x[:, columns // 2 - 1 :: -1]  # each number twice
@@ -145,7 +145,9 @@ def test_a_cta_has_many_bytes_if_there_are_many_rows(columns: int) -> None:
 
 @pytest.mark.parametrize("rows, columns, sharing", [(126, 40320, 1), (201, 64321, 3)])
 def test_few_long_rows_are_loaded_at_once(rows: int, columns: int, sharing: int) -> None:
-    row = chosen(columns, Needs(once=True), np.dtype(np.float16), columns % 8 == 0, True, rows)
+    row = schedule_for(
+        columns, Needs(once=True), np.dtype(np.float16), columns % 8 == 0, True, rows
+    )
     assert row.cluster == sharing and row.slots >= row.steps
     x = numbers(2, columns, dtype=np.float16)
     x[:, columns // 2 :] = x[:, (columns - 1) // 2 :: -1]  # each number twice
@@ -161,7 +163,7 @@ def test_few_long_rows_are_loaded_at_once(rows: int, columns: int, sharing: int)
 
 def test_lanes_add_up_long_rows_chunk_by_chunk() -> None:
     x, found = np.full((2, 64448), 0.1, np.float32), np.empty(2, np.float32)
-    row = chosen(64448, Needs(once=True), count=574)
+    row = schedule_for(64448, Needs(once=True), count=574)
     reduce_axis.row_reducer("sum", None).scheduled(row)(x, y=found, scale=1.0)
     # 6e-7 if a lane adds one element after the other
     np.testing.assert_allclose(found, x.astype(np.float64).sum(1), rtol=2e-7)

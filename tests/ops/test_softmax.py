@@ -19,7 +19,7 @@ from numpipe import SpecError, ops
 from numpipe.kernels import row_kernels
 from numpipe.kernels.row_schedules import Needs, choose
 from numpipe.ops.softmax import backward, forward, softmax_backward
-from tests.kernels.rows_of_kernels import chosen, in_steps
+from tests.kernels.rows_of_kernels import in_steps, schedule_for
 
 NAMES = ["softmax", "log_softmax"]
 
@@ -180,7 +180,7 @@ def test_many_short_rows_are_loaded_as_a_flat_array(
     x = numbers(3 + 18000 // columns, columns, dtype=np.float16)
     x[1] = -np.inf
     x[1, 2] = 3.0
-    row = chosen(columns, Needs(2), x.dtype, False, True)
+    row = schedule_for(columns, Needs(2), x.dtype, False, True)
     assert row.flat and row.height < len(x)
     assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
     np.testing.assert_allclose(ops.softmax(x), expected("softmax", x), rtol=1e-3, atol=1e-6)
@@ -203,11 +203,11 @@ def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(
     monkeypatch.setattr(
         row_kernels,
         "choose",
-        lambda asked: choose(replace(asked, count=1000, vectors=0)),
+        lambda request: choose(replace(request, count=1000, vectors=0)),
     )
     monkeypatch.setattr(row_kernels, "loadable", lambda *given: (False, True))
     x = numbers(3, columns, dtype=np.float16)
-    row = chosen(columns, Needs(operands), x.dtype, False, True, count=1000)
+    row = schedule_for(columns, Needs(operands), x.dtype, False, True, count=1000)
     assert row.flat and row.wgs == 1 and not row.steps
     if operands == 2:
         assert backward(log=False).kernel(x, x, x) is backward(log=False).scheduled(row)
@@ -221,7 +221,7 @@ def test_odd_rows_of_a_warpgroup_are_loaded_by_copies(
 def test_no_schedule_of_warps_shows_a_hazard_in_blocks_that_are_loaded_ahead() -> None:
     x = numbers(70, 300, dtype=np.float16)
     for kernel, arrays in ((forward(log=False), {"x": x}), (backward(log=False), {"g": x, "y": x})):
-        row = chosen(300, Needs(len(arrays), held=1), x.dtype, False, True)
+        row = schedule_for(300, Needs(len(arrays), held=1), x.dtype, False, True)
         results = {"y" if "x" in arrays else "dx": np.zeros_like(x)}
         found = numpipe.verify(kernel.scheduled(row), **arrays, **results, schedules=3)
         assert found.ok, str(found)

@@ -67,9 +67,13 @@ _Users = dict[int, list[_Action]]
 
 
 def check_legal(trace: Recording, simulated: Recording | None = None) -> None:
-    """Raise PipelineRace, or SimulationError if nothing raced, if a trace breaks a rule of the ring
-    protocol or, optionally, if it is not of the same run as `simulated`: each warpgroup must do the
-    same to the same steps, slots, tiles and regions, in the same order."""
+    """Check that a trace follows the rules of the ring protocol (see above) and, optionally, that
+    it is of the same run as `simulated`, a trace of the same kernel, arguments and grid on the
+    simulated SM: each warpgroup must do the same to the same steps, slots, tiles and regions, in
+    the same order. A GPU profile that passes did what the simulated SM has checked.
+
+    Raises PipelineRace, or SimulationError if nothing raced, naming the two events; its `report`
+    contains them."""
     _check(trace)
     if simulated is not None:
         _compare(trace, simulated)

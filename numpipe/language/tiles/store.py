@@ -22,9 +22,8 @@ array, but a TMA store with a negative start stops the kernel with an illegal in
 on an H200).
 
 Tiles of float32, float16, bfloat16 and int32 are converted to an array of a 16-bit or 32-bit float
-type by NumPy's "same_kind" rule for assignment: float32 is rounded to float16, int32 becomes
-float32. Floats are not converted to integers, nor bfloat16 to float16; conversions to 8-bit types,
-which saturate, require `astype`.
+type: float32 is rounded to float16, int32 becomes float32. Floats are not converted to integers,
+nor bfloat16 to float16; conversions to 8-bit types, which saturate, require `astype`.
 
 How a tile is written depends on the array:
 

@@ -229,9 +229,9 @@ def number_form(value: Any, dtype: Any) -> np.dtype:
 
 
 def casts(have: np.dtype, want: np.dtype) -> bool:
-    """Return whether a store converts a tile's elements: from 16-bit and 32-bit floats and int32 to
-    floats, except from bfloat16 to float16, whose range is smaller. NumPy's "same_kind" rule is the
-    same with ml_dtypes before 0.7; newer versions also allow the exception."""
+    """Return whether a store converts a tile's elements to another type: from 16-bit and 32-bit
+    floats and int32 to 16-bit and 32-bit floats, but not from bfloat16 to float16. This was NumPy's
+    "same_kind" rule until ml_dtypes 0.7 added the last conversion to it."""
     known = want in FLOATS and have in (*FLOATS, INT32)
     return known and have != want and (have, want) != (BFLOAT16, FLOAT16)
 
