@@ -429,13 +429,8 @@ def _looping(request: Request) -> Rows | None:
 def _in_registers(request: Request) -> Rows | None:
     """Return the schedule with a row in registers of up to MOST_WARPGROUPS warpgroups; None for
     rows that are too long, or that fit at once in shared memory but not in registers."""
-    n, needs, count, odd, nbytes = (
-        request.n,
-        request.needs,
-        request.count,
-        request.odd,
-        request.nbytes,
-    )
+    n, needs, count = request.n, request.needs, request.count
+    odd, nbytes = request.odd, request.nbytes
     itemsize, values, groups, wgs = request.dtype.itemsize, needs.values, request.groups, 1
     part = PART * 4 // max(nbytes, 4)
     if odd and (values, itemsize) == (1, 2) and count >= ROOM:
@@ -471,14 +466,9 @@ def _in_registers(request: Request) -> Rows | None:
 def _of_ctas(request: Request) -> Rows:
     """Return the schedule of rows that are too long for registers: each belongs to a CTA, or to a
     cluster of CTAs."""
-    n, needs, size, count, flat = (
-        request.n,
-        request.needs,
-        request.size,
-        request.count,
-        request.flat,
-    )
-    operands, held, once, itemsize = needs.operands, needs.held, needs.once, request.dtype.itemsize
+    n, size, count, flat = request.n, request.size, request.count, request.flat
+    needs, itemsize = request.needs, request.dtype.itemsize
+    operands, held, once = needs.operands, needs.held, needs.once
     # in a kernel that loads a vector, single float32 elements of many rows are as fast as pairs
     # (measured on an H200)
     words = request.pairs or (request.vectors > 0 and itemsize == 4 and count > ROOM)
@@ -494,11 +484,11 @@ def _of_ctas(request: Request) -> Rows:
     shared = functools.partial(
         shares, count, n + flat * LINE // itemsize, operands * itemsize, most
     )
-    how = once or not (held or request.vectors), request.single, request.small_ctas
-    cluster, each = shared(0 if direct and held else lanes, *how)
+    traits = once or not (held or request.vectors), request.single, request.small_ctas
+    cluster, each = shared(0 if direct and held else lanes, *traits)
     # where lanes load few pairs at once, or rows are aligned, TMA is faster (measured on an H200)
     if direct and request.product and (request.aligned or 2 * count * cluster < 5 * DEFAULT.sms):
-        cluster, each = shared(lanes, *how)
+        cluster, each = shared(lanes, *traits)
     if direct and not each:
         return _by_lanes(request, cluster)
     # rows of two matrices that nearly fit in shared memory all run at once, too: a kernel stores
